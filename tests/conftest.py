@@ -1,0 +1,63 @@
+"""What every test shares: one thread each, fixed seeds, reference data, GPU tests skipped."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+# Before torch is imported, so that the tests' own subprocesses inherit it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+# A shared machine makes any deadline a lottery; where CI is set, runs are repeatable.
+hypothesis.settings.register_profile(
+    "vizoo", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=50
+)
+hypothesis.settings.load_profile("vizoo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests marked ``gpu`` where there is no CUDA device."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test starts from the same random state, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root, which is also the folder of the package."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference outputs and real stereo pairs; skips the test where there is none.
+
+    It is ``$VIZOO_SHARED`` if that is set, else ``shared`` beside the checkout.
+    """
+    folder = Path(os.environ.get("VIZOO_SHARED") or ROOT.parent / "shared")
+    if not folder.is_dir():
+        pytest.skip(f"no reference data at {folder} (set VIZOO_SHARED)")
+    return folder
