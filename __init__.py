@@ -1,1 +1,57 @@
-"""vizoo: a vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning."""
+"""vizoo: a vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning.
+
+>>> import vizoo
+>>> net = vizoo.create_model("fadnet_plus_tiny")
+>>> vizoo.list_models("stereo/*")
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .stereo.infer import StereoPredictor
+    from .vision.hub.registry import create_model, list_models, model_info
+    from .vision.hub.weights import load_weights, save_weights
+
+__all__ = [
+    "StereoPredictor",
+    "__version__",
+    "create_model",
+    "list_models",
+    "load_weights",
+    "model_info",
+    "save_weights",
+]
+
+_PUBLIC = {
+    "create_model": ".vision.hub.registry",
+    "list_models": ".vision.hub.registry",
+    "model_info": ".vision.hub.registry",
+    "load_weights": ".vision.hub.weights",
+    "save_weights": ".vision.hub.weights",
+    "StereoPredictor": ".stereo.infer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name], __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("vizoo")
+    except PackageNotFoundError:
+        return "0+uninstalled"

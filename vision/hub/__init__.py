@@ -1,0 +1,1 @@
+"""The hub: networks by name, and the files their weights live in."""

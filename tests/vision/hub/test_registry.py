@@ -1,0 +1,77 @@
+"""The registry: names, patterns, arguments, and that it stays lazy."""
+
+import subprocess
+import sys
+
+import pytest
+
+from vizoo.vision.hub import registry
+
+
+def test_patterns(family):
+    assert registry.list_models("dummy*") == ["dummy_deep", "dummy_small"]
+    assert registry.list_models("toy/*") == ["dummy_deep", "dummy_small"]
+    assert registry.list_models("*_deep", task="toy") == ["dummy_deep"]
+    assert registry.list_models("toy/*", pretrained=True) == []
+    assert registry.list_models("nothing*") == []
+
+
+def test_create_keeps_the_architecture(family):
+    net = registry.create_model("dummy_small", width=3)
+    assert net.architecture == {"name": "dummy_small", "width": 3}
+    assert net.first.out_channels == 3
+    info = registry.model_info("dummy_small")
+    assert (info.name, info.task, info.summary) == ("dummy_small", "toy", "A small network.")
+
+
+@pytest.mark.parametrize("name", ["dummy_smal", "Dummy-Small", "toy/dummy_small", "dummysmall"])
+def test_unknown_name_gives_the_nearest(family, name):
+    with pytest.raises(ValueError, match="did you mean .*dummy_small"):
+        registry.create_model(name)
+
+
+@pytest.mark.parametrize("path", ["runs/last.ckpt", "./x.safetensors", "model.pth"])
+def test_a_path_is_no_name(family, path):
+    with pytest.raises(ValueError, match="is a path.*load_weights"):
+        registry.create_model(path)
+
+
+@pytest.mark.parametrize("name", ["dummy_small", "dummy_deep"])
+def test_unknown_argument_names_the_accepted(family, name):
+    with pytest.raises(ValueError, match=r"no architecture argument 'widht'; it takes .*width"):
+        registry.create_model(name, widht=3)
+
+
+def test_argument_the_variant_fixes(family):
+    with pytest.raises(ValueError, match=r"no architecture argument 'depth'; it takes width$"):
+        registry.create_model("dummy_deep", depth=3)
+
+
+def test_a_fault_inside_the_network_is_not_hidden(family):
+    with pytest.raises(ValueError, match="width must be positive"):
+        registry.create_model("dummy_small", width=0)
+
+
+def test_pretrained_without_weights(family):
+    with pytest.raises(ValueError, match="dummy_small has no pretrained weights"):
+        registry.create_model("dummy_small", pretrained=True)
+    with pytest.raises(ValueError, match="not both"):
+        registry.create_model("dummy_small", pretrained=True, weights="x.safetensors")
+
+
+def test_name_outside_the_families(family):
+    def other_small():
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="first word"):
+        registry.register_model(task="toy")(other_small)
+
+
+def test_the_package_stays_lazy():
+    code = (
+        "import sys, vizoo; vizoo.__version__; dir(vizoo);"
+        "bad = {'torch', 'lightning', 'open3d', 'cv2', 'numpy'} & set(sys.modules);"
+        "bad |= {m for m in sys.modules if m.startswith('vizoo.') };"
+        "sys.exit(f'imported {bad}' if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,318 @@
+"""Weight files: safetensors that say what they are, strictly loaded.
+
+A file carries, as JSON under the metadata key ``vizoo``, the model's name and architecture
+arguments, so that :func:`load_weights` needs nothing but the path. Lightning checkpoints of a
+task are read too. Pickles are read with ``weights_only=True`` and without a fallback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..io.files import atomic_write
+from .registry import create_model
+
+__all__ = [
+    "StoredWeights",
+    "load_state",
+    "load_weights",
+    "read_published",
+    "read_weights",
+    "save_weights",
+]
+
+KEY = "vizoo"
+FORMAT = 1
+SHOWN = 4
+"""How many tensor names an error lists before it only counts."""
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """What a weight file holds.
+
+    Attributes:
+        name: the model's registered name.
+        architecture: arguments for `create_model`.
+        state: tensor name to tensor, on the CPU.
+        facts: whatever else was saved with them (data set, error, step …).
+    """
+
+    name: str
+    architecture: dict[str, Any]
+    state: dict[str, Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -> Path:
+    """Write a network's weights as safetensors, atomically.
+
+    Args:
+        model: from `create_model` (it needs ``model.architecture``).
+        path: ends in ``.safetensors``.
+        **facts: JSON values kept in the file, such as ``trained_on="generated scenes"``.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: another suffix, a model without ``architecture``, facts JSON cannot hold.
+    """
+    path = Path(path)
+    architecture = dict(getattr(model, "architecture", {}))
+    name = architecture.pop("name", None)
+    if not name:
+        raise ValueError(
+            f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
+        )
+    return write_state(path, name, architecture, model.state_dict(), facts)
+
+
+def write_state(
+    path: str | os.PathLike[str],
+    name: str,
+    architecture: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+) -> Path:
+    """Write a state dict as `save_weights` does, without a network."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{path}: weights are written as .safetensors; choose such a name")
+    header = {
+        "format": FORMAT,
+        "name": name,
+        "architecture": dict(architecture),
+        "facts": dict(facts),
+        "version": _version(),
+    }
+    try:
+        text = json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: facts and architecture must be JSON values: {error}") from error
+    # A view would drag its whole storage into the file; tied tensors would be refused.
+    tensors = {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+    with atomic_write(path) as temporary:
+        save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
+    return path
+
+
+def load_weights(path: str | os.PathLike[str]) -> nn.Module:
+    """Build the network a file was saved from and load its weights strictly.
+
+    Args:
+        path: a `.safetensors` file of `save_weights`, or a Lightning checkpoint of a task.
+
+    Returns:
+        The network, in evaluation mode, on the CPU.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not such a file, or tensors that are missing, surplus or misshapen.
+    """
+    stored = read_weights(path)
+    try:
+        model = create_model(stored.name, **stored.architecture)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error
+    load_state(model, stored.state, os.fspath(path))
+    return model.eval()
+
+
+def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
+    """Read a file of `save_weights` or a task's Lightning checkpoint without building a network.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: any other kind of file, or one that is damaged.
+    """
+    path = _existing(path)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    return _read_lightning(path)
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Load a state dict strictly; on a misfit the model stays as it was.
+
+    Args:
+        model: receives the tensors.
+        state: tensor name to tensor.
+        source: what the error calls the state, such as its path.
+
+    Raises:
+        ValueError: names of the missing, surplus and misshapen tensors (the first few of each).
+    """
+    own = model.state_dict()
+    missing = [key for key in own if key not in state]
+    surplus = [key for key in state if key not in own]
+    misshapen = [
+        f"{key} {_shape(state[key])} instead of {_shape(own[key])}"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    if missing or surplus or misshapen:
+        parts = [
+            f"{len(names)} {word} ({_few(names)})"
+            for word, names in (
+                ("missing", missing),
+                ("surplus", surplus),
+                ("misshapen", misshapen),
+            )
+            if names
+        ]
+        name = getattr(model, "architecture", {}).get("name", type(model).__name__)
+        raise ValueError(f"{source}: does not fit {name}: tensors {'; '.join(parts)}")
+    model.load_state_dict(dict(state), strict=True)
+
+
+def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the state dict out of a checkpoint that authors published.
+
+    Dictionaries wrapped around it (``state_dict``, ``model``) are taken off, and a ``module.``
+    that leads every key.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a checkpoint, a pickle that needs more than tensors, or no tensors in it.
+    """
+    path = _existing(path)
+    if path.suffix == ".safetensors":
+        with _opened(path) as file:
+            state = _tensors(file)
+    else:
+        state = _load_pickle(path)
+    while isinstance(state, Mapping):
+        inner = next(
+            (k for k in ("state_dict", "model") if isinstance(state.get(k), Mapping)), None
+        )
+        if inner is None:
+            break
+        state = state[inner]
+    if not isinstance(state, Mapping) or not state:
+        raise ValueError(f"{path}: holds a {type(state).__name__}, not a state dict")
+    wrong = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
+    if wrong:
+        raise ValueError(f"{path}: not a state dict: no tensor under {_few(wrong)}")
+    if all(key.startswith("module.") for key in state):
+        return {key[len("module.") :]: value for key, value in state.items()}
+    return dict(state)
+
+
+def _read_safetensors(path: Path) -> StoredWeights:
+    with _opened(path) as file:
+        text = (file.metadata() or {}).get(KEY)
+        if text is None:
+            raise ValueError(
+                f"{path}: has no '{KEY}' metadata, so it does not say which model it is for; "
+                f"`vizoo convert {path.name} NEW.safetensors` may recognise it"
+            )
+        try:
+            header = json.loads(text)
+            name, architecture = header["name"], header["architecture"]
+            if not isinstance(name, str) or not isinstance(architecture, dict):
+                raise TypeError("name or architecture of a wrong type")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: its '{KEY}' metadata is damaged: {error}") from error
+        state = _tensors(file)
+    return StoredWeights(name, architecture, state, dict(header.get("facts") or {}))
+
+
+def _read_lightning(path: Path) -> StoredWeights:
+    checkpoint = _load_pickle(path)
+    if not isinstance(checkpoint, Mapping) or "pytorch-lightning_version" not in checkpoint:
+        raise ValueError(
+            f"{path}: neither weights of vizoo nor a Lightning checkpoint; a published checkpoint "
+            f"is converted first: vizoo convert {path.name} NEW.safetensors"
+        )
+    parameters = checkpoint.get("hyper_parameters") or {}
+    name = parameters.get("model")
+    if not name or not isinstance(name, str):
+        raise ValueError(f"{path}: its hyper-parameters name no model; it is not from a vizoo task")
+    prefix = "net."
+    state = {
+        key[len(prefix) :]: value
+        for key, value in checkpoint.get("state_dict", {}).items()
+        if key.startswith(prefix)
+    }
+    facts = {key: checkpoint[key] for key in ("epoch", "global_step") if key in checkpoint}
+    return StoredWeights(name, dict(parameters.get("model_args") or {}), state, facts)
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such weight file")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; name the weight file in it")
+    return path
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(os.fspath(path), framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file, or cut short ({error})") from error
+
+
+def _tensors(file: Any) -> dict[str, Tensor]:
+    names = file.keys()
+    return {name: file.get_tensor(name) for name in names}
+
+
+def _load_pickle(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        names = _blocked_globals(path)
+        if names:
+            raise ValueError(
+                f"{path}: refused, because its pickle would run more than tensors need: "
+                f"{_few(names)}; save its state dict alone"
+            ) from error
+        raise ValueError(f"{path}: not a checkpoint that can be read safely") from error
+    except (
+        RuntimeError,
+        EOFError,
+        zipfile.BadZipFile,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
+
+
+def _blocked_globals(path: Path) -> list[str]:
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except (ValueError, RuntimeError, pickle.UnpicklingError):
+        return []
+
+
+def _few(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _version() -> str:
+    from ... import __version__
+
+    return __version__
