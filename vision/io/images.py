@@ -1,0 +1,157 @@
+"""Reading and writing images.
+
+Pillow decodes, because it refuses a file that is cut short (OpenCV versions differ: some return the
+lower part in grey). OpenCV reads what Pillow would reduce to 8 bits: 16-bit colour PNG and TIFF.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from .files import atomic_write
+
+__all__ = ["read_image", "read_pixels", "write_image"]
+
+_PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TIFF = (b"II*\x00", b"MM\x00*")
+_DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixels than this allows
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+
+
+def read_image(path: str | os.PathLike) -> Tensor:
+    """Read an image of any common kind as RGB.
+
+    8 and 16 bits, grey, grey with alpha, RGB, RGBA and palette images are read; alpha is dropped,
+    grey is repeated, and the orientation that a camera noted (EXIF) is applied.
+
+    Args:
+        path: the file: PNG, JPEG, TIFF, PPM, WebP, BMP, ...
+
+    Returns:
+        (3, H, W) float32 in [0, 1], RGB.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not an image, is damaged, is cut short or holds float values.
+    """
+    pixels = read_pixels(path)
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    scale = np.float32(1 / np.iinfo(pixels.dtype).max)
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+    return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
+
+
+def read_pixels(path: str | os.PathLike) -> np.ndarray:
+    """Read an image's stored numbers, without alpha.
+
+    Args:
+        path: the file.
+
+    Returns:
+        uint8 or uint16 array: (H, W) for a grey image, (H, W, 3) RGB for others.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: as in ``read_image``.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not an image")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    data = path.read_bytes()
+    if not data:
+        raise ValueError(f"{path}: the file is empty")
+    if data.startswith(_PNG):
+        _check_png(data, path)
+    try:
+        return _decode(data, path)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{path}: not an image (no known format)") from error
+    except Exception as error:  # a decoder meets damage in many ways: SyntaxError, zlib.error, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: damaged or unsupported image: {reason}") from error
+
+
+def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
+    """Write an 8-bit image, atomically; the suffix says the format.
+
+    Args:
+        path: the file to write.
+        image: float tensor (3, H, W) in [0, 1] (clipped), or uint8 array (H, W, 3) or (H, W).
+
+    Raises:
+        ValueError: the shape, the type or the suffix is none of those.
+    """
+    path = Path(path)
+    if isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
+        scaled = image.detach().float().cpu().clamp(0, 1).mul(255).round()
+        pixels = scaled.byte().permute(1, 2, 0).contiguous().numpy()
+    else:
+        pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
+        raise ValueError(
+            f"{path}: an image is a tensor (3, H, W) or a uint8 array (H, W, 3) or (H, W), got "
+            f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+        )
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"{path}: no image format is known by the suffix {path.suffix!r}")
+    with atomic_write(path) as temporary:
+        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary)
+
+
+def _check_png(data: bytes, path: Path) -> None:
+    """Refuse a PNG whose header promises more than its bytes can hold, before memory is taken."""
+    if len(data) < 33:
+        raise ValueError(f"{path}: cut short: a PNG header has 33 bytes, the file {len(data)}")
+    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
+    bits = data[24] * _PNG_CHANNELS.get(data[25], 1)
+    if width * height * bits > 8 * _DEFLATE_RATIO * len(data):
+        raise ValueError(
+            f"{path}: cut short or damaged: {len(data)} bytes cannot hold {width}x{height} pixels"
+        )
+
+
+def _decode(data: bytes, path: Path) -> np.ndarray:
+    deep_png = data.startswith(_PNG) and data[24] == 16
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's size warning: the limit here is our own
+            image = Image.open(io.BytesIO(data))
+            if image.width * image.height > _PIXEL_LIMIT:
+                raise ValueError(f"{image.width}x{image.height} pixels are too many")
+            image.load()
+    except UnidentifiedImageError:
+        if data.startswith(_TIFF):
+            return _decode_deep(data)
+        raise
+    if deep_png:
+        return _decode_deep(data)
+    if image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.uint16)
+    if image.mode in ("I", "F"):
+        raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
+    image = ImageOps.exif_transpose(image)
+    return np.array(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
+
+
+def _decode_deep(data: bytes) -> np.ndarray:
+    """Decode 16-bit data through OpenCV to (H, W) or RGB (H, W, 3)."""
+    import cv2
+
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None:
+        raise ValueError("cannot be decoded")
+    if pixels.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"{pixels.dtype} values; an image has 8 or 16 bits a channel")
+    return pixels if pixels.ndim == 2 else np.ascontiguousarray(pixels[:, :, 2::-1])
