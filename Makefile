@@ -1,0 +1,55 @@
+# `make` lists the targets. Another Python: PYTHON=python3.12 VENV=.venv312 make test
+PYTHON ?=
+VENV ?= .venv
+BIN := $(VENV)/bin
+# More arguments for pytest, as in: make test ARGS="-k pfm"
+ARGS ?=
+WORKERS ?= 2
+
+export PYTHON VENV
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean venv
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## install into .venv, train a small stereo network, infer a pair, write ./demo
+	$(BIN)/vizoo demo
+
+test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" $(ARGS)
+
+lint: $(VENV)/.installed-dev ## check style and formatting with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(VENV)/.installed ## run the benchmarks, one after the other
+	@set -e; for file in benchmarks/[a-z]*.py; do \
+	  if [ -e "$$file" ]; then echo "== $$file"; $(BIN)/python "$$file"; fi; \
+	done
+
+clean: ## remove .venv, caches and what the demo wrote
+	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made or refused with one line; runs each time, so that a wrong Python is noticed.
+venv:
+	@sh scripts/venv.sh
+
+# Each stamp is the time of an installation: nothing is installed again until pyproject.toml changes.
+$(VENV)/.installed: pyproject.toml | venv
+	@sh scripts/system-libraries.sh
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | venv
+	@sh scripts/system-libraries.sh
+	$(BIN)/python -m pip install --quiet -e ".[test]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: pyproject.toml | venv
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
