@@ -1,0 +1,184 @@
+"""The rules of the house: who may import whom, what ``import vizoo`` may load, cheap style."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FLOORS = {
+    "vision": 1,
+    "nas": 1,
+    "datasets": 2,
+    "stereo": 3,
+    "mvs": 3,
+    "panorama": 3,
+    "vision.classification": 3,
+    "": 4,  # the door: __init__.py, __main__.py, hubconf.py
+}
+NOT_THE_PACKAGE = {"tests", "benchmarks", "scripts", "configs", "build", "dist", "demo", "runs"}
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the package below ``root``: dotted name without ``vizoo`` → file."""
+    found = {}
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if parts[0] in NOT_THE_PACKAGE or any(p.startswith(".") for p in parts):
+            continue
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def room(module: str) -> str:
+    """The longest entry of ``FLOORS`` that holds ``module``; the door for a root module."""
+    for name in sorted(FLOORS, key=len, reverse=True):
+        if name and (module == name or module.startswith(name + ".")):
+            return name
+    return "" if "." not in module else module.split(".")[0]
+
+
+def imports(module: str, file: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that ``file`` imports, at its top or within functions."""
+    package = ["vizoo", *module.split(".")] if module else ["vizoo"]
+    if file.name != "__init__.py":
+        package = package[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            # `from .. import stereo` names a module, `from ..stereo import x` may name a function.
+            for alias in node.names:
+                if (base, alias.name) == ("vizoo", "__version__"):
+                    continue  # the one word that every room may ask at the door
+                inner = f"{base}.{alias.name}".removeprefix("vizoo.")
+                found.add(f"vizoo.{inner}" if inner in known else base)
+    return {
+        name.removeprefix("vizoo").removeprefix(".")
+        for name in found
+        if name == "vizoo" or name.startswith("vizoo.")
+    }
+
+
+def broken_floors(root: Path) -> list[str]:
+    """One line for each import that goes sideways or up; empty if the house stands."""
+    known, lines = modules(root), []
+    for module, file in known.items():
+        here = room(module)
+        if here not in FLOORS:
+            lines.append(f"{file.relative_to(root)}: no floor is given for {here}/")
+            continue
+        for other in sorted(imports(module, file, known)):
+            there = room(other)
+            if there != here and FLOORS.get(there, 9) >= FLOORS[here]:
+                lines.append(f"{file.relative_to(root)}: imports vizoo.{other}".rstrip("."))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("vision/io/bad.py", "from ...stereo.net import f"),
+        ("vision/bad.py", "from ..datasets import x"),
+        ("vision/bad.py", "def g():\n    from .. import stereo"),
+        ("vision/bad.py", "import vizoo"),
+        ("vision/bad.py", "import vizoo.nas.space"),
+        ("vision/bad.py", "from .classification import net"),
+        ("nas/bad.py", "from vizoo.vision import ops"),
+        ("datasets/bad.py", "from ..stereo import net"),
+        ("stereo/bad.py", "class A:\n    def g(self):\n        import vizoo.mvs.net as net"),
+        ("stereo/__init__.py", "from ..mvs import net"),
+        ("garage/bad.py", ""),
+    ],
+)
+def test_a_planted_import_is_found(tmp_path, file, line):
+    for name in (
+        "vision",
+        "vision/io",
+        "vision/classification",
+        "nas",
+        "datasets",
+        "stereo",
+        "mvs",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "stereo/net.py").write_text(
+        "from ..vision.io import files\nfrom ..datasets import x\nfrom vizoo.nas import space\n"
+        "from . import net\nfrom .. import __version__\nimport torch.vision\n"
+    )
+    (tmp_path / "__init__.py").write_text("from .stereo import net\n")
+    assert broken_floors(tmp_path) == []
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(line)
+    assert [report.split(":")[0] for report in broken_floors(tmp_path)] == [file]
+
+
+def test_floors(root):
+    assert broken_floors(root) == []
+
+
+def test_import_loads_little():
+    """No model, no task, no heavy library, and CUDA is not touched."""
+    code = """
+import sys
+import torch
+before = set(sys.modules)
+import vizoo
+after = set(sys.modules) - before
+heavy = {"open3d", "cv2", "matplotlib", "lightning", "timm", "torchvision", "torchmetrics",
+         "tensorboard", "jsonargparse", "rich"}
+rooms = ("vizoo.stereo", "vizoo.datasets", "vizoo.nas", "vizoo.mvs", "vizoo.panorama")
+bad = [m for m in sorted(after) if m.split(".")[0] in heavy or m.startswith(rooms)]
+assert not bad, bad
+assert not torch.cuda.is_initialized()
+assert vizoo.__version__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def _style(module: str, tree: ast.Module) -> list[str]:
+    """What style.md of this project forbids and a parser can see, as ``line: what``."""
+    found = []
+    prints = module.split(".")[0] in ("", "__main__") or ".commands" in module
+    for node in ast.walk(tree):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
+        if called == "eval" or (called == "print" and not prints):
+            found.append(f"{node.lineno}: {called}()")
+        elif isinstance(node, ast.ExceptHandler) and node.type is None:
+            found.append(f"{node.lineno}: bare except")
+        elif isinstance(node, ast.Assert):
+            found.append(f"{node.lineno}: assert (raise an exception instead)")
+    # Module level: a filter set on import changes the warnings of the whole process.
+    for node in tree.body:
+        if isinstance(node, ast.Expr) and "warnings.filterwarnings" in ast.unparse(node):
+            found.append(f"{node.lineno}: global warning filter")
+    if ast.get_docstring(tree) is None and tree.body:
+        found.append("1: no docstring")
+    return found
+
+
+def test_style(root):
+    lines = []
+    for module, file in modules(root).items():
+        text = file.read_text()
+        # Syntax of the oldest Python that the package runs on, whichever runs the tests.
+        tree = ast.parse(text, str(file), feature_version=(3, 10))
+        lines += [f"{file.relative_to(root)}:{line}" for line in _style(module, tree)]
+        if (length := text.count("\n")) > 600:
+            lines.append(f"{file.relative_to(root)}: {length} lines, at most 600")
+    assert lines == []
+
+
+def test_style_checker_sees():
+    bad = "print(eval('1'))\ntry:\n    assert 1\nexcept:\n    pass\n"
+    bad += "import warnings\nwarnings.filterwarnings('ignore')\n"
+    assert len(_style("vision.x", ast.parse(bad))) == 6
+    assert _style("vision.commands.x", ast.parse("'''doc'''\nprint(1)")) == []

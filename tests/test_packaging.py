@@ -1,0 +1,142 @@
+"""What is shipped: the wheel, the sdist, the entry points, and the wheel unpacked and imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SHIPPED_AT_ROOT = {"__init__.py", "__main__.py", "hubconf.py"}
+LEFT_AT_HOME = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "demo", "runs")
+
+
+@pytest.fixture(scope="module")
+def source(root, tmp_path_factory) -> Path:
+    """A copy of the checkout, as building in place leaves ``build/`` behind."""
+    copy = tmp_path_factory.mktemp("source") / "vizoo"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*LEFT_AT_HOME, ".*_cache", "*.ckpt"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = folder.glob("vizoo-*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def names(wheel) -> list[str]:
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def _text(wheel: Path, name: str) -> str:
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (n for n in archive.namelist() if n.endswith(f".dist-info/{name}"))
+    return archive.read(path).decode()
+
+
+def test_packages_are_complete(root):
+    """The explicit list of pyproject.toml names every folder that holds a module."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {"vizoo"}
+    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+        for file in (root / room).rglob("*.py"):
+            folders.add(".".join(("vizoo", *file.relative_to(root).parent.parts)))
+            assert (file.parent / "__init__.py").is_file(), f"{file.parent}: no __init__.py"
+    assert sorted(settings["packages"]) == sorted(folders)
+
+
+def test_the_wheel_holds_every_module_and_config(root, source, names):
+    wanted = {f"vizoo/{f.relative_to(source)}" for f in (source / "configs").rglob("*.yaml")}
+    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+        for pattern in ("*.py", "*.cu", "*.cuh"):
+            wanted |= {f"vizoo/{f.relative_to(source)}" for f in (source / room).rglob(pattern)}
+    assert wanted - set(names) == set()
+    if any((root / "configs").rglob("*.yaml")):
+        assert any(name.startswith("vizoo/configs/") for name in names)
+
+
+def test_the_wheel_holds_nothing_else(names):
+    tops = {name.split("/")[0] for name in names}
+    assert all(top == "vizoo" or top.endswith(".dist-info") for top in tops), tops
+    inside = [name.removeprefix("vizoo/") for name in names if name.startswith("vizoo/")]
+    assert {name for name in inside if "/" not in name} <= SHIPPED_AT_ROOT
+    rooms = {name.split("/")[0] for name in inside if "/" in name}
+    assert rooms <= {"configs", "datasets", "mvs", "nas", "panorama", "stereo", "vision"}
+    assert not [name for name in inside if re.search(r"(^|/)(tests?|conftest\.py|\.)", name)]
+
+
+def test_metadata(root, wheel):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    metadata = message_from_string(_text(wheel, "METADATA"))
+    assert metadata["Name"] == "vizoo"
+    assert metadata["Version"] == project["version"]
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    needs = metadata.get_all("Requires-Dist")
+    # Releases 2.6.2 and 2.6.3 of lightning were malicious.
+    assert [n.replace(" ", "") for n in needs if n.startswith("lightning")] == [
+        "lightning<3,>=2.6.6"
+    ]
+    assert any(n.startswith("torch>=2.8") for n in needs)
+
+
+def test_entry_points(wheel):
+    scripts = _text(wheel, "entry_points.txt")
+    assert "vizoo = vizoo.__main__:main" in scripts
+    assert "lightning = vizoo.__main__:lightning" in scripts
+
+
+def test_the_unpacked_wheel_imports(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = "import vizoo, vizoo.__main__ as door; print(vizoo.__file__, door.main, door.lightning)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path))
+
+
+def test_the_sdist_builds_the_same_package(source, names, tmp_path):
+    code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("vizoo-*.tar.gz")
+    with tarfile.open(file) as archive:
+        inside = {"/".join(n.split("/")[1:]) for n in archive.getnames()}
+    assert {n.removeprefix("vizoo/") for n in names if n.startswith("vizoo/")} <= inside
+    assert {"LICENSE", "pyproject.toml"} <= inside
+    assert not [n for n in inside if n.startswith(("tests", "benchmarks", "scripts", ".ci"))]
+
+
+def test_the_citation_names_every_paper(root):
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert str(citation["version"]) == version
+    papers = " ".join(reference["title"] for reference in citation["references"])
+    for name in ("FADNet:", "FADNet++", "EASNet", "Disparity", "SphereDepth", "COVID", "NAS-LID"):
+        assert name in papers
+    assert all(reference["authors"] for reference in citation["references"])
