@@ -1,0 +1,213 @@
+"""Disparity, depth and error maps as pictures that say what their colours mean.
+
+Matplotlib draws through its figure objects alone (no pyplot), so nothing global changes and no
+display is needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture"]
+
+_UNKNOWN = (0, 0, 0)
+
+
+def colour_range(
+    values: Tensor | np.ndarray, valid: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Return a (low, high) that shows a map well: its 1st and 99th percentile, a little widened.
+
+    Args:
+        values: (H, W) or (1, H, W); not finite or not positive where unknown.
+        valid: (H, W) bool, where given.
+
+    Returns:
+        Two floats, low < high; (0, 1) for a map without a known pixel.
+    """
+    values, known = _as_map(values, valid)
+    if not known.any():
+        return 0.0, 1.0
+    low, high = (float(v) for v in np.percentile(values[known], (1, 99)))
+    margin = max(0.03 * (high - low), 1e-3 * abs(high), 1e-6)
+    return max(low - margin, 0.0), high + margin
+
+
+def colourise(
+    values: Tensor | np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    palette: str = "turbo",
+) -> np.ndarray:
+    """Colour a map; unknown pixels become black.
+
+    Args:
+        values: (H, W) or (1, H, W); not finite or not positive where unknown.
+        valid: (H, W) bool; by default where ``values`` are finite and positive.
+        low, high: the values of the first and the last colour; by default ``colour_range``.
+        palette: a name of Matplotlib's, with ``_r`` for its reverse.
+
+    Returns:
+        (H, W, 3) uint8 RGB.
+    """
+    import matplotlib
+
+    values, known = _as_map(values, valid)
+    automatic = colour_range(values, known)
+    low, high = automatic[0] if low is None else low, automatic[1] if high is None else high
+    table = (matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
+    scaled = (np.where(known, values, low) - low) * (255.0 / max(high - low, 1e-12))
+    picture = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
+    picture[~known] = _UNKNOWN
+    return picture
+
+
+def disparity_picture(
+    values: Tensor | np.ndarray,
+    valid: np.ndarray | None = None,
+    *,
+    label: str = "disparity [px]",
+    low: float | None = None,
+    high: float | None = None,
+    palette: str = "turbo",
+) -> np.ndarray:
+    """Colour a map and put a legend beside it.
+
+    The map keeps its own pixels (small ones are doubled until 240 rows are reached); the legend is
+    a strip to its right.
+
+    Args:
+        values, valid, low, high, palette: as in ``colourise``.
+        label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``
+            shows near things in the colours they have as disparities.
+
+    Returns:
+        (H', W', 3) uint8 RGB, W' > W.
+    """
+    values, known = _as_map(values, valid)
+    automatic = colour_range(values, known)
+    low, high = automatic[0] if low is None else low, automatic[1] if high is None else high
+    picture = colourise(values, known, low=low, high=high, palette=palette)
+    enlarge = 1
+    while picture.shape[0] * enlarge < 240:
+        enlarge *= 2
+    picture = picture.repeat(enlarge, axis=0).repeat(enlarge, axis=1)
+    return np.hstack([picture, _legend(picture.shape[0], low, high, label, palette)])
+
+
+def comparison_picture(
+    left: Tensor | np.ndarray,
+    prediction: Tensor | np.ndarray,
+    truth: Tensor | np.ndarray | None = None,
+    valid: np.ndarray | None = None,
+    *,
+    title: str | None = None,
+    error_limit: float = 3.0,
+) -> np.ndarray:
+    """Draw left image, ground truth, prediction and error as one figure.
+
+    Args:
+        left: (3, H, W) tensor in [0, 1], or (H, W, 3) uint8 array.
+        prediction: (H, W) or (1, H, W) disparity, pixels.
+        truth: the same for the ground truth; without it only image and prediction are drawn.
+        valid: (H, W) bool, where the ground truth counts; by default where it is positive.
+        title: a line above all.
+        error_limit: absolute error of the last colour, pixels.
+
+    Returns:
+        (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
+    """
+    from matplotlib.figure import Figure
+
+    left = _as_image(left)
+    found, _ = _as_map(prediction)
+    height, width = found.shape
+    panels = [("left image", left, None)]
+    if truth is None:
+        panels.append(("prediction", found, (colour_range(found), "turbo", "px")))
+    else:
+        wanted, known = _as_map(truth, valid)
+        error = np.where(known, np.abs(found - wanted), np.nan)
+        span = colour_range(wanted, known)
+        summary = "no known pixel"
+        if known.any():
+            summary = (
+                f"EPE {np.nanmean(error):.2f} px, bad-2 {100 * (error[known] > 2).mean():.1f} %"
+            )
+        panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
+        panels.append((f"prediction: {summary}", found, (span, "turbo", "px")))
+        panels.append(("absolute error", error, ((0.0, error_limit), "inferno", "px")))
+    rows = len(panels) // 2
+    panel_width = 6.0
+    panel_height = panel_width * height / width + 0.35
+    figure = Figure((2 * panel_width + 1.2, rows * panel_height + (0.4 if title else 0)), dpi=100)
+    figure.set_layout_engine("constrained", w_pad=0.04, h_pad=0.04)
+    for axes, (name, content, scale) in zip(figure.subplots(rows, 2).flat, panels, strict=True):
+        axes.set_title(name, fontsize=11)
+        axes.set_axis_off()
+        if scale is None:
+            axes.imshow(content, aspect="equal")
+            continue
+        (low, high), palette, unit = scale
+        axes.add_patch(_backdrop(width, height))
+        shown = axes.imshow(content, cmap=palette, vmin=low, vmax=high, aspect="equal")
+        bar = figure.colorbar(shown, ax=axes, fraction=0.04, pad=0.015, label=unit)
+        bar.outline.set_linewidth(0.5)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return _draw(figure)
+
+
+def _legend(height: int, low: float, high: float, label: str, palette: str) -> np.ndarray:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    size = float(np.clip(height / 45, 8, 22))  # type size in points, growing with the picture
+    width = round(size * 8.5)
+    figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
+    axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
+    bar = figure.colorbar(ScalarMappable(Normalize(low, high), palette), cax=axes)
+    bar.set_label(label, fontsize=size)
+    bar.ax.tick_params(labelsize=size, width=0.6)
+    bar.outline.set_linewidth(0.6)
+    return _draw(figure)[:height, :width]
+
+
+def _draw(figure) -> np.ndarray:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())[:, :, :3]
+
+
+def _backdrop(width: int, height: int):
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((-0.5, -0.5), width, height, facecolor="black", zorder=-1)
+
+
+def _as_map(
+    values: Tensor | np.ndarray, valid: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return an (H, W) float32 array and where it is known."""
+    if isinstance(values, Tensor):
+        values = values.detach().float().cpu().numpy()
+    if isinstance(valid, Tensor):
+        valid = valid.detach().cpu().numpy()
+    values = np.asarray(values, dtype=np.float32)
+    values = values[0] if values.ndim == 3 and values.shape[0] == 1 else values
+    if values.ndim != 2:
+        raise ValueError(f"a map has shape (H, W) or (1, H, W), got {values.shape}")
+    known = np.isfinite(values) & (values > 0)
+    return values, known if valid is None else known & np.asarray(valid).reshape(values.shape)
+
+
+def _as_image(image: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(image, Tensor):
+        image = image.detach().float().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
+    return image
