@@ -1,42 +1,43 @@
-"""A picture of a coloured point cloud, in NumPy: no window, no OpenGL."""
+"""A picture of a coloured point cloud: no window, no OpenGL."""
 
 from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 
 __all__ = ["cloud_picture"]
 
 _BACKGROUND = (18, 20, 26)
+_NOWHERE = np.float32(3e38)  # depth of a pixel that nothing was painted on
 
 
 def cloud_picture(
     points: np.ndarray,
     colours: np.ndarray,
     *,
-    focal: float,
+    source_focal: float,
     source_size: tuple[int, int],
-    yaw: float = 12.0,
-    pitch: float = 6.0,
+    yaw: float = 8.0,
+    pitch: float = 4.0,
     width: int = 1280,
     oversample: int = 2,
 ) -> np.ndarray:
-    """Render a point cloud of one camera from beside that camera.
+    """Render the point cloud that one camera saw from beside that camera.
 
-    The virtual camera turns about a point at the scene's typical distance, so the scene stays in
-    the middle, and points nearer and farther part. Every point is drawn as a square as large as the
-    patch of scene that its pixel saw, nearest in front, at ``oversample`` times the size; averaging
-    down smooths the edges.
+    The virtual camera turns about a point at the distance of the scene's nearer part and zooms so
+    that nearly all of the cloud is in view. Every point is drawn as a square as large as the patch
+    that its pixel saw, the nearest in front; gaps of a pixel or two in a surface are closed.
 
     Args:
         points: (N, 3): x right, y down, z forward, z > 0.
         colours: (N, 3) uint8 RGB.
-        focal: focal length of the camera that saw the points, pixels.
-        source_size: (height, width) of its image; the picture has the same shape.
+        source_focal: focal length of the camera that saw the points, pixels.
+        source_size: (height, width) of its image.
         yaw, pitch: degrees that the virtual camera stands to the right of the real one, and above.
-        width: of the picture, pixels.
-        oversample: 1 or more.
+        width: of the picture, pixels; its height follows the cloud's, up to the width.
+        oversample: squares are drawn at this many times the size, then averaged.
 
     Returns:
         (H, W, 3) uint8 RGB.
@@ -54,32 +55,52 @@ def cloud_picture(
         raise ValueError("the point cloud has no point in front of the camera")
     points, colours = points[ahead], colours[ahead]
 
-    source_height, source_width = source_size
-    scale = oversample * width / source_width
-    size = (max(round(source_height * scale), 1), max(round(source_width * scale), 1))
-    # Points are denser where the scene is near: the median over pixels is the typical distance.
-    centre = np.median(points, axis=0)
-    x, y, depth = _project(points, centre, yaw, pitch)
-    seen = depth > 0.05 * float(centre[2])
+    distance = float(np.percentile(points[:, 2], 30))
+    x, y, depth = _project(points, distance, yaw, pitch)
+    seen = depth > 0.05 * distance
     x, y, depth, colours = x[seen], y[seen], depth[seen], colours[seen]
-    footprint = points[seen, 2] / depth * scale  # one source pixel, seen from the new place
-    columns = focal * scale * x + size[1] / 2
-    rows = focal * scale * y + size[0] / 2
-    picture = _splat(rows, columns, depth, footprint, colours, size)
-    return _shrink(picture, oversample)
+    left, right, top, bottom = _frame(x, y, source_size[1] / source_focal)
+    zoom = oversample * width / (right - left)  # pixels for a slope of 1
+    height = round(min((bottom - top) / (right - left), 1.0) * width)
+    footprint = zoom / source_focal * points[seen, 2] / depth
+    picture, buffer = _splat(
+        (y - (top + bottom) / 2) * zoom + oversample * height / 2,
+        (x - left) * zoom,
+        depth,
+        footprint,
+        colours,
+        (oversample * height, oversample * width),
+    )
+    for _ in range(2):
+        picture, buffer = _close_gaps(picture, buffer)
+    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
 
 
 def _project(
-    points: np.ndarray, centre: np.ndarray, yaw: float, pitch: float
+    points: np.ndarray, distance: float, yaw: float, pitch: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return x / z, y / z and z in a camera turned about ``centre``."""
+    """Return x / z, y / z and z in a camera turned about the point ``distance`` ahead."""
     a, b = math.radians(yaw), math.radians(pitch)
     turn = np.array([[math.cos(a), 0, -math.sin(a)], [0, 1, 0], [math.sin(a), 0, math.cos(a)]])
-    tilt = np.array([[1, 0, 0], [0, math.cos(b), math.sin(b)], [0, -math.sin(b), math.cos(b)]])
-    moved = (points - centre) @ (tilt @ turn).T.astype(np.float32)
-    depth = moved[:, 2] + np.linalg.norm(centre)
-    safe = np.maximum(depth, 1e-9)
-    return moved[:, 0] / safe, moved[:, 1] / safe, depth
+    tilt = np.array([[1, 0, 0], [0, math.cos(b), -math.sin(b)], [0, math.sin(b), math.cos(b)]])
+    centre = np.array([0, 0, distance], np.float32)
+    moved = (points - centre) @ (tilt @ turn).T.astype(np.float32) + centre
+    safe = np.maximum(moved[:, 2], 1e-6 * distance)
+    return moved[:, 0] / safe, moved[:, 1] / safe, moved[:, 2]
+
+
+def _frame(x: np.ndarray, y: np.ndarray, field: float) -> tuple[float, float, float, float]:
+    """Return left, right, top and bottom slopes that hold nearly every point.
+
+    ``field`` is the real camera's width in slopes: the view is not less than half of it, so that a
+    small object is not blown up, and its height is at least a quarter of its width.
+    """
+    left, right = (float(v) for v in np.percentile(x, (0.5, 99.5)))
+    top, bottom = (float(v) for v in np.percentile(y, (0.5, 99.5)))
+    half = max((right - left) / 2 * 1.02, field / 4)
+    tall = max((bottom - top) / 2 * 1.02, half / 4)
+    middle, level = (left + right) / 2, (top + bottom) / 2
+    return middle - half, middle + half, level - tall, level + tall
 
 
 def _splat(
@@ -89,13 +110,15 @@ def _splat(
     footprint: np.ndarray,
     colours: np.ndarray,
     size: tuple[int, int],
-) -> np.ndarray:
-    """Paint squares with a depth buffer; each is at least as large as its footprint."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Paint squares with a depth buffer; return picture (H, W, 3) and depths (H, W)."""
     order = np.argsort(-depth)  # far first: of equal indices NumPy's assignment keeps the last
     rows, columns, depth = rows[order], columns[order], depth[order]
-    colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.15), 1, 8).astype(int)
-    top, start = np.rint(rows - side / 2).astype(int), np.rint(columns - side / 2).astype(int)
-    buffer = np.full(size[0] * size[1], np.inf, dtype=np.float32)
+    colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 8).astype(int)
+    limit = 4 * max(size)  # far outside; keeps the conversion to integers safe
+    top = np.rint(np.clip(rows - side / 2, -limit, limit)).astype(int)
+    start = np.rint(np.clip(columns - side / 2, -limit, limit)).astype(int)
+    buffer = np.full(size[0] * size[1], _NOWHERE, dtype=np.float32)
     picture = np.empty((size[0] * size[1], 3), dtype=np.uint8)
     picture[:] = _BACKGROUND
     for dy in range(side.max()):
@@ -104,16 +127,21 @@ def _splat(
             drawn = (side > max(dy, dx)) & (row >= 0) & (row < size[0])
             drawn &= (column >= 0) & (column < size[1])
             index = row[drawn] * size[1] + column[drawn]
-            nearest = np.full_like(buffer, np.inf)
-            nearest[index] = depth[drawn]
-            paint = np.zeros_like(picture)
-            paint[index] = colours[drawn]
-            better = nearest < buffer
-            buffer[better], picture[better] = nearest[better], paint[better]
-    return picture.reshape(*size, 3)
+            front = depth[drawn] < buffer[index]
+            index = index[front]
+            buffer[index], picture[index] = depth[drawn][front], colours[drawn][front]
+    return picture.reshape(*size, 3), buffer.reshape(size)
 
 
-def _shrink(picture: np.ndarray, factor: int) -> np.ndarray:
-    height, width = picture.shape[0] // factor, picture.shape[1] // factor
-    blocks = picture[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
-    return blocks.mean(axis=(1, 3), dtype=np.float32).round().astype(np.uint8)
+def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fill pixels that lie well behind most of their 5x5 neighbourhood with that surface's mean."""
+    surface = cv2.medianBlur(buffer, 5)
+    gap = buffer > 1.08 * surface.astype(np.float64)
+    front = ((buffer <= 1.08 * surface.astype(np.float64)) & ~gap).astype(np.float32)
+    weight = cv2.boxFilter(front, -1, (5, 5), normalize=False)
+    total = cv2.boxFilter(picture * front[:, :, None], -1, (5, 5), normalize=False)
+    fill = gap & (weight > 0)
+    picture, buffer = picture.copy(), buffer.copy()
+    picture[fill] = np.rint(total[fill] / weight[fill][:, None]).astype(np.uint8)
+    buffer[fill] = surface[fill]
+    return picture, buffer

@@ -105,7 +105,7 @@ def comparison_picture(
     valid: np.ndarray | None = None,
     *,
     title: str | None = None,
-    error_limit: float = 3.0,
+    error_limit: float = 4.0,
 ) -> np.ndarray:
     """Draw left image, ground truth, prediction and error as one figure.
 
@@ -120,7 +120,6 @@ def comparison_picture(
     Returns:
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
-    from matplotlib.figure import Figure
 
     left = _as_image(left)
     found, _ = _as_map(prediction)
@@ -140,24 +139,38 @@ def comparison_picture(
         panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
         panels.append((f"prediction: {summary}", found, (span, "turbo", "px")))
         panels.append(("absolute error", error, ((0.0, error_limit), "inferno", "px")))
-    rows = len(panels) // 2
-    panel_width = 6.0
-    panel_height = panel_width * height / width + 0.35
-    figure = Figure((2 * panel_width + 1.2, rows * panel_height + (0.4 if title else 0)), dpi=100)
-    figure.set_layout_engine("constrained", w_pad=0.04, h_pad=0.04)
-    for axes, (name, content, scale) in zip(figure.subplots(rows, 2).flat, panels, strict=True):
+    return _arrange(panels, width, height, title)
+
+
+def _arrange(panels: list[tuple], width: int, height: int, title: str | None) -> np.ndarray:
+    """Draw (name, content, scale) panels in two columns, every one with room for a colour bar."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    across, bar, gap, heading = 6.0, 0.16, 0.1, 0.32  # inches
+    tall = across * height / width
+    column, row = across + bar + 8 * gap, tall + heading
+    rows, above = len(panels) // 2, heading if title else 0.0
+    size = (2 * column, rows * row + above + gap)
+    figure = Figure(size, dpi=100, facecolor="white")
+    for index, (name, content, scale) in enumerate(panels):
+        x = gap + index % 2 * column
+        y = size[1] - above - (index // 2 + 1) * row
+        axes = figure.add_axes((x / size[0], y / size[1], across / size[0], tall / size[1]))
         axes.set_title(name, fontsize=11)
         axes.set_axis_off()
         if scale is None:
-            axes.imshow(content, aspect="equal")
+            axes.imshow(content, aspect="auto")
             continue
         (low, high), palette, unit = scale
-        axes.add_patch(_backdrop(width, height))
-        shown = axes.imshow(content, cmap=palette, vmin=low, vmax=high, aspect="equal")
-        bar = figure.colorbar(shown, ax=axes, fraction=0.04, pad=0.015, label=unit)
-        bar.outline.set_linewidth(0.5)
+        ground = "0.6" if palette == "inferno" else "black"  # inferno begins with black
+        axes.add_patch(Rectangle((-0.5, -0.5), width, height, facecolor=ground, zorder=-1))
+        shown = axes.imshow(content, cmap=palette, vmin=low, vmax=high, aspect="auto")
+        place = ((x + across + gap) / size[0], y / size[1], bar / size[0], tall / size[1])
+        legend = figure.colorbar(shown, cax=figure.add_axes(place), label=unit)
+        legend.outline.set_linewidth(0.5)
     if title:
-        figure.suptitle(title, fontsize=12)
+        figure.text(0.5, 1 - 0.6 * heading / size[1], title, ha="center", va="center", fontsize=12)
     return _draw(figure)
 
 
@@ -183,12 +196,6 @@ def _draw(figure) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.array(canvas.buffer_rgba())[:, :, :3]
-
-
-def _backdrop(width: int, height: int):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((-0.5, -0.5), width, height, facecolor="black", zorder=-1)
 
 
 def _as_map(
