@@ -1,7 +1,30 @@
-"""Operators that PyTorch lacks and that the tasks share."""
+"""Operators that PyTorch lacks and that the tasks share.
 
-from .correlation import correlation
+For each there is one Python function, which checks its arguments and calls one operator of the
+library ``vizoo`` in ``torch.library``, so that autograd, autocast, ``torch.compile`` and
+``opcheck`` work. Under ``torch.export``, ONNX export and tracing the function writes standard
+operators instead, with dynamic height and width.
+
+An operator may have two implementations:
+
+- PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
+- CUDA C++, in ``kernels/*.cu`` (none yet), registered for CUDA tensors on the same operator.
+
+``correlation``, ``correlation_2d``, ``group_wise_correlation`` and ``concat_volume`` are opaque
+operators with a backward operator each. ``warp_by_disparity`` and ``soft_argmin`` are composites
+of PyTorch's own kernels, which the compiler may fuse.
+"""
+
+from .correlation import correlation, correlation_2d, group_wise_correlation
 from .regression import soft_argmin
+from .volume import concat_volume
 from .warp import warp_by_disparity
 
-__all__ = ["correlation", "soft_argmin", "warp_by_disparity"]
+__all__ = [
+    "concat_volume",
+    "correlation",
+    "correlation_2d",
+    "group_wise_correlation",
+    "soft_argmin",
+    "warp_by_disparity",
+]

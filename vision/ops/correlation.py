@@ -1,27 +1,236 @@
-"""Correlation of two feature maps along the scan line."""
+"""Correlation of two feature maps: along the scan line, in groups, and in a square window.
+
+One product of rows serves all three (``_banded.py``): the band of the (W, W) product that the
+displacements can reach, in blocks of columns and chunks of rows. Against the loop over
+displacements of the published networks this saves autograd's copy of the volume for each
+displacement (``benchmarks/ops.py`` compares). Sums are taken in float32 for float16 and bfloat16.
+Second derivatives work.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["correlation"]
+from ._banded import accumulation_type, correlate_band, correlate_band_backward
+from ._registration import check_at_least, check_pair, exporting, register_pair_operator
+
+__all__ = ["correlation", "correlation_2d", "group_wise_correlation"]
 
 
 def correlation(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     """Correlates each left pixel x with the right pixels x, x - 1, … x - (displacements - 1).
 
+    Beside the result it needs about 8 MB of workspace on the CPU, or what one row of the batch
+    needs where that is more: about 4 bytes times B · W · (D + 32) · (1 + C / 32).
+
     Args:
-        left: features of the left view, (B, C, H, W).
-        right: features of the right view, the same shape and type.
-        displacements: how many displacements D, at least 1, in pixels of the feature map.
+        left: features of the left view, (B, C, H, W), floating.
+        right: features of the right view, the same shape, type and device.
+        displacements: how many displacements D, at least 1, in pixels of the feature map; may
+            exceed W.
 
     Returns:
-        (B, D, H, W): mean over channels of ``left[x] * right[x - d]``, 0 where x < d.
+        (B, D, H, W), type of the inputs: mean over channels of ``left[x] * right[x - d]`` for
+        d = 0 … D - 1, and 0 where x < d.
+
+    Raises:
+        ValueError: shapes, types or devices differ, or ``displacements`` is below 1.
     """
-    batch, channels, height, width = left.shape
-    rows = F.pad(right, (displacements - 1, 0)).permute(0, 2, 1, 3)  # (B, H, C, W + D - 1)
-    product = left.permute(0, 2, 3, 1) @ rows  # (B, H, W, W + D - 1)
+    check_pair(left, right)
+    check_at_least("displacements", displacements, 1)
+    if exporting():
+        return _correlation_plain(left, right, displacements)
+    return torch.ops.vizoo.correlation(left, right, displacements)
+
+
+def group_wise_correlation(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    """Correlates groups of channels separately (GwcNet, Guo et al., CVPR 2019).
+
+    Workspace as for :func:`correlation`.
+
+    Args:
+        left: features of the left view, (B, C, H, W), floating.
+        right: features of the right view, the same shape, type and device.
+        displacements: how many displacements D, at least 1, in pixels of the feature map.
+        groups: number of groups G; divides C.
+
+    Returns:
+        (B, G, D, H, W): mean over the C / G channels of each group, 0 where x < d.
+
+    Raises:
+        ValueError: shapes, types or devices differ, ``displacements`` or ``groups`` is below 1,
+            or ``groups`` does not divide the channels.
+    """
+    check_pair(left, right)
+    check_at_least("displacements", displacements, 1)
+    check_at_least("groups", groups, 1)
+    if left.shape[1] % groups:
+        raise ValueError(f"{left.shape[1]} channels do not divide into {groups} groups")
+    if exporting():
+        batch = left.shape[0]
+        left, right = (x.unflatten(1, (groups, -1)).flatten(0, 1) for x in (left, right))
+        volume = _correlation_plain(left, right, displacements)
+        return volume.unflatten(0, (batch, groups))
+    return torch.ops.vizoo.group_wise_correlation(left, right, displacements, groups)
+
+
+def correlation_2d(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    """Correlates each left pixel with a square window around the same place on the right.
+
+    Workspace as for :func:`correlation` with D = 2 radius + 1.
+
+    Args:
+        left: features of the left view, (B, C, H, W), floating.
+        right: features of the right view, the same shape, type and device.
+        radius: half the window's side r, at least 0, in pixels of the feature map.
+
+    Returns:
+        (B, (2r + 1)², H, W), the window row by row (dy, then dx): mean over channels of
+        ``left[y, x] * right[y + dy, x + dx]``, 0 where that lies outside.
+
+    Raises:
+        ValueError: shapes, types or devices differ, or ``radius`` is below 0.
+    """
+    check_pair(left, right)
+    check_at_least("radius", radius, 0)
+    if exporting():
+        return _correlation_2d_plain(left, right, radius)
+    return torch.ops.vizoo.correlation_2d(left, right, radius)
+
+
+def _correlation_plain(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """The same with standard operators that trace with dynamic sizes; W (W + D) per row."""
+    channels, width = left.shape[1], left.shape[3]
+    dtype = accumulation_type(left)
+    rows = F.pad(right.to(dtype), (displacements - 1, 0)).permute(0, 2, 1, 3)
+    product = left.to(dtype).permute(0, 2, 3, 1) @ rows  # (B, H, W, W + D - 1)
     # Row x of the product holds its band from column x on: one element more per row shears it.
     sheared = F.pad(product.flatten(2), (0, width)).unflatten(2, (width, width + displacements))
-    band = sheared[..., :displacements].flip(-1).permute(0, 3, 1, 2)
-    return band / channels
+    band = sheared[..., :displacements].flip(-1).permute(0, 3, 1, 2) / channels
+    x = torch.arange(width, device=left.device)
+    d = torch.arange(displacements, device=left.device)[:, None, None]
+    return torch.where(x >= d, band, 0.0).to(left.dtype)
+
+
+def _correlation_2d_plain(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    dtype, (height, width), side = accumulation_type(left), left.shape[2:], 2 * radius + 1
+    left_, pad = left.to(dtype), (radius, radius, radius, radius)
+    right_ = F.pad(right.to(dtype), pad)
+    inside = F.pad(torch.ones_like(right[:1, :1], dtype=dtype), pad)
+    volume = []
+    for dy in range(side):
+        for dx in range(side):
+            window = (..., slice(dy, dy + height), slice(dx, dx + width))
+            mean = (left_ * right_[window]).mean(1, keepdim=True)
+            volume.append(torch.where(inside[window] > 0, mean, 0.0))
+    return torch.cat(volume, 1).to(left.dtype)
+
+
+def _correlation_shape(left: Tensor, right: Tensor, displacements: int) -> tuple[int, ...]:
+    return left.shape[0], displacements, *left.shape[2:]
+
+
+def _correlation_forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    out = left.new_empty(_correlation_shape(left, right, displacements))
+    reach = min(displacements, left.shape[3])
+    correlate_band(left, right, out[:, :reach], first=1 - reach, reverse=True)
+    out[:, reach:].zero_()
+    return out
+
+
+def _correlation_backward(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int
+) -> tuple[Tensor, Tensor]:
+    dtype = accumulation_type(left)
+    grad_left, grad_right = (torch.zeros_like(x, dtype=dtype) for x in (left, right))
+    reach = min(displacements, left.shape[3])
+    correlate_band_backward(
+        gradient[:, :reach], left, right, grad_left, grad_right, first=1 - reach, reverse=True
+    )
+    return grad_left.to(left.dtype), grad_right.to(right.dtype)
+
+
+def _grouped_shape(left: Tensor, right: Tensor, displacements: int, groups: int) -> tuple[int, ...]:
+    return left.shape[0], groups, displacements, *left.shape[2:]
+
+
+def _split(features: Tensor, groups: int) -> Tensor:
+    return features.reshape(-1, features.shape[1] // groups, *features.shape[2:])
+
+
+def _grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    shape = _grouped_shape(left, right, displacements, groups)
+    if 0 in left.shape:
+        return left.new_zeros(shape)
+    return _correlation_forward(_split(left, groups), _split(right, groups), displacements).view(
+        shape
+    )
+
+
+def _grouped_backward(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int, groups: int
+) -> tuple[Tensor, Tensor]:
+    grads = torch.zeros_like(left), torch.zeros_like(right)
+    if 0 not in left.shape:
+        found = _correlation_backward(
+            gradient.flatten(0, 1), _split(left, groups), _split(right, groups), displacements
+        )
+        for grad, value in zip(grads, found, strict=True):
+            grad.copy_(value.view(left.shape))
+    return grads
+
+
+def _square_shape(left: Tensor, right: Tensor, radius: int) -> tuple[int, ...]:
+    return left.shape[0], (2 * radius + 1) ** 2, *left.shape[2:]
+
+
+def _shifted_rows(height: int, radius: int):
+    """Window row, the left rows and the right rows that it joins."""
+    for i, dy in enumerate(range(-radius, radius + 1)):
+        if abs(dy) < height:
+            yield i, slice(max(0, -dy), height - max(0, dy)), slice(max(0, dy), height + min(0, dy))
+
+
+def _square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    out = left.new_zeros(_square_shape(left, right, radius))
+    lines = out.unflatten(1, (2 * radius + 1, 2 * radius + 1))
+    for i, here, there in _shifted_rows(left.shape[2], radius):
+        a, b, line = left[:, :, here], right[:, :, there], lines[:, i, :, here]
+        correlate_band(a, b, line, first=-radius, reverse=False)
+    return out
+
+
+def _square_backward(
+    gradient: Tensor, left: Tensor, right: Tensor, radius: int
+) -> tuple[Tensor, Tensor]:
+    dtype = accumulation_type(left)
+    grads = [torch.zeros_like(x, dtype=dtype) for x in (left, right)]
+    lines = gradient.unflatten(1, (2 * radius + 1, 2 * radius + 1))
+    for i, here, there in _shifted_rows(left.shape[2], radius):
+        correlate_band_backward(
+            lines[:, i, :, here],
+            left[:, :, here],
+            right[:, :, there],
+            grads[0][:, :, here],
+            grads[1][:, :, there],
+            first=-radius,
+            reverse=False,
+        )
+    return grads[0].to(left.dtype), grads[1].to(right.dtype)
+
+
+register_pair_operator(
+    "correlation",
+    "displacements",
+    _correlation_forward,
+    _correlation_backward,
+    _correlation_shape,
+)
+register_pair_operator(
+    "group_wise_correlation",
+    "displacements groups",
+    _grouped_forward,
+    _grouped_backward,
+    _grouped_shape,
+)
+register_pair_operator("correlation_2d", "radius", _square_forward, _square_backward, _square_shape)

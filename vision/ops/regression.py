@@ -3,20 +3,43 @@
 import torch
 from torch import Tensor
 
+from ._registration import exporting, register_composite
+
 __all__ = ["soft_argmin"]
 
 
 def soft_argmin(cost: Tensor, *, start: float = 0.0, step: float = 1.0) -> Tensor:
-    """Expected disparity under softmax(-cost).
+    """Expected disparity under softmax(-cost) (GC-Net, Kendall et al., ICCV 2017).
+
+    Computed in float32 (float64 for float64 costs), also under autocast. A NaN in a pixel's
+    costs gives NaN there. Needs two volumes of workspace. Second derivatives work.
 
     Args:
-        cost: (B, D, H, W), low where the match is good.
+        cost: (B, D, H, W), floating, low where the match is good; negate a similarity.
         start: disparity of the first candidate, pixels.
         step: pixels between candidates.
 
     Returns:
-        (B, 1, H, W), float32 (float64 for float64 costs).
+        (B, 1, H, W), float32 (float64 for float64 costs), within the candidates' range.
+
+    Raises:
+        ValueError: ``cost`` is not (B, D, H, W) with D at least 1, or not floating.
     """
-    cost = cost if cost.dtype == torch.float64 else cost.float()
-    candidates = start + step * torch.arange(cost.shape[1], device=cost.device, dtype=cost.dtype)
-    return torch.einsum("bdhw,d->bhw", torch.softmax(-cost, dim=1), candidates)[:, None]
+    if cost.dim() != 4 or cost.shape[1] < 1:
+        raise ValueError(f"cost must be (B, D, H, W) with D at least 1, got {tuple(cost.shape)}")
+    if not cost.is_floating_point():
+        raise ValueError(f"cost must be floating, got {cost.dtype}")
+    if exporting():
+        return _soft_argmin(cost, start, step)
+    return torch.ops.vizoo.soft_argmin(cost, start, step)
+
+
+def _soft_argmin(cost: Tensor, start: float, step: float) -> Tensor:
+    cost = cost.to(torch.promote_types(cost.dtype, torch.float32))
+    candidates = torch.arange(cost.shape[1], device=cost.device, dtype=cost.dtype)
+    candidates = (start + step * candidates)[:, None, None]
+    # A matrix product would be lowered to half precision by autocast; a sum is not.
+    return (torch.softmax(-cost, dim=1) * candidates).sum(1, keepdim=True)
+
+
+register_composite("soft_argmin", "Tensor cost, float start, float step", _soft_argmin)

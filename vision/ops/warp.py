@@ -4,32 +4,82 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._registration import exporting, register_composite
+
 __all__ = ["warp_by_disparity"]
 
 
 def warp_by_disparity(
     image: Tensor, disparity: Tensor, *, padding: str = "border", align_corners: bool = True
 ) -> Tensor:
-    """Samples ``image`` at (x - disparity, y), bilinearly.
+    """Samples ``image`` at (x - disparity, y), bilinearly: the right view as the left sees it.
+
+    Positions are float32 (float64 for a float64 disparity), whatever the image's type, also
+    under autocast. A disparity that is NaN gives NaN. Needs two float32 numbers per pixel of
+    workspace, and a float32 copy of an image of another type. Second derivatives work as far as
+    ``grid_sample`` has them (not on every device).
 
     Args:
-        image: right view, (B, C, H, W).
-        disparity: (B, 1, H, W), pixels.
+        image: right view or its features, (B, C, H, W), floating.
+        disparity: (B, 1, H, W), pixels, floating, on the same device.
         padding: ``"border"`` repeats the edge, ``"zeros"`` reads 0 outside.
-        align_corners: False reproduces the published networks' skew: the position really read is
-            ``((x - d) * W / (W - 1) - 0.5, y * H / (H - 1) - 0.5)``.
+        align_corners: True samples where the first line says. False reproduces the published
+            networks, whose grid is normalised by W - 1 and H - 1 and yet read with corners
+            unaligned: the place really read is ``(x - d) * W / (W - 1) - 0.5`` and
+            ``y * H / (H - 1) - 0.5``.
 
     Returns:
         (B, C, H, W), the type of ``image``.
+
+    Raises:
+        ValueError: the shapes do not belong together, the devices differ, a type is not
+            floating, or ``padding`` is unknown.
     """
+    if image.dim() != 4 or disparity.shape != (image.shape[0], 1, *image.shape[2:]):
+        raise ValueError(
+            "image must be (B, C, H, W) and disparity (B, 1, H, W), "
+            f"got {tuple(image.shape)} and {tuple(disparity.shape)}"
+        )
+    if image.device != disparity.device:
+        raise ValueError(f"image is on {image.device} and disparity on {disparity.device}")
+    if not (image.is_floating_point() and disparity.is_floating_point()):
+        raise ValueError(
+            f"image and disparity must be floating, got {image.dtype} and {disparity.dtype}"
+        )
+    if padding not in ("border", "zeros"):
+        raise ValueError(f"padding must be 'border' or 'zeros', got {padding!r}")
+    if exporting():
+        return _warp(image, disparity, padding, align_corners)
+    return torch.ops.vizoo.warp_by_disparity(image, disparity, padding, align_corners)
+
+
+def _warp(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> Tensor:
     height, width = image.shape[-2:]
-    disparity = disparity.float()
-    x = torch.arange(width, device=image.device, dtype=disparity.dtype)
-    y = torch.arange(height, device=image.device, dtype=disparity.dtype)
-    x = (x - disparity[:, 0]) * (2 / max(width - 1, 1)) - 1
-    y = (y * (2 / max(height - 1, 1)) - 1)[:, None].expand_as(x)
-    grid = torch.stack((x, y), dim=-1)
-    sampled = F.grid_sample(
-        image.float(), grid, mode="bilinear", padding_mode=padding, align_corners=align_corners
+    dtype = torch.promote_types(torch.promote_types(image.dtype, disparity.dtype), torch.float32)
+    disparity = disparity.to(dtype)
+    x = torch.arange(width, device=image.device, dtype=dtype) - disparity[:, 0]
+    y = torch.arange(height, device=image.device, dtype=dtype)[:, None].expand_as(x)
+    grid = torch.stack(
+        (_normalise(x, width, align_corners), _normalise(y, height, align_corners)), dim=-1
     )
-    return sampled.to(image.dtype)
+    # Three is far outside already; an infinite place would turn "zeros" into NaN.
+    sampled = F.grid_sample(
+        image.to(dtype),
+        grid.clamp(-3, 3),
+        mode="bilinear",
+        padding_mode=padding,
+        align_corners=False,
+    )
+    # With "border", grid_sample answers NaN places with the edge.
+    return torch.where(torch.isnan(disparity), disparity, sampled).to(image.dtype)
+
+
+def _normalise(position: Tensor, size: int, align_corners: bool) -> Tensor:
+    if align_corners:
+        return (2 * position + 1) / size - 1
+    return 2 * position / max(size - 1, 1) - 1
+
+
+register_composite(
+    "warp_by_disparity", "Tensor image, Tensor disparity, str padding, bool align_corners", _warp
+)

@@ -1,0 +1,141 @@
+"""What the operators share: checks at the border, and registration with ``torch.library``."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
+
+
+def exporting() -> bool:
+    """Whether a graph is being written that shall hold standard operators only."""
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
+
+
+def check_pair(left: Tensor, right: Tensor) -> None:
+    """Raises ValueError unless both are (B, C, H, W), of one shape, device and real type."""
+    if left.dim() != 4 or left.shape != right.shape:
+        raise ValueError(
+            "left and right must both be (B, C, H, W) and equal in shape, "
+            f"got {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    if left.device != right.device:
+        raise ValueError(f"left is on {left.device} and right on {right.device}: move one")
+    if not (left.is_floating_point() and right.is_floating_point()):
+        raise ValueError(f"left and right must be floating, got {left.dtype} and {right.dtype}")
+    if left.dtype != right.dtype and not torch.is_autocast_enabled(left.device.type):
+        raise ValueError(
+            f"left is {left.dtype} and right is {right.dtype}: convert one, or use torch.autocast"
+        )
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Raises ValueError where the integer ``value`` is below ``least``."""
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def register_pair_operator(
+    name: str,
+    sizes: str,
+    forward: Callable[..., Tensor],
+    backward: Callable[..., tuple[Tensor, Tensor]],
+    shape: Callable[..., tuple[int, ...]],
+    *,
+    bilinear: bool = True,
+) -> Callable[..., Tensor]:
+    """Registers ``vizoo::name(left, right, *sizes)`` and ``vizoo::name_backward``.
+
+    Both get a fake kernel. The forward operator gets the backward one as its derivative. The
+    backward one gets its own derivative out of the two operators, so that second derivatives
+    work. Under autocast the inputs are cast to autocast's type, as for a matrix product. A CUDA
+    implementation joins with ``register_kernel("cuda")`` on each.
+
+    Args:
+        name: operator name.
+        sizes: names of the integer arguments, separated by blanks.
+        forward: ``forward(left, right, *sizes)``.
+        backward: ``backward(gradient, left, right, *sizes)``, laid out as ``empty_like``.
+        shape: shape of the result, from the same arguments as ``forward``.
+        bilinear: True for an operator linear in each of left and right, False for one that is
+            linear in the pair.
+    """
+    integers = "".join(f", SymInt {size}" for size in sizes.split())
+    operator = torch.library.custom_op(
+        f"vizoo::{name}",
+        forward,
+        mutates_args=(),
+        schema=f"(Tensor left, Tensor right{integers}) -> Tensor",
+    )
+    derivative = torch.library.custom_op(
+        f"vizoo::{name}_backward",
+        backward,
+        mutates_args=(),
+        schema=f"(Tensor gradient, Tensor left, Tensor right{integers}) -> (Tensor, Tensor)",
+    )
+
+    @operator.register_fake
+    def _(left, right, *sizes):
+        return left.new_empty(shape(left, right, *sizes))
+
+    @derivative.register_fake
+    def _(gradient, left, right, *sizes):
+        return torch.empty_like(left), torch.empty_like(right)
+
+    def keep(ctx, inputs, output):
+        left, right, *ctx.sizes = inputs
+        ctx.save_for_backward(left, right)
+
+    def once(ctx, gradient):
+        return *derivative(gradient, *ctx.saved_tensors, *ctx.sizes), *(None for _ in ctx.sizes)
+
+    def keep_all(ctx, inputs, output):
+        gradient, left, right, *ctx.sizes = inputs
+        ctx.save_for_backward(gradient, left, right)
+
+    def twice(ctx, to_left, to_right):
+        gradient, left, right = ctx.saved_tensors
+        nothing = (None,) * len(ctx.sizes)
+        if not bilinear:
+            return operator(to_left, to_right, *ctx.sizes), None, None, *nothing
+        to_gradient = operator(to_left, right, *ctx.sizes) + operator(left, to_right, *ctx.sizes)
+        return to_gradient, *derivative(gradient, to_left, to_right, *ctx.sizes), *nothing
+
+    operator.register_autograd(once, setup_context=keep)
+    derivative.register_autograd(twice, setup_context=keep_all)
+
+    call = getattr(torch.ops.vizoo, name).default
+    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+        LIBRARY.impl(name, _cast_inputs(call, device), key)
+    return operator
+
+
+def _cast_inputs(call: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
+    def cast(tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.float64:
+            return tensor
+        return tensor.to(torch.get_autocast_dtype(device))
+
+    def kernel(left, right, *sizes):
+        left, right = cast(left), cast(right)
+        with torch.autocast(device, enabled=False):
+            return call(left, right, *sizes)
+
+    return kernel
+
+
+def register_composite(name: str, arguments: str, function: Callable[..., Tensor]) -> None:
+    """Registers ``vizoo::name`` as a composite of standard operators.
+
+    Autograd, fake tensors, ``torch.compile`` and autocast see through it, so that nothing is
+    lost to opacity while PyTorch's own kernels serve. A CUDA implementation joins with kernels
+    for the keys ``CUDA`` and ``AutogradCUDA``.
+
+    Args:
+        name: operator name.
+        arguments: the schema's arguments, such as ``"Tensor cost, float step"``.
+        function: takes them in order.
+    """
+    LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.impl(name, function, "CompositeImplicitAutograd")

@@ -1,0 +1,77 @@
+"""Cost volumes that keep the features instead of correlating them."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._banded import accumulation_type
+from ._registration import check_at_least, check_pair, exporting, register_pair_operator
+
+__all__ = ["concat_volume"]
+
+
+def concat_volume(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """Stacks left features on right features shifted by each displacement (GC-Net, PSMNet).
+
+    Needs no workspace beside the result; backwards, one float32 copy of each gradient for
+    float16 and bfloat16. Second derivatives work.
+
+    Args:
+        left: features of the left view, (B, C, H, W), floating.
+        right: features of the right view, the same shape, type and device.
+        displacements: how many displacements D, at least 1, in pixels of the feature map; may
+            exceed W.
+
+    Returns:
+        (B, 2C, D, H, W): ``left[x]`` in the first C channels, ``right[x - d]`` in the others,
+        both 0 where x < d.
+
+    Raises:
+        ValueError: shapes, types or devices differ, or ``displacements`` is below 1.
+    """
+    check_pair(left, right)
+    check_at_least("displacements", displacements, 1)
+    if exporting():
+        return _plain(left, right, displacements)
+    return torch.ops.vizoo.concat_volume(left, right, displacements)
+
+
+def _plain(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    width = left.shape[3]
+    x = torch.arange(width, device=left.device)
+    d = torch.arange(displacements, device=left.device)[:, None]
+    columns = (x - d + displacements - 1).flatten()  # of the padded right row; (D * W,)
+    shifted = F.pad(right, (displacements - 1, 0)).index_select(3, columns)
+    shifted = shifted.unflatten(3, (displacements, width)).permute(0, 1, 3, 2, 4)
+    kept = torch.where((x >= d)[:, None], left[:, :, None], 0.0)
+    return torch.cat((kept, shifted), 1)
+
+
+def _shape(left: Tensor, right: Tensor, displacements: int) -> tuple[int, ...]:
+    batch, channels, height, width = left.shape
+    return batch, 2 * channels, displacements, height, width
+
+
+def _forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    out = left.new_zeros(_shape(left, right, displacements))
+    channels, width = left.shape[1], left.shape[3]
+    for d in range(min(displacements, width)):
+        out[:, :channels, d, :, d:] = left[..., d:]
+        out[:, channels:, d, :, d:] = right[..., : width - d]
+    return out
+
+
+def _backward(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int
+) -> tuple[Tensor, Tensor]:
+    channels, width, dtype = left.shape[1], left.shape[3], accumulation_type(left)
+    grad_left, grad_right = (torch.zeros_like(x, dtype=dtype) for x in (left, right))
+    for d in range(min(displacements, width)):
+        grad_left[..., d:] += gradient[:, :channels, d, :, d:]
+        grad_right[..., : width - d] += gradient[:, channels:, d, :, d:]
+    return grad_left.to(left.dtype), grad_right.to(right.dtype)
+
+
+register_pair_operator(
+    "concat_volume", "displacements", _forward, _backward, _shape, bilinear=False
+)
