@@ -1,0 +1,452 @@
+"""FADNet and FADNet++: disparity by two stacked encoder-decoders.
+
+Papers: Wang et al., "FADNet: A Fast and Accurate Network for Disparity Estimation", ICRA 2020,
+arXiv 2003.10758; Wang et al., "FADNet++: Real-Time and Accurate Disparity Estimation with
+Configurable Networks", arXiv 2110.02582.
+
+Stage 1 correlates siamese features at 1/8 and predicts disparity at seven scales; stage 2 sees
+the images, the right image warped by that disparity and the colour error, and adds a residual at
+every scale. All scales hold full-resolution pixel values.
+
+What differs from the published programs: images enter in [0, 1] and are normalised inside; any
+size is accepted (padded inside, cropped back); both views pass the siamese layers as one batch, so
+in training they share batch statistics; stage 1 is `extract_network` and `cunet` in FADNet too
+(`convert_published` renames). Kept, since the weights depend on it: FADNet++ samples its
+warp half a pixel off the grid, and repeats the zero-shift correlation for shifts beyond the width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.hub.registry import register_model
+from ..vision.layers import SameConvTranspose2d, normalize_images, pad_to
+from ..vision.ops import correlation, warp_by_disparity
+
+__all__ = [
+    "FADNet",
+    "FADNetPlus",
+    "convert_published",
+    "fadnet",
+    "fadnet_plus_full",
+    "fadnet_plus_micro",
+    "fadnet_plus_mobile",
+    "fadnet_plus_slight",
+    "fadnet_plus_tiny",
+    "fadnet_plus_x",
+]
+
+_MULTIPLE = 64  # the deepest features are at 1/64
+_FADNET_SHIFTS = 40
+_STORED_SHIFTS = 400 // 8 + 16  # FADNet++ stores weights for disparities up to 407
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2), nn.LeakyReLU(0.1)
+    )
+
+
+class ResBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, with batch norms."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = None
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1), nn.BatchNorm2d(out_channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.shortcut is not None:
+            # Subsampled first: a strided 1x1 convolution crashes oneDNN's channels-last backward.
+            x = self.shortcut(x[:, :, :: self.stride, :: self.stride])
+        return F.relu(y + x)
+
+
+class _SlicedConv2d(nn.Module):
+    """A convolution without bias that uses its first input channels only."""
+
+    def __init__(self, stored_channels: int, out_channels: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(stored_channels, out_channels, kernel, 1, kernel // 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.conv.weight[:, : x.shape[1]], padding=self.conv.padding)
+
+
+def _sliced_block(stored_channels: int, out_channels: int) -> ResBlock:
+    """A ResBlock whose input may have fewer channels than are stored."""
+    block = ResBlock(stored_channels, out_channels)
+    block.conv1 = _SlicedConv2d(stored_channels, out_channels, 3)
+    block.shortcut[0] = _SlicedConv2d(stored_channels, out_channels, 1)
+    return block
+
+
+class FeatureEncoder(nn.Module):
+    """Features at 1/2, 1/4 and 1/8."""
+
+    def __init__(self, in_channels: int, widths: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.conv1 = _conv(in_channels, widths[0], 7, 2)
+        self.conv2 = ResBlock(widths[0], widths[1], 2)
+        self.conv3 = ResBlock(widths[1], widths[2], 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        at_half = self.conv1(x)
+        at_quarter = self.conv2(at_half)
+        return at_half, at_quarter, self.conv3(at_quarter)
+
+
+class _Hourglass(nn.Module):
+    """From features at 1/8 down to 1/64 and up again, predicting at each of seven scales."""
+
+    head: str  # published name of the prediction layers
+
+    def __init__(self, encoder: tuple[int, ...], decoder: tuple[int, ...]) -> None:
+        super().__init__()
+        for level in (4, 5, 6):
+            self.add_module(f"conv{level}", ResBlock(encoder[level - 2], encoder[level - 1], 2))
+            self.add_module(f"conv{level}_1", ResBlock(encoder[level - 1], encoder[level - 1]))
+        self.add_module(f"{self.head}6", nn.Conv2d(encoder[5], 1, 3, 1, 1, bias=False))
+        below = encoder[5]
+        skips = (3, *encoder[:5])
+        for level, width in zip((5, 4, 3, 2, 1, 0), decoder, strict=True):
+            up = nn.ConvTranspose2d(below, width, 4, 2, 1, bias=False)
+            self.add_module(f"upconv{level}", nn.Sequential(up, nn.LeakyReLU(0.1)))
+            upflow = nn.ConvTranspose2d(1, 1, 4, 2, 1, bias=False)
+            self.add_module(f"upflow{level + 1}to{level}", upflow)
+            self.add_module(
+                f"iconv{level}", SameConvTranspose2d(width + 1 + skips[level], width, 3)
+            )
+            self.add_module(f"{self.head}{level}", nn.Conv2d(width, 1, 3, 1, 1, bias=False))
+            below = width
+
+    def _encode_decode(
+        self, skips: list[Tensor], base: tuple[Tensor, ...] | None = None
+    ) -> list[Tensor]:
+        """Unrectified predictions, finest first.
+
+        Args:
+            skips: image and features at 1/2, 1/4, 1/8.
+            base: predictions to refine, finest first.
+        """
+        x = skips[-1]
+        skips = list(skips)
+        for level in (4, 5, 6):
+            x = getattr(self, f"conv{level}_1")(getattr(self, f"conv{level}")(x))
+            skips.append(x)
+        predictions = [self._predict(6, x, base)]
+        for level in (5, 4, 3, 2, 1, 0):
+            up = getattr(self, f"upconv{level}")(x)
+            flow = getattr(self, f"upflow{level + 1}to{level}")(predictions[0])
+            x = getattr(self, f"iconv{level}")(torch.cat((up, flow, skips[level]), 1))
+            predictions.insert(0, self._predict(level, x, base))
+        return predictions
+
+    def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
+        prediction = getattr(self, f"{self.head}{level}")(x)
+        return prediction if base is None else prediction + base[level]
+
+
+class CorrelationStage(_Hourglass):
+    """Stage 1 behind the siamese features: correlation, then the hourglass."""
+
+    head = "pred_flow"
+
+    def __init__(
+        self, encoder: tuple[int, ...], decoder: tuple[int, ...], redirect: int, fuse: nn.Module
+    ) -> None:
+        super().__init__(encoder, decoder)
+        self.conv_redir = ResBlock(encoder[2], redirect)
+        self.conv3_1 = fuse
+
+    def forward(self, skips: list[Tensor], volume: Tensor) -> tuple[Tensor, ...]:
+        """Seven predictions, finest first; only the finest is rectified.
+
+        Args:
+            skips: left image and left features at 1/2, 1/4, 1/8.
+            volume: correlation at 1/8, (B, shifts, H/8, W/8).
+        """
+        fused = torch.cat((self.conv_redir(skips[3]), F.leaky_relu(volume, 0.1)), 1)
+        predictions = self._encode_decode([*skips[:3], self.conv3_1(fused)])
+        return F.relu(predictions[0]), *predictions[1:]
+
+
+class RefinementStage(_Hourglass):
+    """Stage 2: residuals for every prediction of stage 1."""
+
+    head = "pred_res"
+
+    def __init__(self, encoder: tuple[int, ...], decoder: tuple[int, ...]) -> None:
+        super().__init__(encoder, decoder)
+        features = FeatureEncoder(11, encoder[:3])
+        self.conv1, self.conv2, self.conv3 = features.conv1, features.conv2, features.conv3
+        self.conv3_1 = ResBlock(encoder[2], encoder[2])
+
+    def forward(self, inputs: Tensor, base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Seven rectified predictions, finest first.
+
+        Args:
+            inputs: left, right, warped right, disparity and colour error, (B, 11, H, W).
+            base: predictions of stage 1, finest first.
+        """
+        at_half = self.conv1(inputs)
+        at_quarter = self.conv2(at_half)
+        at_eighth = self.conv3_1(self.conv3(at_quarter))
+        skips = [inputs[:, :3], at_half, at_quarter, at_eighth]
+        return tuple(F.relu(p) for p in self._encode_decode(skips, base))
+
+
+class _TwoStage(nn.Module):
+    """What FADNet and FADNet++ share."""
+
+    shifts: int
+
+    def __init__(
+        self,
+        encoder: tuple[int, ...],
+        decoder: tuple[int, ...],
+        redirect: int,
+        fuse: nn.Module,
+        normalization: str,
+    ) -> None:
+        super().__init__()
+        self.normalization = normalization
+        self.extract_network = FeatureEncoder(3, encoder[:3])
+        self.cunet = CorrelationStage(encoder, decoder, redirect, fuse)
+        self.dispnetres = RefinementStage(encoder, decoder)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+                nn.init.kaiming_normal_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity of the left view.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1], any size.
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            (B, 1, H, W), non-negative, in pixels.
+
+        Raises:
+            ValueError: the views differ in shape or are not RGB.
+        """
+        height, width = left.shape[-2:]
+        left, right = (pad_to(view, _MULTIPLE) for view in self._normalize(left, right))
+        finest = self._stages(left, right)[1][0]
+        return finest[:, :, finest.shape[2] - height :, :width]
+
+    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        """The predictions of both stages at every scale, for training.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1]; H and W are multiples of 64.
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            For each of the two stages seven disparities (B, 1, H / 2^k, W / 2^k), k = 0 to 6, in
+            full-resolution pixels. Stage 1 is signed but for its finest scale.
+
+        Raises:
+            ValueError: a size is no multiple of 64, or the views differ or are not RGB.
+        """
+        if left.shape[-2] % _MULTIPLE or left.shape[-1] % _MULTIPLE:
+            raise ValueError(
+                f"training images must have sizes that are multiples of {_MULTIPLE}, not "
+                f"{left.shape[-2]}x{left.shape[-1]}: crop or pad them (inference takes any size)"
+            )
+        return self._stages(*self._normalize(left, right))
+
+    def _normalize(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        if left.shape != right.shape:
+            raise ValueError(
+                f"left and right must have one shape, not {tuple(left.shape)} "
+                f"and {tuple(right.shape)}"
+            )
+        return tuple(normalize_images(view, self.normalization) for view in (left, right))
+
+    def _stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        features = self.extract_network(torch.cat((left, right)))
+        lefts, rights = zip(*(level.chunk(2) for level in features), strict=True)
+        stage1 = self.cunet([left, *lefts], self._correlate(lefts[2], rights[2]))
+        warped = self._warp(right, stage1[0])
+        error = self._colour_error(left, warped)
+        stage2 = self.dispnetres(torch.cat((left, right, warped, stage1[0], error), 1), stage1)
+        return stage1, stage2
+
+    def _correlate(self, left: Tensor, right: Tensor) -> Tensor:
+        return correlation(left, right, self.shifts)
+
+    def _warp(self, right: Tensor, disparity: Tensor) -> Tensor:
+        return warp_by_disparity(right, disparity, padding="border")
+
+    def _colour_error(self, left: Tensor, warped: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(left - warped, dim=1, keepdim=True)
+
+
+class FADNet(_TwoStage):
+    """FADNet (ICRA 2020): 144 M parameters, correlation over 40 shifts of 8 pixels.
+
+    Args:
+        normalization: `imagenet` or `instance`, see `normalize_images`.
+    """
+
+    shifts = _FADNET_SHIFTS
+
+    def __init__(self, *, normalization: str = "imagenet") -> None:
+        encoder = (64, 128, 256, 512, 512, 1024)
+        decoder = (512, 256, 128, 64, 32, 16)
+        fuse = ResBlock(32 + self.shifts, encoder[2])
+        super().__init__(encoder, decoder, 32, fuse, normalization)
+
+
+class FADNetPlus(_TwoStage):
+    """FADNet++: the same two stages with configurable widths.
+
+    Args:
+        encoder_ratio: half the channels at 1/2; each level below doubles.
+        decoder_ratio: half the channels at full size.
+        max_disparity: in pixels, 1 to 407; sets the number of correlation channels and does not
+            bound the output. One weight file serves any value.
+        normalization: `imagenet` or `instance`, see `normalize_images`.
+
+    Raises:
+        ValueError: `max_disparity` is out of range.
+    """
+
+    def __init__(
+        self,
+        encoder_ratio: int,
+        decoder_ratio: int,
+        *,
+        max_disparity: int = 192,
+        normalization: str = "imagenet",
+    ) -> None:
+        if not 1 <= max_disparity < 8 * (_STORED_SHIFTS - 15):
+            raise ValueError(f"max_disparity must be from 1 to 407 pixels, not {max_disparity}")
+        e, d = 2 * encoder_ratio, 2 * decoder_ratio
+        encoder = (e, 2 * e, 4 * e, 8 * e, 16 * e, 32 * e)
+        decoder = (16 * d, 8 * d, 4 * d, 2 * d, d, d)
+        fuse = _sliced_block(_STORED_SHIFTS + e, encoder[2])
+        super().__init__(encoder, decoder, e, fuse, normalization)
+        self.shifts = max_disparity // 8 + 16
+
+    def _correlate(self, left: Tensor, right: Tensor) -> Tensor:
+        volume = super()._correlate(left, right)
+        beyond = torch.arange(self.shifts, device=left.device) >= left.shape[-1]
+        return torch.where(beyond.view(1, -1, 1, 1), volume[:, :1], volume)
+
+    def _warp(self, right: Tensor, disparity: Tensor) -> Tensor:
+        return warp_by_disparity(right, disparity, padding="zeros", align_corners=False)
+
+    def _colour_error(self, left: Tensor, warped: Tensor) -> Tensor:
+        return torch.sqrt((left - warped).square().sum(1, keepdim=True) + 1e-8)
+
+
+_PLUS_RATIOS = {
+    "fadnet_plus_x": (32, 32),
+    "fadnet_plus_full": (16, 16),
+    "fadnet_plus_mobile": (8, 8),
+    "fadnet_plus_slight": (4, 4),
+    "fadnet_plus_tiny": (2, 1),
+    "fadnet_plus_micro": (1, 1),
+}
+
+
+def convert_published(
+    state: dict[str, Tensor],
+) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+    """Recognise a published checkpoint and rename its tensors.
+
+    Reads FADNet (`dispnetc`, `dispnetres`), FADNet++ (`extract_network`, `cunet`, `dispnetres`)
+    and FADNet++ files from before that split. The maximum disparity is not in the file.
+
+    Args:
+        state: tensors by published name, without a `module.` prefix.
+
+    Returns:
+        Name of the variant, its architecture arguments, and its state dict.
+
+    Raises:
+        ValueError: the tensors belong to no variant.
+    """
+    siamese = tuple(f"dispnetc.conv{level}." for level in (1, 2, 3))
+    renamed = {}
+    for name, tensor in state.items():
+        if name.startswith(siamese):
+            name = name.replace("dispnetc.", "extract_network.", 1)
+        elif name.startswith("dispnetc."):
+            name = name.replace("dispnetc.", "cunet.", 1)
+        renamed[name] = tensor
+    first, last = "extract_network.conv1.0.weight", "cunet.upconv0.0.weight"
+    if first not in renamed or last not in renamed:
+        raise ValueError(
+            "these are not the weights of FADNet or FADNet++: "
+            f"no {first.replace('extract_network', 'dispnetc')} or no {last}"
+        )
+    if "cunet.conv3_1.conv1.conv.weight" not in renamed:
+        return "fadnet", {}, renamed
+    ratios = (renamed[first].shape[0] // 2, renamed[last].shape[1] // 2)
+    for variant, known in _PLUS_RATIOS.items():
+        if ratios == known:
+            return variant, {}, renamed
+    raise ValueError(f"FADNet++ with encoder and decoder ratios {ratios} is no published variant")
+
+
+@register_model(task="stereo")
+def fadnet(*, normalization: str = "imagenet") -> FADNet:
+    """FADNet, 144.3 M parameters."""
+    return FADNet(normalization=normalization)
+
+
+def _plus(name: str, max_disparity: int, normalization: str) -> FADNetPlus:
+    return FADNetPlus(*_PLUS_RATIOS[name], max_disparity=max_disparity, normalization=normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_x(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++ extra-large, 497.1 M parameters."""
+    return _plus("fadnet_plus_x", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_full(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++, 124.4 M parameters."""
+    return _plus("fadnet_plus_full", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_mobile(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++ mobile, 31.2 M parameters."""
+    return _plus("fadnet_plus_mobile", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_slight(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++ slight, 7.8 M parameters."""
+    return _plus("fadnet_plus_slight", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_tiny(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++ tiny, 1.6 M parameters."""
+    return _plus("fadnet_plus_tiny", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_micro(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
+    """FADNet++ micro, 0.5 M parameters."""
+    return _plus("fadnet_plus_micro", max_disparity, normalization)

@@ -1,0 +1,69 @@
+"""Losses for disparity networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["multiscale_loss", "pool_disparity"]
+
+
+def pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """Average the known disparities of each cell, without rescaling them.
+
+    Args:
+        disparity: (B, 1, H, W) in pixels; H and W are multiples of `factor`.
+        valid: (B, 1, H, W) bool.
+        factor: cell size.
+
+    Returns:
+        Pooled disparity (B, 1, H / factor, W / factor), 0 in cells without any known pixel, and
+        the mask of the cells that have one.
+    """
+    share = F.avg_pool2d(valid.to(disparity.dtype), factor)
+    total = F.avg_pool2d(torch.where(valid, disparity, 0), factor)
+    known = share > 0
+    return torch.where(known, total / share.clamp(min=torch.finfo(share.dtype).tiny), 0), known
+
+
+def multiscale_loss(
+    stages: Sequence[Sequence[Tensor]],
+    disparity: Tensor,
+    valid: Tensor,
+    weights: Sequence[float],
+    max_disparity: float = 192.0,
+) -> Tensor:
+    """Smooth L1 at every scale, summed over scales and stages (FADNet, section III-D).
+
+    Args:
+        stages: for each stage its predictions, finest first; each (B, 1, H / 2^k, W / 2^k) in
+            full-resolution pixels.
+        disparity: ground truth, (B, 1, H, W).
+        valid: where it is known, (B, 1, H, W) bool.
+        weights: one weight a scale, finest first; scales with weight 0 are not computed.
+        max_disparity: pooled disparities from here on are left out.
+
+    Returns:
+        Scalar, float32. A scale without any kept pixel adds 0.
+
+    Raises:
+        ValueError: a stage has fewer predictions than there are weights.
+    """
+    total = disparity.new_zeros((), dtype=torch.float32)
+    for scale, weight in enumerate(weights):
+        if not weight:
+            continue
+        target, known = pool_disparity(disparity, valid, 2**scale)
+        kept = known & (target > 0) & (target < max_disparity)
+        count = kept.sum().clamp(min=1)
+        for stage in stages:
+            if len(stage) < len(weights):
+                raise ValueError(
+                    f"{len(weights)} scale weights for a network with {len(stage)} scales"
+                )
+            error = F.smooth_l1_loss(stage[scale].float(), target, reduction="none")
+            total = total + weight * torch.where(kept, error, 0).sum() / count
+    return total

@@ -1,0 +1,81 @@
+"""Accuracy of disparity maps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+
+__all__ = ["DisparityMetrics"]
+
+
+class DisparityMetrics(Metric):
+    """End-point error and the usual shares of wrong pixels.
+
+    Pixels count where the ground truth is known and 0 < disparity < `max_disparity`. Keys of the
+    result: `epe` (mean over images of the image's mean absolute error, in pixels), `epe_pixel`
+    (mean over all pixels), `smooth_l1` (over all pixels; some published "EPE" are this),
+    `bad1`, `bad2`, `bad3` (shares of pixels with an error above 1, 2, 3 px) and `d1` (error above
+    3 px and above 5 % of the truth). Images without a counted pixel are left out; without any
+    image every value is NaN.
+
+    Args:
+        max_disparity: upper end of the counted range in pixels; None for no bound (KITTI).
+    """
+
+    full_state_update = False
+
+    def __init__(self, max_disparity: float | None = 192.0) -> None:
+        super().__init__()
+        self.max_disparity = max_disparity
+        for name in ("image_error", "images", "pixels", "error", "smooth", "b1", "b2", "b3", "d1"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, prediction: Tensor, disparity: Tensor, valid: Tensor) -> None:
+        """Count a batch.
+
+        Args:
+            prediction: (B, 1, H, W).
+            disparity: ground truth, the same shape.
+            valid: where it is known, the same shape, bool.
+
+        Raises:
+            ValueError: the shapes differ.
+        """
+        if not prediction.shape == disparity.shape == valid.shape:
+            raise ValueError(
+                f"prediction {tuple(prediction.shape)}, ground truth {tuple(disparity.shape)} and "
+                f"mask {tuple(valid.shape)} must have one shape"
+            )
+        counted = valid & (disparity > 0)
+        if self.max_disparity is not None:
+            counted &= disparity < self.max_disparity
+        error = torch.where(counted, prediction.float() - disparity, 0).abs()
+        pixels = counted.sum(dim=(1, 2, 3)).double()
+        image_error = error.sum(dim=(1, 2, 3), dtype=torch.float64)
+        seen = pixels > 0
+        self.image_error += (image_error[seen] / pixels[seen]).sum()
+        self.images += seen.sum()
+        self.pixels += pixels.sum()
+        self.error += image_error.sum()
+        self.smooth += F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none").sum(
+            dtype=torch.float64
+        )
+        self.b1 += (error > 1).sum()
+        self.b2 += (error > 2).sum()
+        self.b3 += (error > 3).sum()
+        self.d1 += ((error > 3) & (error > 0.05 * disparity)).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """The metrics by name, float32 scalars."""
+        totals = {
+            "epe_pixel": self.error,
+            "smooth_l1": self.smooth,
+            "bad1": self.b1,
+            "bad2": self.b2,
+            "bad3": self.b3,
+            "d1": self.d1,
+        }
+        means = {name: (total / self.pixels).float() for name, total in totals.items()}
+        return {"epe": (self.image_error / self.images).float(), **means}

@@ -1,0 +1,161 @@
+"""Training and evaluation of disparity networks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from math import cos, pi
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from timm.optim import create_optimizer_v2
+from torch import Tensor
+
+from ..vision.hub.registry import create_model
+from ..vision.viz import comparison_picture
+from .losses import multiscale_loss
+from .metrics import DisparityMetrics
+
+__all__ = ["StereoTask"]
+
+
+class StereoTask(LightningModule):
+    """Trains a disparity network on several scales and reports EPE, bad-N and D1.
+
+    Training goes in rounds: each has its own scale weights, and the learning rate starts anew.
+
+    Args:
+        model: name of a stereo network, see `vizoo models`.
+        model_args: its architecture arguments.
+        init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
+            To go on with an interrupted run use `--ckpt_path` instead.
+        scale_weights: for each round the weights of the predictions, finest first.
+        round_epochs: length of each round; the last goes on until training ends.
+        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
+        optimizer_args: its further arguments.
+        lr: learning rate at the start of a round.
+        lr_schedule: `milestones` multiplies by `lr_gamma` at epochs of the round; `cosine` falls
+            to zero at the end of the round; `constant` stays.
+        lr_milestones: epochs counted from the start of the round.
+        lr_gamma: factor at each milestone.
+        warmup_steps: steps of linear warm-up at the start of each round.
+        max_disparity: larger ground truth is left out of loss and metrics; None for no bound in
+            the metrics.
+    """
+
+    def __init__(
+        self,
+        model: str = "fadnet_plus_tiny",
+        model_args: dict[str, Any] | None = None,
+        init_weights: str | None = None,
+        scale_weights: list[list[float]] = [[0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]],
+        round_epochs: list[int] = [1],
+        optimizer: str = "adam",
+        optimizer_args: dict[str, Any] | None = None,
+        lr: float = 1e-4,
+        lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
+        lr_milestones: list[int] = [],
+        lr_gamma: float = 0.5,
+        warmup_steps: int = 0,
+        max_disparity: float | None = 192.0,
+    ) -> None:
+        super().__init__()
+        if len(scale_weights) != len(round_epochs) or not round_epochs or min(round_epochs) < 1:
+            raise ValueError(
+                f"scale_weights has {len(scale_weights)} rounds and round_epochs is "
+                f"{round_epochs}: give one list of weights and one positive length a round"
+            )
+        self.save_hyperparameters()
+        self.net = create_model(model, weights=init_weights, **(model_args or {}))
+        self.val_metrics = DisparityMetrics(max_disparity)
+        self.test_metrics = DisparityMetrics(max_disparity)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity (B, 1, H, W) of images (B, 3, H, W) in [0, 1]."""
+        return self.net(left, right)
+
+    def round_at(self, epoch: int) -> tuple[int, int]:
+        """The round that an epoch belongs to, and the epoch at which that round starts."""
+        starts = [0, *accumulate(self.hparams.round_epochs[:-1])]
+        index = bisect_right(starts, epoch) - 1
+        return index, starts[index]
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        stages = self.net.forward_stages(batch["left"], batch["right"])
+        weights = self.hparams.scale_weights[self.round_at(self.current_epoch)[0]]
+        limit = self.hparams.max_disparity or float("inf")
+        loss = multiscale_loss(stages, batch["disparity"], batch["valid"], weights, limit)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        prediction = self(batch["left"], batch["right"]).float()
+        self.val_metrics.update(prediction, batch["disparity"], batch["valid"])
+        if batch_idx == 0:
+            self._log_picture(batch, prediction)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics("val", self.val_metrics)
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        prediction = self(batch["left"], batch["right"]).float()
+        self.test_metrics.update(prediction, batch["disparity"], batch["valid"])
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics("test", self.test_metrics)
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        disparity = self(batch["left"], batch["right"]).float()
+        return {"name": batch["name"], "disparity": disparity}
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        hparams = self.hparams
+        optimizer = create_optimizer_v2(
+            self.net,
+            opt=hparams.optimizer,
+            lr=hparams.lr,
+            **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
+        )
+        total = self.trainer.estimated_stepping_batches
+        per_epoch = max(
+            1, self.trainer.num_training_batches // self.trainer.accumulate_grad_batches
+        )
+
+        def factor(step: int) -> float:
+            epoch = step // per_epoch
+            index, start = self.round_at(epoch)
+            done = step - start * per_epoch
+            warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
+            if hparams.lr_schedule == "milestones":
+                return warm * hparams.lr_gamma ** bisect_right(hparams.lr_milestones, epoch - start)
+            if hparams.lr_schedule == "cosine":
+                last = index == len(hparams.round_epochs) - 1
+                length = hparams.round_epochs[index] * per_epoch
+                length = max(1, total - start * per_epoch) if last else length
+                return warm * 0.5 * (1 + cos(pi * min(1.0, done / length)))
+            return warm
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def _log_metrics(self, stage: str, metrics: DisparityMetrics) -> None:
+        values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
+        self.log_dict({k: v for k, v in values.items() if not k.endswith("/epe")})
+        self.log(f"{stage}/epe", values[f"{stage}/epe"], prog_bar=True)
+        metrics.reset()
+
+    def _log_picture(self, batch: dict[str, Any], prediction: Tensor) -> None:
+        experiments: Sequence[Any] = [logger.experiment for logger in self.loggers]
+        writers = [e for e in experiments if hasattr(e, "add_image")]
+        if not writers or not self.trainer.is_global_zero:
+            return
+        picture = comparison_picture(
+            batch["left"][0], batch["disparity"][0], prediction[0], batch["valid"][0]
+        )
+        for writer in writers:
+            writer.add_image("val/disparity", picture, self.global_step, dataformats="HWC")
