@@ -1,0 +1,144 @@
+"""KITTI 2012 and KITTI 2015 stereo (Geiger et al., CVPR 2012; Menze and Geiger, CVPR 2015).
+
+Layouts as unpacked from the archives ``data_stereo_flow`` and ``data_scene_flow``::
+
+    KITTI 2012                              KITTI 2015
+    root/training/colored_0/000000_10.png   root/training/image_2/000000_10.png     left
+    root/training/colored_1/000000_10.png   root/training/image_3/000000_10.png     right
+    root/training/image_{0,1}/...           -                                       the same in grey
+    root/training/disp_occ/000000_10.png    root/training/disp_occ_0/000000_10.png  all pixels
+    root/training/disp_noc/000000_10.png    root/training/disp_noc_0/000000_10.png  non-occluded
+    root/testing/...                        root/testing/...                        no disparity
+
+Only frames ``*_10`` have ground truth; frames ``*_11`` are left out. The validation splits are
+those of FADNet's published lists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path, names_in
+
+__all__ = ["KITTI2012", "KITTI2015"]
+
+_SPLITS = ("train", "val", "trainval", "test")
+# fmt: off
+_VALIDATION_2015 = frozenset([
+    1, 6, 26, 38, 43, 49, 67, 81, 89, 109, 122, 129, 132, 141, 152, 159, 171, 179, 184, 187,
+])
+# fmt: on
+_VALIDATION_2012 = frozenset(range(180, 194))
+
+
+class _KITTI(StereoDataset):
+    title = "KITTI"
+    training_pairs = 0
+    testing_pairs = 0
+    validation: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        split: str,
+        views: tuple[str, str],
+        truth: str,
+        transform: Callable[[dict], dict] | None,
+    ) -> None:
+        check_choice(f"{self.title} split", split, _SPLITS)
+        base = expand_path(root)
+        half = base / ("testing" if split == "test" else "training")
+        folders = {"left images": half / views[0], "right images": half / views[1]}
+        if split != "test":
+            folders["disparity maps"] = half / truth
+        names = names_in(folders.values(), "*_10.png")
+        check_files(
+            self.title,
+            base,
+            {kind: [folder / name for name in names] for kind, folder in folders.items()},
+            expected=f"{half / views[0]}/000000_10.png and so on",
+            published=self.testing_pairs if split == "test" else self.training_pairs,
+        )
+        if split in ("train", "val"):
+            names = [name for name in names if self._is_validation(name) == (split == "val")]
+        super().__init__(
+            [
+                StereoRecord(
+                    name=f"{half.name}/{name.removesuffix('.png')}",
+                    left=str(half / views[0] / name),
+                    right=str(half / views[1] / name),
+                    disparity=None if split == "test" else str(half / truth / name),
+                    encoding="kitti",
+                )
+                for name in names
+            ],
+            transform,
+        )
+
+    @classmethod
+    def _is_validation(cls, name: str) -> bool:
+        frame = name.partition("_")[0]
+        return frame.isdigit() and int(frame) in cls.validation
+
+
+class KITTI2012(_KITTI):
+    """KITTI 2012: 194 training and 195 testing pairs of about 1240 x 375 pixels.
+
+    Args:
+        root: the folder that holds ``training`` and ``testing``.
+        split: ``train`` (frames 0 to 179), ``val`` (the last 14), ``trainval``, or ``test``, which
+            has no ground truth.
+        occluded: take the ground truth that includes pixels hidden in the right image.
+        colour: read ``colored_0/1``, else the grey images ``image_0/1``.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message counts and names them.
+    """
+
+    title = "KITTI 2012"
+    training_pairs = 194
+    testing_pairs = 195
+    validation = _VALIDATION_2012
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        split: str = "train",
+        occluded: bool = True,
+        colour: bool = True,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        views = ("colored_0", "colored_1") if colour else ("image_0", "image_1")
+        super().__init__(root, split, views, "disp_occ" if occluded else "disp_noc", transform)
+
+
+class KITTI2015(_KITTI):
+    """KITTI 2015: 200 training and 200 testing pairs of about 1240 x 375 pixels.
+
+    Args:
+        root: the folder that holds ``training`` and ``testing``.
+        split: ``train`` (180 pairs), ``val`` (20), ``trainval``, or ``test``, which has no ground
+            truth.
+        occluded: take the ground truth that includes pixels hidden in the right image.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message counts and names them.
+    """
+
+    title = "KITTI 2015"
+    training_pairs = 200
+    testing_pairs = 200
+    validation = _VALIDATION_2015
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        split: str = "train",
+        occluded: bool = True,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        truth = "disp_occ_0" if occluded else "disp_noc_0"
+        super().__init__(root, split, ("image_2", "image_3"), truth, transform)

@@ -1,0 +1,156 @@
+"""Middlebury 2014 and the Middlebury evaluation v3 (Scharstein et al., GCPR 2014).
+
+Layouts as unpacked from the archives::
+
+    2014   root/Adirondack-perfect/{im0.png, im1.png, im1E.png, im1L.png, disp0.pfm, calib.txt}
+    v3     root/trainingH/Adirondack/{im0.png, im1.png, disp0GT.pfm, mask0nocc.png, calib.txt}
+           root/testH/Australia/{im0.png, im1.png, calib.txt}
+
+v3 comes in full (F), half (H) and quarter (Q) size, with 15 training and 15 test pairs; its root
+is the folder ``MiddEval3`` or the one above it. Unknown disparity is stored as infinity.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path
+
+__all__ = ["Middlebury2014", "MiddleburyV3"]
+
+NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
+
+
+class Middlebury2014(StereoDataset):
+    """Middlebury 2014: 23 indoor scenes of about 2900 x 2000 pixels.
+
+    Args:
+        root: the folder that holds ``<Scene>-perfect`` and ``<Scene>-imperfect``.
+        calibration: ``perfect``, ``imperfect`` or ``both``.
+        right: the right image: ``im1``, ``im1E`` (other exposure) or ``im1L`` (other light).
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message counts and names them.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        calibration: str = "perfect",
+        right: str = "im1",
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        check_choice("Middlebury 2014 calibration", calibration, ("perfect", "imperfect", "both"))
+        check_choice("Middlebury 2014 right image", right, ("im1", "im1E", "im1L"))
+        base = expand_path(root)
+        kinds = ("perfect", "imperfect") if calibration == "both" else (calibration,)
+        scenes = sorted(path for kind in kinds for path in base.glob(f"*-{kind}") if path.is_dir())
+        check_files(
+            "Middlebury 2014",
+            base,
+            {
+                "left images": [scene / "im0.png" for scene in scenes],
+                "right images": [scene / f"{right}.png" for scene in scenes],
+                "disparity maps": [scene / "disp0.pfm" for scene in scenes],
+            },
+            expected=f"folders such as {base / f'Adirondack-{kinds[0]}'}",
+        )
+        super().__init__(
+            [
+                StereoRecord(
+                    name=scene.name,
+                    left=str(scene / "im0.png"),
+                    right=str(scene / f"{right}.png"),
+                    disparity=str(scene / "disp0.pfm"),
+                    encoding="pfm",
+                )
+                for scene in scenes
+            ],
+            transform,
+        )
+
+
+class MiddleburyV3(StereoDataset):
+    """Middlebury evaluation, version 3: 15 training and 15 test pairs.
+
+    Args:
+        root: the folder ``MiddEval3``, or the one that holds it.
+        split: ``train``, or ``test``, which has no ground truth.
+        resolution: ``F``, ``H`` or ``Q``: full, half or quarter size.
+        occluded: keep pixels that are hidden in the right image; without them the mask
+            ``mask0nocc.png`` is applied.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message counts and names them.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        split: str = "train",
+        resolution: str = "H",
+        occluded: bool = True,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        check_choice("Middlebury v3 split", split, ("train", "test"))
+        check_choice("Middlebury v3 resolution", resolution, ("F", "H", "Q"))
+        base = expand_path(root)
+        half = ("training" if split == "train" else "test") + resolution
+        folder = base / "MiddEval3" / half
+        folder = folder if folder.is_dir() else base / half
+        records = scene_records(
+            "Middlebury v3", base, folder, folder, split == "train", occluded, published=15
+        )
+        super().__init__(records, transform)
+
+
+def scene_records(
+    title: str,
+    base: Path,
+    folder: Path,
+    truths: Path,
+    with_truth: bool,
+    occluded: bool,
+    published: int,
+) -> list[StereoRecord]:
+    """Find scenes of the layout that Middlebury v3 and ETH3D share.
+
+    Args:
+        title: the data set's name, for messages.
+        base: the data set's root, for messages.
+        folder: holds ``<scene>/im0.png`` and ``im1.png``.
+        truths: holds ``<scene>/disp0GT.pfm`` and ``mask0nocc.png``.
+        with_truth: whether there is ground truth.
+        occluded: keep occluded pixels, else apply the mask.
+        published: how many scenes the published set has.
+
+    Returns:
+        One record a scene, sorted by name.
+    """
+    scenes = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    parts = {
+        "left images": [folder / scene / "im0.png" for scene in scenes],
+        "right images": [folder / scene / "im1.png" for scene in scenes],
+    }
+    if with_truth:
+        parts["disparity maps"] = [truths / scene / "disp0GT.pfm" for scene in scenes]
+        if not occluded:
+            parts["occlusion masks"] = [truths / scene / "mask0nocc.png" for scene in scenes]
+    check_files(title, base, parts, f"{folder}/<scene>/im0.png", published)
+    return [
+        StereoRecord(
+            name=f"{folder.name}/{scene}",
+            left=str(folder / scene / "im0.png"),
+            right=str(folder / scene / "im1.png"),
+            disparity=str(truths / scene / "disp0GT.pfm") if with_truth else None,
+            encoding="pfm",
+            masks=()
+            if occluded or not with_truth
+            else ((str(truths / scene / "mask0nocc.png"), NON_OCCLUDED),),
+        )
+        for scene in scenes
+    ]

@@ -1,0 +1,180 @@
+"""Mixing data sets, reproducibly: the same seed gives the same samples in the same order.
+
+What is drawn depends on the seed, the epoch and the position in the epoch, and on nothing else:
+not on the number of workers, not on whether they persist, not on PyTorch's global random state.
+The epoch reaches the workers inside the index (``epoch * len(mixture) + position``), which
+``EpochSampler`` makes; a worker's copy of a data set could not be told otherwise.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch.utils.data import Dataset, DistributedSampler, default_collate
+
+__all__ = ["EpochSampler", "Mixture", "Part", "collate", "split_by_seed"]
+
+
+class Mixture(Dataset):
+    """Data sets mixed into epochs of fixed length.
+
+    In each epoch every set fills a fixed number of positions. It is gone through in random order
+    and only begun again when all of its samples have been used, across epochs.
+
+    Args:
+        datasets: the sets; each has a length.
+        weights: the sets' shares of an epoch; by default in proportion to their sizes.
+        length: positions in an epoch; by default the sum of the sizes.
+        augment: called as ``augment(sample, generator)``.
+        seed: of everything random here.
+
+    Raises:
+        ValueError: there is no set, a set is empty, or the weights do not fit.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | None = None,
+        length: int | None = None,
+        augment: Callable | None = None,
+        seed: int = 0,
+    ) -> None:
+        sizes = [len(dataset) for dataset in datasets]
+        if not sizes or 0 in sizes:
+            raise ValueError(f"nothing to mix: data sets of sizes {sizes}")
+        if weights is not None and len(weights) != len(sizes):
+            raise ValueError(f"{len(weights)} weights for {len(sizes)} training sets")
+        if weights is not None and (min(weights) < 0 or sum(weights) <= 0):
+            raise ValueError(f"weights {list(weights)}: none may be negative, one must be positive")
+        if length is not None and length < 1:
+            raise ValueError(f"{length} samples per epoch: there must be at least one")
+        self.datasets = list(datasets)
+        self.augment = augment
+        self.seed = seed
+        self.length = sum(sizes) if length is None else length
+        self.counts = _apportion(self.length, sizes if weights is None else weights)
+        self._ends = list(itertools.accumulate(self.counts))
+        self._orders: dict[tuple[int, int], list[int]] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return (number of the data set, index within it) for an index of any epoch."""
+        epoch, position = divmod(index, self.length)
+        which = bisect.bisect_right(self._ends, position)
+        drawn = epoch * self.counts[which] + position - (self._ends[which] - self.counts[which])
+        turn, place = divmod(drawn, len(self.datasets[which]))
+        return which, self._order(which, turn)[place]
+
+    def __getitem__(self, index: int) -> dict:
+        which, inner = self.locate(index)
+        sample = self.datasets[which][inner]
+        if self.augment is not None:
+            generator = torch.Generator().manual_seed(_hash(self.seed, "augment", index))
+            sample = self.augment(sample, generator)
+        return sample
+
+    def _order(self, which: int, turn: int) -> list[int]:
+        if (which, turn) not in self._orders:
+            if len(self._orders) >= 64:  # orders of past epochs
+                self._orders.clear()
+            generator = torch.Generator().manual_seed(_hash(self.seed, "order", which, turn))
+            size = len(self.datasets[which])
+            self._orders[which, turn] = torch.randperm(size, generator=generator).tolist()
+        return self._orders[which, turn]
+
+
+class EpochSampler(DistributedSampler):
+    """Shuffled positions of a ``Mixture``, each carrying its epoch; divided among processes.
+
+    Lightning keeps a distributed sampler as it is and calls ``set_epoch`` before each epoch.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.epoch * len(self.dataset)
+        return (start + position for position in super().__iter__())
+
+
+class Part(Dataset):
+    """Some samples of a data set.
+
+    Args:
+        dataset: the whole.
+        indices: those to keep.
+    """
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        self.dataset = dataset
+        self.indices = list(indices)
+
+    @property
+    def has_disparity(self) -> bool:
+        """Whether the whole has ground truth."""
+        return getattr(self.dataset, "has_disparity", True)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> dict:
+        return self.dataset[self.indices[index]]
+
+
+def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, Part]:
+    """Split a data set at random into a training and a validation part.
+
+    Args:
+        dataset: the whole, of two samples or more.
+        share: of the validation part, between 0 and 1; each part gets a sample at least.
+        seed: the same one gives the same parts.
+
+    Returns:
+        The training part and the validation part; together they hold every sample once.
+    """
+    size = len(dataset)
+    if not 0 < share < 1 or size < 2:
+        raise ValueError(f"cannot split {size} samples with a validation share of {share}")
+    held_out = min(max(1, round(size * share)), size - 1)
+    generator = torch.Generator().manual_seed(_hash(seed, "split"))
+    order = torch.randperm(size, generator=generator).tolist()
+    return Part(dataset, sorted(order[held_out:])), Part(dataset, sorted(order[:held_out]))
+
+
+def collate(samples: Sequence[dict]) -> dict:
+    """Stack samples into a batch; entries that only some of them have are left out.
+
+    Raises:
+        ValueError: the sizes differ.
+    """
+    shared = set.intersection(*(set(sample) for sample in samples))
+    sizes = {tuple(sample["left"].shape[1:]) for sample in samples}
+    if len(sizes) > 1:
+        listed = ", ".join(f"{width}x{height}" for height, width in sorted(sizes))
+        raise ValueError(
+            f"pairs of different sizes in one batch ({listed}): crop them to one size, or use "
+            "batches of one"
+        )
+    keys = [key for key in samples[0] if key in shared]
+    return default_collate([{key: sample[key] for key in keys} for sample in samples])
+
+
+def _apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Divide a total by weights into whole numbers (largest remainders first)."""
+    whole = sum(weights)
+    exact = [total * weight / whole for weight in weights]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda which: counts[which] - exact[which])
+    for which in by_remainder[: total - sum(counts)]:
+        counts[which] += 1
+    return counts
+
+
+def _hash(*parts: int | str) -> int:
+    # Seeds that differ by one give generators whose first draws are alike in some bits.
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

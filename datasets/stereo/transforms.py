@@ -1,0 +1,361 @@
+"""Augmentations of the published stereo recipes, on sample dictionaries of tensors.
+
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state), so the same generator seed gives the same sample. Every entry of three
+dimensions is an image or a map and is cropped, flipped and resized with the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+__all__ = [
+    "RECIPES",
+    "ColourJitter",
+    "Compose",
+    "Pad",
+    "RandomCrop",
+    "RandomErase",
+    "RandomScale",
+    "RandomVerticalFlip",
+    "Resize",
+    "recipe",
+]
+
+_GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+# Principal components of the colours of ImageNet (Krizhevsky et al., 2012).
+_EIGENVALUES = torch.tensor([0.2175, 0.0188, 0.0045])
+_EIGENVECTORS = torch.tensor(
+    [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]]
+)
+
+
+class Compose:
+    """Transforms one after the other."""
+
+    def __init__(self, transforms: Sequence[Callable]) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        for transform in self.transforms:
+            sample = transform(sample, generator)
+        return sample
+
+
+class RandomCrop:
+    """Cut a window of fixed size at a random place.
+
+    Args:
+        height: of the window, pixels.
+        width: of the window, pixels.
+        top: the window's top edge lies at least this share of the image's height down (as far as
+            the window's height lets it). 0.25 is the KITTI recipe, whose upper rows have no truth.
+
+    Raises:
+        ValueError: the image is smaller than the window.
+    """
+
+    def __init__(self, height: int, width: int, top: float = 0.0) -> None:
+        self.height, self.width, self.top = height, width, top
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        height, width = sample["left"].shape[1:]
+        if height < self.height or width < self.width:
+            raise ValueError(
+                f"{sample.get('name', 'sample')}: {width}x{height} pixels are too few for a crop "
+                f"of {self.width}x{self.height}; make the crop smaller"
+            )
+        last = height - self.height
+        first = min(int(height * self.top), last)
+        y = _integer(first, last, generator)
+        x = _integer(0, width - self.width, generator)
+        return _map(sample, lambda image: image[:, y : y + self.height, x : x + self.width])
+
+
+class RandomVerticalFlip:
+    """Turn both images and the maps upside down; disparities keep their values.
+
+    Args:
+        probability: of a flip.
+    """
+
+    def __init__(self, probability: float = 0.5) -> None:
+        self.probability = probability
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        if _uniform(0, 1, generator) >= self.probability:
+            return sample
+        return _map(sample, lambda image: image.flip(1))
+
+
+class ColourJitter:
+    """Lower brightness, contrast and saturation in random order, then add PCA lighting noise.
+
+    Each of the three blends the image by a share drawn from U(0, its argument): with black, with
+    its mean grey, with its own grey version. Lighting adds the principal colour directions of
+    ImageNet, times their eigenvalues, times normal draws. Results are clipped to [0, 1].
+
+    Args:
+        brightness: the largest share of black.
+        contrast: the largest share of the mean grey.
+        saturation: the largest share of the grey version.
+        lighting: standard deviation of the draws.
+        asymmetric: probability that left and right get draws of their own, else they share one.
+            1 is the published FADNet recipe.
+    """
+
+    def __init__(
+        self,
+        brightness: float = 0.4,
+        contrast: float = 0.4,
+        saturation: float = 0.4,
+        lighting: float = 0.1,
+        asymmetric: float = 1.0,
+    ) -> None:
+        self.shares = (brightness, contrast, saturation)
+        self.lighting = lighting
+        self.asymmetric = asymmetric
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        apart = _uniform(0, 1, generator) < self.asymmetric
+        left = self._draw(generator)
+        right = self._draw(generator) if apart else left
+        return {
+            **sample,
+            "left": self._apply(sample["left"], *left),
+            "right": self._apply(sample["right"], *right),
+        }
+
+    def _draw(self, generator: Generator | None) -> tuple[list[int], list[float], Tensor]:
+        order = torch.randperm(3, generator=generator).tolist()
+        shares = [_uniform(0, most, generator) for most in self.shares]
+        return order, shares, torch.randn(3, generator=generator) * self.lighting
+
+    @staticmethod
+    def _apply(image: Tensor, order: list[int], shares: list[float], draws: Tensor) -> Tensor:
+        for kind in order:
+            if kind == 0:
+                image = image * (1 - shares[0])
+                continue
+            grey = (image * _GREY).sum(dim=0, keepdim=True)
+            target = grey.mean() if kind == 1 else grey
+            image = image + shares[kind] * (target - image)
+        light = _EIGENVECTORS @ (draws * _EIGENVALUES)
+        return (image + light.view(3, 1, 1)).clamp(0, 1)
+
+
+class RandomErase:
+    """Fill rectangles of the right image with its mean colour, as if something hid that part.
+
+    Args:
+        probability: of erasing at all.
+        rectangles: the largest number of them; one at least.
+        smallest: least side, pixels.
+        largest: greatest side, pixels. The part outside the image is cut off.
+    """
+
+    def __init__(
+        self,
+        probability: float = 0.5,
+        rectangles: int = 2,
+        smallest: int = 50,
+        largest: int = 100,
+    ) -> None:
+        self.probability, self.rectangles = probability, rectangles
+        self.smallest, self.largest = smallest, largest
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        if _uniform(0, 1, generator) >= self.probability:
+            return sample
+        right = sample["right"].clone()
+        colour = right.mean(dim=(1, 2)).view(3, 1, 1)
+        for _ in range(_integer(1, self.rectangles, generator)):
+            y = _integer(0, right.shape[1] - 1, generator)
+            x = _integer(0, right.shape[2] - 1, generator)
+            height = _integer(self.smallest, self.largest, generator)
+            width = _integer(self.smallest, self.largest, generator)
+            right[:, y : y + height, x : x + width] = colour
+        return {**sample, "right": right}
+
+
+class RandomScale:
+    """Resize by a random factor 2^u, disparities with it.
+
+    Args:
+        low: least u.
+        high: greatest u.
+        stretch: width and height also get factors 2^U(-stretch, stretch) of their own.
+        probability: of resizing at all.
+        height: the result has at least these rows, so that a crop fits.
+        width: the result has at least these columns.
+    """
+
+    def __init__(
+        self,
+        low: float = -0.2,
+        high: float = 0.5,
+        stretch: float = 0.0,
+        probability: float = 1.0,
+        height: int = 1,
+        width: int = 1,
+    ) -> None:
+        if low > high:
+            raise ValueError(f"the least scale 2^{low} is above the greatest 2^{high}")
+        self.low, self.high, self.stretch = low, high, stretch
+        self.probability, self.height, self.width = probability, height, width
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        height, width = sample["left"].shape[1:]
+        least_y, least_x = self.height / height, self.width / width
+        if _uniform(0, 1, generator) < self.probability:
+            scale = 2 ** _uniform(self.low, self.high, generator)
+            scale_y = scale * 2 ** _uniform(-self.stretch, self.stretch, generator)
+            scale_x = scale * 2 ** _uniform(-self.stretch, self.stretch, generator)
+        else:
+            scale_y = scale_x = 1.0
+        if max(least_y / scale_y, least_x / scale_x) > 1:
+            grow = max(least_y / scale_y, least_x / scale_x)
+            scale_y, scale_x = scale_y * grow, scale_x * grow
+        return resize(
+            sample,
+            max(self.height, math.floor(height * scale_y + 0.5)),
+            max(self.width, math.floor(width * scale_x + 0.5)),
+        )
+
+
+class Resize:
+    """Resize to a fixed size, disparities scaled by the ratio of the widths."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self.height, self.width = height, width
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        return resize(sample, self.height, self.width)
+
+
+class Pad:
+    """Pad with zeros, invalid in the maps, on top and on the right up to a fixed size.
+
+    Raises:
+        ValueError: the image is larger.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        self.height, self.width = height, width
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        height, width = sample["left"].shape[1:]
+        if height > self.height or width > self.width:
+            raise ValueError(
+                f"{sample.get('name', 'sample')}: {width}x{height} pixels are more than the "
+                f"{self.width}x{self.height} to pad to"
+            )
+        edges = (0, self.width - width, self.height - height, 0)
+        return _map(sample, lambda image: F.pad(image, edges))
+
+
+def resize(sample: dict, height: int, width: int) -> dict:
+    """Resize a sample.
+
+    Images are resized bilinearly (with a low-pass filter where they shrink). A disparity is
+    interpolated where its neighbours are valid and agree, and taken from the nearest pixel
+    elsewhere, so that no value arises between a foreground and its background.
+
+    Args:
+        sample: a stereo sample.
+        height: rows of the result.
+        width: columns of the result; disparities are multiplied by its ratio to the old width.
+
+    Returns:
+        The resized sample.
+    """
+    old_height, old_width = sample["left"].shape[1:]
+    if (old_height, old_width) == (height, width):
+        return sample
+    size = (height, width)
+    out = dict(sample)
+    for side in ("left", "right"):
+        resized = F.interpolate(sample[side][None], size, mode="bilinear", antialias=True)
+        out[side] = resized[0].clamp(0, 1)
+    for key, value in sample.items():
+        if key not in out or key in ("left", "right", "disparity") or not _is_map(value):
+            continue
+        out[key] = F.interpolate(value[None].float(), size, mode="nearest-exact")[0].to(value.dtype)
+    if "disparity" in sample:
+        disparity, valid = sample["disparity"][None], sample["valid"][None]
+        near = F.interpolate(disparity, size, mode="nearest-exact")
+        smooth = F.interpolate(disparity, size, mode="bilinear")
+        known = F.interpolate(valid.float(), size, mode="bilinear") > 0.999
+        agree = known & ((smooth - near).abs() < 0.5)
+        out["disparity"] = torch.where(agree, smooth, near)[0] * (width / old_width)
+    return out
+
+
+def _strong(height: int, width: int) -> Compose:
+    return Compose(
+        [
+            RandomScale(-0.2, 0.4, stretch=0.1, probability=0.8, height=height, width=width),
+            RandomCrop(height, width),
+            RandomVerticalFlip(0.5),
+            ColourJitter(asymmetric=0.5),
+            RandomErase(0.5),
+        ]
+    )
+
+
+#: Recipes by name: each makes the augmentation of a crop of (height, width).
+RECIPES: dict[str, Callable[[int, int], Callable]] = {
+    "crop": RandomCrop,
+    "fadnet": lambda height, width: Compose([ColourJitter(), RandomCrop(height, width)]),
+    "kitti": lambda height, width: RandomCrop(height, width, top=0.25),
+    "strong": _strong,
+}
+
+
+def recipe(name: str, height: int, width: int) -> Callable | None:
+    """Return the augmentation of a published recipe.
+
+    Args:
+        name: ``crop`` (a random crop and nothing else), ``fadnet`` (Scene Flow, Middlebury, ETH3D:
+            colours drawn apart for left and right, then a crop), ``kitti`` (a crop from the lower
+            three quarters, no colour change), ``strong`` (scale, crop, vertical flip, colour,
+            erasing on the right image) or ``none``.
+        height: of the crop.
+        width: of the crop.
+
+    Raises:
+        ValueError: there is no recipe of that name, or the crop is empty.
+    """
+    if name == "none":
+        return None
+    if name not in RECIPES:
+        raise ValueError(f"no augmentation {name!r}: choose {', '.join(RECIPES)} or none")
+    if height < 1 or width < 1:
+        raise ValueError(f"a crop of {width}x{height} pixels is empty")
+    return RECIPES[name](height, width)
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 3
+
+
+def _map(sample: dict, function: Callable[[Tensor], Tensor]) -> dict:
+    return {
+        key: function(value).contiguous() if _is_map(value) else value
+        for key, value in sample.items()
+    }
+
+
+def _uniform(low: float, high: float, generator: Generator | None) -> float:
+    return low + (high - low) * torch.rand((), generator=generator).item()
+
+
+def _integer(low: int, high: int, generator: Generator | None) -> int:
+    """Draw from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))

@@ -1,0 +1,316 @@
+"""The readers of the published layouts: what they find, what they read, what they complain of."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.datasets.stereo import (
+    ETH3D,
+    KITTI2012,
+    KITTI2015,
+    Middlebury2014,
+    MiddleburyV3,
+    PairList,
+    SceneFlow,
+    Sintel,
+    StereoPairs,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")
+
+
+def check(sample: dict, disparity: float, share: float = 1.0) -> None:
+    """A well-formed sample whose views match by its disparity, which is known for a share."""
+    left, right, truth, valid = (sample[k] for k in ("left", "right", "disparity", "valid"))
+    assert left.shape == right.shape == (3, *truth.shape[1:]) and left.dtype == torch.float32
+    assert truth.dtype == torch.float32 and valid.dtype == torch.bool and valid.shape == truth.shape
+    assert valid.float().mean().item() == pytest.approx(share, abs=1e-6)
+    assert (truth[valid] == disparity).all() and (truth[~valid] == 0).all()
+    if disparity:
+        shift = int(disparity)
+        assert torch.equal(left[:, :, shift:], right[:, :, :-shift])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_sceneflow(tmp_path, trees, flat):
+    root = trees.sceneflow(tmp_path, flat)
+    train = SceneFlow(root)
+    assert len(train) == 6
+    assert [record.name.split("/")[0] for record in train.records] == (
+        ["FlyingThings3D"] * 3 + ["Monkaa"] * 2 + ["Driving"]
+    )
+    assert train.records[0].name == "FlyingThings3D/frames_cleanpass/TRAIN/A/0000/0000"
+    check(train[0], 2)
+    check(train[1], 3)
+    assert len(SceneFlow(root, passes="both")) == 12
+    assert len(SceneFlow(root, passes="final", subsets=["Monkaa"])) == 2
+    test = SceneFlow(root, split="test")
+    assert len(test) == 2 and all("TEST/B" in record.left for record in test.records)
+    with pytest.raises(ValueError, match="no subset left"):
+        SceneFlow(root, split="test", subsets=["Driving"])
+
+
+def test_sceneflow_missing(tmp_path, trees):
+    root = trees.sceneflow(tmp_path)
+    (root / "FlyingThings3D/frames_cleanpass/TRAIN/A/0000/right/0001.png").unlink()
+    shutil.rmtree(root / "FlyingThings3D/disparity/TRAIN/C")
+    with pytest.raises(FileNotFoundError) as error:
+        SceneFlow(root)
+    text = str(error.value)
+    assert "1 of 3 right images missing, first " in text and "A/0000/right/0001.png" in text
+    assert "1 of 3 disparity maps missing, first " in text and "\n" not in text
+    shutil.rmtree(root / "Monkaa/frames_cleanpass")
+    with pytest.raises(FileNotFoundError, match="Scene Flow Monkaa at .* no pairs found; expected"):
+        SceneFlow(root, subsets=["Monkaa"])
+
+
+@pytest.mark.parametrize("year, dataset", [(2012, KITTI2012), (2015, KITTI2015)])
+def test_kitti(tmp_path, trees, year, dataset):
+    root = trees.kitti(tmp_path, year)
+    whole = dataset(root, split="trainval")
+    assert [record.name for record in whole.records][:2] == [
+        "training/000000_10",
+        "training/000001_10",
+    ]
+    assert len(whole) == 5
+    known = 1 - (trees.HEIGHT // 3) / trees.HEIGHT
+    check(whole[2], 4, known)
+    hidden = dataset(root, split="trainval", occluded=False)[2]
+    assert hidden["disparity"].max() == 2
+    validation = {2012: ["000185"], 2015: ["000001", "000006"]}[year]
+    assert [r.name[9:15] for r in dataset(root, split="val").records] == validation
+    assert len(dataset(root, split="train")) == 5 - len(validation)
+    test = dataset(root, split="test")
+    assert len(test) == 2 and not test.has_disparity and whole.has_disparity
+    check(test[0], 0, 0.0)
+
+
+def test_kitti_published_splits_have_their_sizes():
+    from vizoo.datasets.stereo.kitti import _VALIDATION_2012, _VALIDATION_2015
+
+    assert len(_VALIDATION_2015) == 20 and max(_VALIDATION_2015) < 200
+    assert sorted(_VALIDATION_2012) == list(range(194))[-14:]
+
+
+def test_kitti_grey(tmp_path, trees):
+    root = trees.kitti(tmp_path, 2012)
+    for number in (0, 1):
+        (root / f"training/colored_{number}").rename(root / f"training/image_{number}")
+    assert len(KITTI2012(root, split="trainval", colour=False)) == 5
+    with pytest.raises(FileNotFoundError, match="5 of 5 left images missing"):
+        KITTI2012(root)
+
+
+def test_kitti_missing(tmp_path, trees):
+    root = trees.kitti(tmp_path, 2015, tuple(range(8)))
+    for frame in (4, 6, 7):
+        (root / f"training/image_3/{frame:06d}_10.png").unlink()
+    message = f"KITTI 2015 at {root}: 3 of 8 right images missing, first {root}/training/image_3/"
+    with pytest.raises(FileNotFoundError, match=re.escape(message + "000004_10.png")):
+        KITTI2015(root)
+    (root / "training/image_2/000000_10.png").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 8 left images missing"):
+        KITTI2015(root)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        KITTI2015(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no pairs found; expected .*image_2/000000_10.png"):
+        KITTI2015(root / "training")
+    with pytest.raises(ValueError, match="split 'valid' is none of train, val"):
+        KITTI2015(root, split="valid")
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_incomplete_download_gives_a_warning(tmp_path, trees):
+    root = trees.kitti(tmp_path, 2015)
+    with pytest.warns(UserWarning, match="5 of the published 200 pairs are here"):
+        KITTI2015(root)
+
+
+def test_root_from_the_environment(tmp_path, trees, monkeypatch):
+    trees.kitti(tmp_path / "kitti", 2015)
+    monkeypatch.setenv("VIZOO_DATA", str(tmp_path))
+    assert len(KITTI2015("$VIZOO_DATA/kitti", split="trainval")) == 5
+    assert len(KITTI2015("${VIZOO_DATA}/kitti", split="trainval")) == 5
+    monkeypatch.delenv("VIZOO_DATA")
+    with pytest.raises(ValueError, match="environment variable VIZOO_DATA is not set"):
+        KITTI2015("$VIZOO_DATA/kitti")
+
+
+def test_middlebury2014(tmp_path, trees):
+    root = trees.middlebury2014(tmp_path)
+    perfect = Middlebury2014(root)
+    assert [record.name for record in perfect.records] == ["Adirondack-perfect", "Cable-perfect"]
+    check(perfect[1], 5)
+    assert len(Middlebury2014(root, calibration="both")) == 3
+    assert Middlebury2014(root, right="im1E")[0]["right"].max().item() == pytest.approx(0.2)
+    (root / "Cable-perfect/disp0.pfm").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 2 disparity maps missing"):
+        Middlebury2014(root)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_middlebury3(tmp_path, trees, above):
+    root = trees.middlebury3(tmp_path) / ("" if above else "MiddEval3")
+    train = MiddleburyV3(root)
+    assert [record.name for record in train.records] == ["trainingH/Adirondack", "trainingH/Teddy"]
+    check(train[0], 3)
+    visible = (trees.HEIGHT - 2) * (trees.WIDTH - 4) / (trees.HEIGHT * trees.WIDTH)
+    check(MiddleburyV3(root, occluded=False)[0], 3, visible)
+    test = MiddleburyV3(root, split="test")
+    assert len(test) == 1 and not test.has_disparity
+    with pytest.raises(FileNotFoundError, match="trainingQ"):
+        MiddleburyV3(root, resolution="Q")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_eth3d(tmp_path, trees, beside):
+    root = trees.eth3d(tmp_path, beside)
+    train = ETH3D(root)
+    assert len(train) == 2
+    check(train[0], 3)
+    assert not ETH3D(root, occluded=False)[0]["valid"][:, :2].any()
+    assert not ETH3D(root, split="test").has_disparity
+    (root / "two_view_training/terrace_2s/im1.png").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 2 right images missing, first .*terrace_2s"):
+        ETH3D(root)
+
+
+def test_eth3d_without_its_ground_truth(tmp_path, trees):
+    shutil.rmtree(trees.eth3d(tmp_path) / "two_view_training_gt")
+    with pytest.raises(FileNotFoundError, match="2 of 2 disparity maps missing, first .*_gt"):
+        ETH3D(tmp_path)
+
+
+def test_sintel(tmp_path, trees):
+    root = trees.sintel(tmp_path)
+    final = Sintel(root)
+    assert [r.name for r in final.records] == [
+        "final/alley_1/frame_0001",
+        "final/alley_1/frame_0002",
+        "final/market_6/frame_0001",
+    ]
+    check(final[0], 6)
+    check(Sintel(root, occluded=False)[0], 6, 1 - 8 / trees.WIDTH)
+    assert len(Sintel(root, passes="both")) == 6
+    shutil.rmtree(root / "training/outofframe")
+    assert len(Sintel(root)) == 3
+    with pytest.raises(FileNotFoundError, match="3 of 3 outofframe masks missing"):
+        Sintel(root, occluded=False)
+
+
+def own_pairs(tmp_path, trees, count=3, with_truth=True):
+    for number in range(count):
+        trees.write_pair(
+            tmp_path / f"L/scene{number}/a.png",
+            tmp_path / f"R/scene{number}/a.png",
+            tmp_path / f"D/scene{number}/a.pfm" if with_truth else None,
+            number,
+            1 + number,
+        )
+    return tmp_path
+
+
+def test_own_pairs_by_patterns(tmp_path, trees):
+    root = own_pairs(tmp_path, trees)
+    patterns = {"left": f"{root}/L/*/*.png", "right": f"{root}/R/*/*.png"}
+    pairs = StereoPairs(**patterns, disparity=f"{root}/D/**/*.pfm")
+    assert [record.name for record in pairs.records] == ["scene0/a", "scene1/a", "scene2/a"]
+    check(pairs[2], 3)
+    assert not StereoPairs(**patterns).has_disparity
+    with pytest.raises(FileNotFoundError, match=r"no disparity files match .*\*.npy"):
+        StereoPairs(**patterns, disparity=f"{root}/D/*/*.npy")
+    (root / "R/scene1/a.png").unlink()
+    with pytest.raises(ValueError, match=r"different numbers of files: 3 match .*, 2 match"):
+        StereoPairs(**patterns)
+
+
+def test_list_files(tmp_path, trees):
+    root = own_pairs(tmp_path, trees)
+    listing = root / "mine.list"
+    listing.write_text(
+        "# left right disparity\n\n"
+        "L/scene0/a.png R/scene0/a.png D/scene0/a.pfm\n"
+        "L/scene1/a.png\tR/scene1/a.png\tD//scene1/a.pfm\tnormal/unused.exr\n"
+        "L/scene2/a.png R/scene2/a.png\n"
+    )
+    pairs = PairList(listing)
+    assert len(pairs) == 3 and pairs.records[2].disparity is None
+    check(pairs[1], 2)
+    other = root.parent / f"{root.name}.list"
+    shutil.move(listing, other)
+    assert len(PairList(other, root=root)) == 3
+    with pytest.raises(FileNotFoundError, match="3 of 3 left images missing"):
+        PairList(other)
+    other.write_text("L/scene0/a.png\n")
+    with pytest.raises(ValueError, match="line 1: 1 columns"):
+        PairList(other, root=root)
+    other.write_text("\n")
+    with pytest.raises(FileNotFoundError, match="no pairs found"):
+        PairList(other, root=root)
+    other.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not a text file"):
+        PairList(other, root=root)
+    with pytest.raises(FileNotFoundError, match="no such list file"):
+        PairList(root / "none.list")
+
+
+def test_published_list_of_scene_flow(tmp_path, trees):
+    root = trees.sceneflow(tmp_path / "driving_release")
+    del root
+    scene = "driving_release/Driving/{}/35mm_focallength/scene_forwards/fast/{}/0000.{}"
+    line = " ".join(
+        [
+            scene.format("frames_cleanpass", "left", "png"),
+            scene.format("frames_cleanpass", "right", "png"),
+            scene.format("disparity", "left", "pfm"),
+        ]
+    )
+    (tmp_path / "driving_release.list").write_text(line + "\n")
+    check(PairList(tmp_path / "driving_release.list")[0], 2)
+
+
+def test_files_that_do_not_fit_are_named(tmp_path, trees):
+    root = own_pairs(tmp_path, trees)
+    pairs = StereoPairs(f"{root}/L/*/*.png", f"{root}/R/*/*.png", f"{root}/D/*/*.pfm")
+    small = (trees.HEIGHT - 2, trees.WIDTH)
+    trees.write_pair(root / "x.png", root / "R/scene0/a.png", size=small)
+    with pytest.raises(ValueError, match=r"R/scene0/a.png: 40x22 pixels, but its left .* 40x24"):
+        pairs[0]
+    trees.write_pair(root / "x.png", root / "y.png", root / "D/scene1/a.pfm", size=small)
+    with pytest.raises(ValueError, match=r"D/scene1/a.pfm: 40x22 pixels, but its left"):
+        pairs[1]
+    truth = root / "D/scene2/a.pfm"
+    truth.write_bytes(truth.read_bytes()[:-7])
+    with pytest.raises(ValueError, match="D/scene2/a.pfm"):
+        pairs[2]
+    (root / "L/scene2/a.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="L/scene2/a.png"):
+        pairs[2]
+
+
+def test_unknown_ground_truth_is_invalid(tmp_path, trees):
+    root = own_pairs(tmp_path, trees, 1)
+    truth = np.full((trees.HEIGHT, trees.WIDTH), 5, np.float32)
+    truth[0], truth[1], truth[2], truth[3] = np.nan, np.inf, -1, 0
+    np.save(root / "D/scene0/a.npy", truth)
+    sample = StereoPairs(f"{root}/L/*/*", f"{root}/R/*/*", f"{root}/D/*/*.npy")[0]
+    assert not sample["valid"][0, :4].any() and sample["valid"][0, 4:].all()
+    assert (sample["disparity"][0, :4] == 0).all() and (sample["disparity"][0, 4:] == 5).all()
+
+
+def test_transform_is_applied(tmp_path, trees):
+    root = own_pairs(tmp_path, trees, 1, with_truth=False)
+    pairs = StereoPairs(f"{root}/L/*/*", f"{root}/R/*/*", transform=lambda s: {**s, "extra": 1})
+    assert pairs[0]["extra"] == 1
+
+
+def test_real_pair(shared):
+    folder = shared / "data/stereo_real/playground"
+    sample = StereoPairs(*(str(folder / name) for name in ("im0.png", "im1.png", "disp0.pfm")))[0]
+    assert sample["left"].shape == (3, 490, 941)
+    assert sample["valid"].float().mean().item() == pytest.approx(0.49, abs=0.01)
