@@ -1,0 +1,78 @@
+"""A data set of generated stereo scenes, made on the fly: nothing to download, nothing on disk."""
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from .scenes import generate_scenes
+
+__all__ = ["GeneratedStereo"]
+
+
+class GeneratedStereo(Dataset):
+    """Map-style data set; item i depends on ``seed`` and i alone, in any order and any worker.
+
+    A different seed gives different scenes, so training, validation and test sets of one seed
+    each never meet. Workers of one thread each scale best; each builds the texture bank once (or
+    inherits it, when the parent has generated an item before forking).
+
+    Args:
+        length: number of scenes.
+        height: image height in pixels.
+        width: image width in pixels.
+        seed: names the series of scenes.
+        max_disparity: upper limit in pixels, see `generate_scenes`.
+        vertical_offset: largest vertical misalignment of the right view in pixels.
+        photometric: whether the views differ photometrically.
+
+    Raises:
+        ValueError: if ``length`` is not positive (other values: see `generate_scenes`).
+    """
+
+    def __init__(
+        self,
+        length: int,
+        height: int,
+        width: int,
+        seed: int = 0,
+        max_disparity: float = 192.0,
+        vertical_offset: float = 0.0,
+        photometric: bool = True,
+    ):
+        if length < 1:
+            raise ValueError(f"generated scenes: length {length}: want at least 1")
+        self.length = length
+        self.height = height
+        self.width = width
+        self.seed = seed
+        self.max_disparity = max_disparity
+        self.vertical_offset = vertical_offset
+        self.photometric = photometric
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Sample ``index``: left and right (3, H, W), disparity, valid, occluded (1, H, W), name.
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        if not -self.length <= index < self.length:
+            raise IndexError(f"generated scenes: index {index} of {self.length}")
+        index = int(index) % self.length
+        scene = generate_scenes(
+            1,
+            self.height,
+            self.width,
+            seed=self.seed,
+            max_disparity=self.max_disparity,
+            vertical_offset=self.vertical_offset,
+            photometric=self.photometric,
+            first=index,
+        )
+        sample: dict[str, Tensor | str] = {name: value[0] for name, value in scene.items()}
+        sample["name"] = f"generated-{self.seed}-{index:06d}"
+        return sample
+
+    def __repr__(self) -> str:
+        return f"GeneratedStereo({self.length} of {self.height}x{self.width}, seed {self.seed})"
