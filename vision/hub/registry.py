@@ -10,7 +10,6 @@ import difflib
 import importlib
 import inspect
 import os
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -72,25 +71,10 @@ class ModelEntry:
         path = ROOT / self.weights if self.weights else None
         return path if path is not None and path.is_file() else None
 
-    def arguments(self) -> tuple[str, ...] | None:
-        """Names of the architecture arguments; None where they cannot be known.
-
-        A variant that takes ``**architecture`` hands them to the class it is annotated to
-        return, so that class's own arguments count.
-        """
-        parameters = inspect.signature(self.function).parameters.values()
-        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-        if len(names) == len(parameters):
-            return tuple(names)
-        network = typing.get_type_hints(self.function).get("return")
-        if not inspect.isclass(network) or "__init__" not in vars(network):
-            return None
-        inner = inspect.signature(network).parameters.values()
-        if network.__module__.startswith("torch.") or any(
-            p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in inner
-        ):
-            return None
-        return tuple(dict.fromkeys(names + [p.name for p in inner]))
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the architecture arguments."""
+        return tuple(inspect.signature(self.function).parameters)
 
 
 def register_model(
@@ -225,27 +209,13 @@ def family_modules() -> list[str]:
 
 
 def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:
-    accepted = entry.arguments()
-    unknown = [key for key in architecture if accepted is not None and key not in accepted]
+    unknown = [key for key in architecture if key not in entry.arguments]
     if unknown:
-        raise ValueError(_unknown_arguments(entry, unknown, accepted))
-    try:
-        model = entry.function(**architecture)
-    except TypeError as error:
-        if "unexpected keyword" in str(error) or "multiple values" in str(error):
-            fixed = [key for key in architecture if f"'{key}'" in str(error)]
-            raise ValueError(_unknown_arguments(entry, fixed, accepted)) from error
-        raise
+        takes = ", ".join(entry.arguments) or "none"
+        raise ValueError(
+            f"{entry.name} has no architecture argument {', '.join(map(repr, unknown))}; "
+            f"it takes {takes}"
+        )
+    model = entry.function(**architecture)
     model.architecture = {"name": entry.name, **architecture}
     return model
-
-
-def _unknown_arguments(
-    entry: ModelEntry, unknown: list[str], accepted: tuple[str, ...] | None
-) -> str:
-    takes = ", ".join(name for name in accepted or () if name not in unknown)
-    plural = "s" if len(unknown) > 1 else ""
-    return (
-        f"{entry.name} takes no architecture argument{plural} "
-        f"{', '.join(map(repr, unknown))}" + (f"; it takes {takes}" if takes else "")
-    )

@@ -193,7 +193,7 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         with _opened(path) as file:
             state = _tensors(file)
     else:
-        state = _load_pickle(path)
+        state = load_pickle(path)
     while isinstance(state, Mapping):
         inner = next(
             (k for k in ("state_dict", "model") if isinstance(state.get(k), Mapping)), None
@@ -231,7 +231,7 @@ def _read_safetensors(path: Path) -> StoredWeights:
 
 
 def _read_lightning(path: Path) -> StoredWeights:
-    checkpoint = _load_pickle(path)
+    checkpoint = load_pickle(path)
     if not isinstance(checkpoint, Mapping) or "pytorch-lightning_version" not in checkpoint:
         raise ValueError(
             f"{path}: neither weights of vizoo nor a Lightning checkpoint; a published checkpoint "
@@ -272,9 +272,14 @@ def _tensors(file: Any) -> dict[str, Tensor]:
     return {name: file.get_tensor(name) for name in names}
 
 
-def _load_pickle(path: Path) -> Any:
+def load_pickle(path: Path, *, mmap: bool = False) -> Any:
+    """`torch.load` of tensors and plain values only.
+
+    Raises:
+        ValueError: a damaged file, or a pickle that names more than that; it lists the names.
+    """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         names = _blocked_globals(path)
         if names:

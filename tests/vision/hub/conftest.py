@@ -38,9 +38,9 @@ def family(monkeypatch):
         """A small network."""
         return Dummy(1, width)
 
-    def dummy_deep(**architecture) -> Dummy:
+    def dummy_deep(*, width: int = 4) -> nn.Module:
         """A deep network."""
-        return Dummy(3, **architecture)
+        return Dummy(3, width)
 
     for function in (dummy_small, dummy_deep):
         function.__module__ = module.__name__

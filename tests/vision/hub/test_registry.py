@@ -42,11 +42,6 @@ def test_unknown_argument_names_the_accepted(family, name):
         registry.create_model(name, widht=3)
 
 
-def test_argument_the_variant_fixes(family):
-    with pytest.raises(ValueError, match=r"no architecture argument 'depth'; it takes width$"):
-        registry.create_model("dummy_deep", depth=3)
-
-
 def test_a_fault_inside_the_network_is_not_hidden(family):
     with pytest.raises(ValueError, match="width must be positive"):
         registry.create_model("dummy_small", width=0)

@@ -1,0 +1,289 @@
+"""The `vizoo` command: a table of names; a command's module is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from types import ModuleType
+from typing import NoReturn
+
+__all__ = ["lightning", "main"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the table.
+
+    Attributes:
+        module: inside the package; has ``add_arguments(parser)`` and ``run(args) -> int``, or,
+            where ``raw``, only ``run(words) -> int``.
+        help: what it does, in half a line.
+        examples: command lines.
+        raw: the module parses its own words.
+    """
+
+    module: str
+    help: str
+    examples: tuple[str, ...]
+    raw: bool = False
+
+
+_GENERATED = "--config stereo/fadnet_generated.yaml"
+COMMANDS: dict[str, Command | dict[str, Command]] = {
+    "demo": Command(
+        "stereo.commands.demo",
+        "train a small stereo network on generated scenes and look at what it sees",
+        ("vizoo demo", "vizoo demo --out /tmp/demo"),
+    ),
+    "fit": Command(
+        "vision.commands.fit",
+        "train a model from a config",
+        (f"vizoo fit {_GENERATED}", f"vizoo fit {_GENERATED} --trainer.max_epochs 5"),
+        raw=True,
+    ),
+    "validate": Command(
+        "vision.commands.fit",
+        "run the validation set through a model",
+        (f"vizoo validate {_GENERATED} --ckpt_path last.ckpt",),
+        raw=True,
+    ),
+    "test": Command(
+        "vision.commands.fit",
+        "run the test set through a model",
+        (f"vizoo test {_GENERATED} --ckpt_path last.ckpt",),
+        raw=True,
+    ),
+    "predict": Command(
+        "vision.commands.fit",
+        "run the prediction set through a model",
+        (f"vizoo predict {_GENERATED} --ckpt_path last.ckpt",),
+        raw=True,
+    ),
+    "infer": {
+        "stereo": Command(
+            "stereo.commands.infer",
+            "disparity, depth and a point cloud of stereo pairs",
+            (
+                "vizoo infer stereo left.png right.png --out result",
+                "vizoo infer stereo left.png right.png --calib calib.txt --out result",
+                "vizoo infer stereo left.png right.png --model last.ckpt --out result",
+            ),
+        ),
+    },
+    "models": Command(
+        "vision.commands.models",
+        "list the models with their size, cost and weights",
+        ("vizoo models", "vizoo models 'stereo/*'", "vizoo models 'fadnet_plus_*' --json"),
+    ),
+    "bench": Command(
+        "vision.commands.bench",
+        "time a model on this machine",
+        (
+            "vizoo bench fadnet_plus_tiny",
+            "vizoo bench fadnet_plus_tiny --size 384x1280 --threads 2 --dtype bfloat16 --json",
+        ),
+    ),
+    "convert": Command(
+        "vision.commands.convert",
+        "turn a published checkpoint into safetensors",
+        ("vizoo convert model_best.pth fadnet_plus_tiny.safetensors",),
+    ),
+    "doctor": Command(
+        "vision.commands.doctor",
+        "what works on this machine, and how to get the rest",
+        ("vizoo doctor", "vizoo doctor --json"),
+    ),
+}
+_LIGHTNING = ("fit", "validate", "test", "predict")
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        args: what was typed after `vizoo`; None takes it from the command line.
+
+    Returns:
+        The exit code: 0; 2 for what the user can put right, said in one line on stderr; 130
+        after Ctrl+C.
+    """
+    words = list(sys.argv[1:] if args is None else args)
+    show = "--traceback" in words or os.environ.get("VIZOO_TRACEBACK", "0") not in ("", "0")
+    words = [word for word in words if word != "--traceback"]
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        print("\nvizoo: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`vizoo models | head`); Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if not _is_users(error):
+            raise
+        if show:
+            traceback.print_exc()
+        print(f"vizoo: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def lightning(args: list[str] | None = None) -> int:
+    """The `lightning` command: ours for fit, validate, test and predict, else Lightning's SDK."""
+    words = list(sys.argv[1:] if args is None else args)
+    if words and words[0] in _LIGHTNING:
+        return main(words)
+    sdk = _lightning_sdk()
+    if sdk is not None:
+        sys.argv = ["lightning", *words]
+        return sdk() or 0
+    asked = words[0] if words else ""
+    usage = f"`lightning {'|'.join(_LIGHTNING)}` runs as `vizoo` does"
+    if asked in ("", "-h", "--help"):
+        print(f"{usage}; other words need `pip install lightning-sdk`. See `vizoo --help`.")
+        return 0
+    print(
+        f"lightning: error: {asked!r} is a command of lightning-sdk, which is not installed "
+        f"(pip install lightning-sdk); {usage}",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from . import __version__
+
+        print(f"vizoo {__version__}")
+        return 0
+    name, *rest = words
+    entry = _look_up(name, COMMANDS, "vizoo")
+    if isinstance(entry, dict):
+        if not rest or rest[0] in ("-h", "--help"):
+            print(_table_help(name, entry))
+            return 0 if rest else 2
+        kind, *rest = rest
+        entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
+    module = importlib.import_module(f".{entry.module}", __package__)
+    if entry.raw:
+        return module.run([name, *rest])
+    return module.run(_parser(name, entry, module).parse_args(rest))
+
+
+def _look_up(name: str, table: dict, prefix: str):
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    hint = f"did you mean `{prefix} {near[0]}`?" if near else f"there are {', '.join(table)}"
+    raise ValueError(f"{prefix} has no command {name!r}; {hint}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and name the nearest option."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = ""
+        if message.startswith("unrecognized arguments: -"):
+            word = message.split()[2].partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{message}{hint} (see `{self.prog} --help`)")
+
+
+def _parser(name: str, entry: Command, module: ModuleType) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"vizoo {name}",
+        description=f"{entry.help[0].upper()}{entry.help[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    parser.epilog = parser.epilog or _examples(entry.examples)
+    return parser
+
+
+def _examples(lines: tuple[str, ...]) -> str:
+    return "\n".join(("examples:", *(f"  {line}" for line in lines)))
+
+
+def _table_help(name: str, table: dict[str, Command]) -> str:
+    rows = (f"  {kind:<10} {entry.help}" for kind, entry in table.items())
+    lines = tuple(line for entry in table.values() for line in entry.examples)
+    head = f"usage: vizoo {name} {{{','.join(table)}}} ..."
+    return "\n".join((head, "", "commands:", *rows, "", _examples(lines)))
+
+
+def _overview() -> str:
+    rows = []
+    for name, entry in COMMANDS.items():
+        table = {"": entry} if isinstance(entry, Command) else entry
+        rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
+    lines = (
+        "vizoo demo",
+        "vizoo infer stereo left.png right.png --out result",
+        f"vizoo fit {_GENERATED}",
+        "vizoo models 'stereo/*'",
+        "vizoo doctor",
+    )
+    parts = (
+        "usage: vizoo COMMAND ...",
+        "",
+        "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning.",
+        "",
+        "commands:",
+        *rows,
+        "",
+        "options:",
+        "  -h, --help     show this, or a command's own help after its name",
+        "  --version      show the version",
+        "  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)",
+        "",
+        _examples(lines),
+    )
+    return "\n".join(parts)
+
+
+def _is_users(error: Exception) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, (ValueError, OSError, ImportError)) or bool(
+        names & {"MisconfigurationException", "OutOfMemoryError"}
+    )
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    frames = list(traceback.walk_tb(error.__traceback__))
+    where = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    if where == __name__ or where.startswith(f"{__package__}.") or isinstance(error, OSError):
+        return text
+    return f"{text} ({type(error).__name__}; --traceback shows where)"
+
+
+def _lightning_sdk():
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="console_scripts", name="lightning"):
+        if point.value.startswith("lightning_sdk"):
+            return point.load()
+    try:
+        return importlib.import_module("lightning_sdk.cli.entrypoint").main_cli
+    except ImportError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

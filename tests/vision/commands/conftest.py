@@ -1,0 +1,33 @@
+"""A folder with a toy task and its config, made the working folder."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import lightning.pytorch  # noqa: F401 - its log handler keeps the stderr of its first import
+import pytest
+
+CONFIG = """\
+model:
+  class_path: toytask.Toy
+  init_args: {width: 3}
+data:
+  class_path: toytask.ToyData
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
+"""
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    shutil.copy(Path(__file__).with_name("toytask.py"), tmp_path)
+    (tmp_path / "toy.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["vizoo"])
+    yield tmp_path
+    sys.modules.pop("toytask", None)

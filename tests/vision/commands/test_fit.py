@@ -1,0 +1,195 @@
+"""`vizoo fit` and the traps of LightningCLI, each with a test of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+
+from vizoo.__main__ import main
+
+FIT = ["fit", "--config", "toy.yaml"]
+
+
+def error(capsys, *words):
+    """Run a command that must fail in one line; returns the line."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    streams = capsys.readouterr()
+    lines = [line for line in streams.err.splitlines() if line.startswith("vizoo: error: ")]
+    assert len(lines) == 1 and lines[0] == streams.err.splitlines()[-1]
+    assert "Traceback" not in streams.err + streams.out
+    return lines[0]
+
+
+def checkpoint():
+    return torch.load("checkpoints/last.ckpt", weights_only=True)
+
+
+def test_fit_then_the_same_again_then_test(toy, capsys):
+    assert main(FIT) == 0
+    assert "last checkpoint: " in capsys.readouterr().out
+    assert checkpoint()["epoch"] == 1
+    assert yaml.safe_load(open("config.yaml"))["model"]["init_args"]["width"] == 3
+    # A second run into the same folder, which SaveConfigCallback refuses by default.
+    assert main([*FIT, "--model.lr", "0.2"]) == 0
+    assert yaml.safe_load(open("config.yaml"))["model"]["init_args"]["lr"] == 0.2
+    for verb in ("validate", "test"):
+        assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
+
+
+def test_the_seed_is_fixed_by_default(toy):
+    weights = []
+    for _ in range(2):
+        assert main(FIT) == 0
+        weights.append(checkpoint()["state_dict"]["net.weight"])
+    assert torch.equal(*weights)
+    assert yaml.safe_load(open("config.yaml"))["seed_everything"] == 0
+
+
+def test_interrupt_and_resume(toy, capsys, monkeypatch):
+    handler = signal.getsignal(signal.SIGINT)
+    assert main([*FIT, "--model.interrupt_at=3"]) == 130
+    assert signal.getsignal(signal.SIGINT) is handler
+    said = capsys.readouterr().err
+    command = said.partition("resume with: ")[2].splitlines()[0]
+    assert command.startswith("vizoo fit --config toy.yaml --model.interrupt_at=3 --ckpt_path /")
+    assert checkpoint()["global_step"] == 3
+
+    monkeypatch.setenv("RESUMED", "1")
+    assert main(command.split()[1:]) == 0
+    assert checkpoint()["global_step"] == 4
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
+def test_interrupt_by_signal(toy):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vizoo", *FIT, "--trainer.max_epochs=-1", "--model.lr=0.01"],
+        env={**os.environ, "SLOW": "0.05", "PYTHONPATH": str(toy)},
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under a shell's background job SIGINT would be ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 60
+    while not os.path.exists("checkpoints/last.ckpt") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "resume with: vizoo fit" in said and "Traceback" not in said
+    assert checkpoint()["global_step"] > 0
+
+
+def test_a_checkpoint_may_not_override_the_config(toy, capsys):
+    assert main(FIT) == 0
+    last = ["--ckpt_path", "checkpoints/last.ckpt"]
+    line = error(capsys, *FIT, "--model.width=5", "--model.lr=0.3", *last)
+    assert "model.lr is 0.3 here and 0.1 there; model.width is 5 here and 3 there" in line
+    assert "--model.init_weights" in line
+    # What the user leaves to its default does not contradict: the checkpoint's value stays.
+    assert main(["fit", "-c", "toy.yaml", "--model.lr=0.5"]) == 0
+    assert main(["fit", "-c", "toy.yaml", "--trainer.max_epochs=3", *last]) == 0
+    assert checkpoint()["hyper_parameters"]["lr"] == 0.5
+    assert checkpoint()["epoch"] == 2
+
+
+def test_lightning_still_overrides_without_our_check(toy, monkeypatch):
+    """When this fails Lightning has mended it, and the check may go."""
+    from vizoo.vision.commands import fit
+
+    assert main(FIT) == 0
+    monkeypatch.setattr(fit, "_compare", lambda *_: None)
+    assert main([*FIT, "--model.lr=0.3", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
+    assert checkpoint()["hyper_parameters"]["lr"] == 0.1
+
+
+def test_a_later_config_replaces_callbacks_unless_it_adds(toy):
+    def seen(text):
+        (toy / "more.yaml").write_text(text)
+        (toy / "witness.txt").unlink(missing_ok=True)
+        words = ["--trainer.callbacks+=toytask.Witness"]
+        assert main([*FIT, *words, "-c", "more.yaml", "--trainer.enable_progress_bar=true"]) == 0
+        return (toy / "witness.txt").read_text().splitlines()
+
+    other = "[{class_path: toytask.Witness, init_args: {name: b}}]"
+    replaced = seen(f"trainer: {{callbacks: {other}}}")
+    added = seen(f"trainer: {{callbacks+: {other}}}")
+    assert [line[0] for line in replaced] == ["b"]
+    assert [line[0] for line in added] == ["a", "b"]
+    for line in (*replaced, *added):
+        assert "KeepLast" in line and "ProgressBar" in line
+
+
+def test_checkpoints_can_be_switched_off(toy):
+    assert main([*FIT, "--trainer.enable_checkpointing=false"]) == 0
+    assert main([*FIT, "--trainer.fast_dev_run=true"]) == 0
+    assert not (toy / "checkpoints").exists()
+
+
+def test_last_lies_beside_a_model_checkpoint(toy):
+    words = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=kept"]
+    assert main([*FIT, *words, "--trainer.callbacks.monitor=val"]) == 0
+    assert (toy / "kept/last.ckpt").is_file() and len(list((toy / "kept").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model.widht=3"], r"Option 'widht' is not accepted; did you mean 'width'\?"),
+        (["--data.init_args.qqq=3"], "Option 'qqq' is not accepted; it takes length, root"),
+        (["--model.width=abc"], 'Parser key "width": expected int, got abc'),
+        (["--model=toytask.Toi"], "module 'toytask' has no attribute 'Toi'"),
+        (["--trainer.max_epochs=x"], r"trainer\.max_epochs.*int"),
+        (["--model.width=0"], "error: width must be positive$"),
+        (["--data.root=/nowhere"], "error: /nowhere: no such data folder$"),
+        (["--ckpt_path=no.ckpt"], "error: no.ckpt: no such checkpoint"),
+        (["--ckpt_path=toy.yaml"], "toy.yaml: not a checkpoint"),
+        (["--trainer.accelerator=gpux"], "invalid accelerator name"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
+        (["-c", "broken.yaml"], "Problems parsing config"),
+    ],
+)
+def test_errors_are_one_line(toy, capsys, words, says):
+    import re
+
+    (toy / "broken.yaml").write_text("model: [1\n")
+    line = error(capsys, *FIT, *words)
+    assert re.search(says, line), line
+    assert not (toy / "checkpoints").exists()
+
+
+def test_nothing_given(toy, capsys):
+    assert "required: fit.data, fit.model" in error(capsys, "fit")
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
+def test_help_shows_examples_first(capsys, verb):
+    assert main([verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"  vizoo {verb} --config stereo/" in said[:600]
+    assert "callbacks+" in said
+
+
+def test_configs_by_name(tmp_path, monkeypatch):
+    from vizoo.vision.commands import _configs
+
+    folder = tmp_path / "configs"
+    (folder / "stereo").mkdir(parents=True)
+    (folder / "stereo/fadnet_kitti.yaml").touch()
+    monkeypatch.setattr(_configs, "CONFIGS", folder)
+    path = str(folder / "stereo/fadnet_kitti.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert _configs.resolve_config("stereo/fadnet_kitti.yaml") == path
+    assert _configs.resolve_config("stereo/fadnet_kitti") == path
+    for name in ("stereo/fadnet_kiti.yaml", "fadnet_kitti", "kitti/fadnet_kitty"):
+        with pytest.raises(FileNotFoundError, match=r"did you mean stereo/fadnet_kitti\.yaml\?"):
+            _configs.resolve_config(name)
+    (tmp_path / "stereo").mkdir()
+    (tmp_path / "stereo/fadnet_kitti.yaml").touch()
+    assert _configs.resolve_config("stereo/fadnet_kitti.yaml") == "stereo/fadnet_kitti.yaml"

@@ -1,0 +1,39 @@
+"""The configs that come with the package, found by name from any folder."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+__all__ = ["CONFIGS", "list_configs", "resolve_config"]
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def list_configs() -> list[str]:
+    """Names of the built-in configs, such as ``stereo/fadnet_sceneflow.yaml``."""
+    return sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+
+
+def resolve_config(name: str) -> str:
+    """The path of a config: a file from here if there is one, else the built-in one of that name.
+
+    Args:
+        name: a path, a built-in name (the suffix may be left out), or YAML itself in braces.
+
+    Raises:
+        FileNotFoundError: neither; the message names the nearest.
+    """
+    if name.lstrip().startswith("{") or "://" in name or Path(name).is_file():
+        return name
+    names = list_configs()
+    for candidate in (name, f"{name}.yaml"):
+        if candidate in names:
+            return str(CONFIGS / candidate)
+    last = {candidate.rpartition("/")[2]: candidate for candidate in names}
+    wanted = name if name.endswith(".yaml") else f"{name}.yaml"
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6) or [
+        last[word] for word in difflib.get_close_matches(wanted.rpartition("/")[2], list(last), n=3)
+    ]
+    hint = f"did you mean {', '.join(near)}?" if near else f"built in: {', '.join(names) or 'none'}"
+    raise FileNotFoundError(f"{name}: no such config here or built in; {hint}")

@@ -1,0 +1,215 @@
+"""`vizoo fit`, `validate`, `test`, `predict`: LightningCLI in subclass mode.
+
+Public hooks only. What it adds to Lightning: built-in configs are found by name, a checkpoint may
+not silently override the config, every fit leaves a ``last.ckpt``, errors are one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+from jsonargparse import DefaultHelpFormatter
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from ..callbacks import KeepLast
+from ..hub.weights import load_pickle
+from ._configs import resolve_config
+from ._messages import condense
+
+__all__ = ["VizooCLI", "run"]
+
+SUBCOMMANDS = {
+    "fit": "train a model",
+    "validate": "run the validation set through a model",
+    "test": "run the test set through a model",
+    "predict": "run the prediction set through a model",
+}
+_EXAMPLES = """\
+examples:
+  vizoo {name} --config stereo/fadnet_generated.yaml
+  vizoo {name} --config stereo/fadnet_generated.yaml --trainer.max_epochs 5 --data.batch_size 2
+  vizoo {name} --config mine.yaml --ckpt_path lightning_logs/version_0/checkpoints/last.ckpt
+  vizoo {name} --config stereo/fadnet_generated.yaml --print_config > mine.yaml
+
+configs: a file here, or a built-in one by name from any folder; several merge from left to right.
+callbacks: a later config replaces the earlier one's list; write `trainer: {{callbacks+: [...]}}`
+  (or --trainer.callbacks+=...) to add to it. The progress bar and last.ckpt always stay.
+checkpoints: --ckpt_path resumes a run, and its hyper-parameters must agree with the config; to
+  start a new stage from earlier weights, give --model.init_weights FILE instead.
+seed: 0 unless --seed_everything says otherwise (true: a random one).
+"""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the line breaks of the examples."""
+
+
+class VizooCLI(LightningCLI):
+    """LightningCLI that stops where a checkpoint would override what the user wrote."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, then compare the checkpoint's hyper-parameters with the ones given.
+
+        Raises:
+            ValueError: they differ; the message names each key.
+            FileNotFoundError: no such checkpoint.
+        """
+        self.config = parser.parse_args(args)
+        options = self.config[self.config.subcommand]
+        checkpoint = options.get("ckpt_path")
+        if not checkpoint or checkpoint in ("best", "last", "hpc") or "://" in str(checkpoint):
+            return
+        # Without defaults only what the user wrote is left; a default never contradicts.
+        given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
+        _compare(Path(checkpoint), given.as_dict() if hasattr(given, "as_dict") else given or {})
+
+    def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
+        """Leave the appended checkpoint callback out where checkpoints are switched off."""
+        if self.config_init[self.subcommand]["trainer"].get("enable_checkpointing") is False:
+            self.trainer_defaults = {}
+        return super().instantiate_trainer(**kwargs)
+
+
+def run(args: list[str]) -> int:
+    """Run one subcommand.
+
+    Args:
+        args: the subcommand's name and its arguments, as typed.
+
+    Returns:
+        0, or 130 after an interrupt and 143 after SIGTERM.
+
+    Raises:
+        ValueError: whatever the user can put right, in one line.
+    """
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    keeper = KeepLast()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        _cli(resolve_configs(args), keeper)
+    except argparse.ArgumentError as error:
+        raise ValueError(condense(str(error))) from error
+    except SIGTERMException:
+        _tell_how_to_resume(args, keeper)
+        return 143
+    except SystemExit:
+        # Lightning turns Ctrl+C into exit code 1 and leaves the signal ignored.
+        if not isinstance(keeper.interruption, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        _tell_how_to_resume(args, keeper)
+        return 130
+    except ValueError as error:
+        _tell_how_to_resume(args, keeper)
+        raise ValueError(condense(str(error))) from error
+    except Exception:
+        _tell_how_to_resume(args, keeper)
+        raise
+    if keeper.written:
+        print(f"last checkpoint: {keeper.path}")
+    return 0
+
+
+def resolve_configs(args: list[str]) -> list[str]:
+    """Replace the names of built-in configs by their paths.
+
+    Raises:
+        FileNotFoundError: a config is neither a file nor built in; the nearest are named.
+    """
+    args = list(args)
+    for index, word in enumerate(args):
+        flag, equals, value = word.partition("=")
+        if flag not in ("-c", "--config"):
+            continue
+        if equals:
+            args[index] = f"{flag}={resolve_config(value)}"
+        elif index + 1 < len(args):
+            args[index + 1] = resolve_config(args[index + 1])
+    return args
+
+
+def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
+    common = {"exit_on_error": False, "formatter_class": _Help}
+    return VizooCLI(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        seed_everything_default=0,
+        # Without it the second run into a folder fails.
+        save_config_kwargs={"overwrite": True},
+        trainer_defaults={"callbacks": [keeper]},
+        auto_configure_optimizers=False,
+        parser_kwargs={
+            "prog": "vizoo",
+            **common,
+            **{
+                name: {
+                    "usage": f"vizoo {name} --config FILE [options]",
+                    "description": f"{text}.\n\n{_EXAMPLES.format(name=name)}",
+                    **common,
+                }
+                for name, text in SUBCOMMANDS.items()
+            },
+        },
+        args=args,
+    )
+
+
+def _compare(path: Path, given: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    stored = load_pickle(path, mmap=True)
+    if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
+        raise ValueError(
+            f"{path}: not a Lightning checkpoint, so nothing can resume from it; "
+            "weights are given by --model.init_weights"
+        )
+    stored = dict(stored.get("hyper_parameters") or {})
+    wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
+    if "class_path" in given:
+        wanted["_class_path"] = given["class_path"]
+    differing = [
+        f"model.{key.removeprefix('_')} is {value!r} here and {stored[key]!r} there"
+        for key, value in sorted(wanted.items())
+        if key in stored and not _same(value, stored[key])
+    ]
+    if differing:
+        raise ValueError(
+            f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
+            "agree to resume, or start anew from its weights with --model.init_weights"
+        )
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return mine == theirs or str(mine) == str(theirs)
+
+
+def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
+    if not keeper.written:
+        return
+    kept = []
+    words = iter(args)
+    for word in words:
+        if word == "--ckpt_path":
+            next(words, None)
+        elif not word.startswith("--ckpt_path="):
+            kept.append(word)
+    command = shlex.join(["vizoo", *kept, "--ckpt_path", os.fspath(keeper.path)])
+    print(f"vizoo: stopped; resume with: {command}", file=sys.stderr)
+
+
+def _no_advertisement(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("💡")
