@@ -20,19 +20,19 @@ def open3d() -> ModuleType:
     """Import Open3D.
 
     Raises:
-        RuntimeError: it is not installed, or a system library that it needs is missing; the message
+        ImportError: it is not installed, or a system library that it needs is missing; the message
             says what to install.
     """
     try:
         import open3d
     except ModuleNotFoundError as error:
-        raise RuntimeError(
+        raise ImportError(
             f"point clouds need Open3D ({error}): pip install open3d-cpu, or open3d"
         ) from error
     except (ImportError, OSError) as error:
         package = next((p for name, p in _DEBIAN.items() if name in str(error)), None)
         remedy = f"; on Debian or Ubuntu: apt-get install {package}" if package else ""
-        raise RuntimeError(f"Open3D cannot be loaded ({error}){remedy}") from error
+        raise ImportError(f"Open3D cannot be loaded ({error}){remedy}") from error
     return open3d
 
 
@@ -46,7 +46,7 @@ def write_point_cloud(path: str | os.PathLike, points: np.ndarray, colours: np.n
 
     Raises:
         ValueError: the shapes differ, a coordinate is not finite, or there is no point.
-        RuntimeError: Open3D cannot be had.
+        ImportError: Open3D cannot be had.
         OSError: the file cannot be written.
     """
     path = Path(path)

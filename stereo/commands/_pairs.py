@@ -1,0 +1,112 @@
+"""Which images `vizoo infer stereo` was asked for, found before any work starts."""
+
+from __future__ import annotations
+
+import glob
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Pair", "find_pairs", "read_list"]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair: its files, the first part of its results' names, and its calibration file."""
+
+    left: Path
+    right: Path
+    name: str = ""
+    calibration: Path | None = None
+
+
+def find_pairs(left: str, right: str) -> list[Pair]:
+    """Pair files, folders or globs in sorted order.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: the counts differ, or two results would have one name.
+    """
+    lefts, rights = _expand(left), _expand(right)
+    if len(lefts) != len(rights):
+        raise ValueError(
+            f"{left} gives {len(lefts)} images and {right} gives {len(rights)}: they are paired in "
+            "sorted order, so the counts must agree (or name the pairs with --list)"
+        )
+    return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
+
+
+def read_list(path: str) -> list[Pair]:
+    """Read a list: a line holds a left and a right image and, if wanted, a calibration file.
+
+    Names with blanks are quoted; ``#`` begins a comment; relative paths count from the list's
+    folder.
+
+    Raises:
+        FileNotFoundError: the list or a file that it names does not exist.
+        ValueError: a line is not of that form, or the list is empty.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"{path}: no such list of pairs")
+    try:
+        lines = source.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: a list of pairs is text, this is not") from error
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        if not words:
+            continue
+        if len(words) not in (2, 3):
+            raise ValueError(
+                f"{path}, line {number}: {len(words)} words; a line is LEFT RIGHT [CALIBRATION]"
+            )
+        files = [source.parent / word for word in words]
+        for file in files:
+            if not file.is_file():
+                raise FileNotFoundError(f"{path}, line {number}: {file}: no such file")
+        pairs.append(Pair(files[0], files[1], calibration=files[2] if len(files) == 3 else None))
+    if not pairs:
+        raise ValueError(f"{path}: the list names no pair")
+    return _named(pairs)
+
+
+def _expand(text: str) -> list[Path]:
+    path = Path(text)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
+        nothing = f"{text}: no image in this folder ({' '.join(SUFFIXES)})"
+    else:
+        files = [Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file()]
+        nothing = f"{text}: no such file" + (" matches" if glob.has_magic(text) else "")
+    if not files:
+        raise FileNotFoundError(nothing)
+    return sorted(files)
+
+
+def _named(pairs: list[Pair]) -> list[Pair]:
+    """Name results by the left file, with its folder in front where that alone is not unique."""
+    for folders in range(3):
+        names = [
+            "_".join((*p.left.absolute().parts[-1 - folders : -1], p.left.stem)) for p in pairs
+        ]
+        if len(set(names)) == len(names):
+            return [
+                Pair(pair.left, pair.right, unique, pair.calibration)
+                for pair, unique in zip(pairs, names, strict=True)
+            ]
+    twice = Counter(names).most_common(1)[0][0]
+    files = [str(pair.left) for pair, own in zip(pairs, names, strict=True) if own == twice]
+    raise ValueError(
+        f"{files[0]} and {files[1]} would both write {twice}_disparity.*; infer them into "
+        "different folders"
+    )

@@ -1,0 +1,265 @@
+"""`vizoo infer stereo`: disparity, depth and a point cloud of stereo pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ._pairs import Pair, find_pairs, read_list
+
+if TYPE_CHECKING:
+    from ...vision.io.calibration import StereoCalibration
+    from ..infer import StereoPredictor
+
+_CHECKED = (
+    5  # pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("left", nargs="?", metavar="LEFT", help="image, folder or quoted glob")
+    parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
+    parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
+    parser.add_argument("--model", metavar="NAME|FILE", help="model with weights, or weight file")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
+    parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
+    parser.add_argument(
+        "--baseline-unit", default="mm", choices=("mm", "cm", "m"), help="in --calib (default: mm)"
+    )
+    parser.add_argument(
+        "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
+    )
+    parser.add_argument("--baseline", type=float, metavar="METRES", help="goes with --focal")
+    parser.add_argument("--cx", type=float, metavar="PX", help="default: the image's centre")
+    parser.add_argument("--cy", type=float, metavar="PX", help="default: the image's centre")
+    parser.add_argument(
+        "--doffs", type=float, metavar="PX", help="right minus left principal point (default: 0)"
+    )
+    parser.add_argument(
+        "--format", nargs="+", metavar="F", help="of the disparity: pfm png npy (default: all)"
+    )
+    parser.add_argument(
+        "--max-depth",
+        type=float,
+        metavar="METRES",
+        help="of the point cloud (default: the depth of a disparity of 1 px)",
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not look at the pair's geometry"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Infer all pairs; return 0, or 2 if any of several failed."""
+    pairs = _pairs(args)
+    _check_folder(Path(args.out), pairs)
+    calibrations = _calibrations(args, pairs)
+    if args.format is not None:
+        from ..infer import check_formats
+
+        args.format = check_formats(args.format)
+    predictor = _predictor(args)
+    checked = set() if args.no_check else _spread(len(pairs), _CHECKED)
+    reports, failures = [], 0
+    with _progress(len(pairs)) as step:
+        for index, (pair, calibration) in enumerate(zip(pairs, calibrations, strict=True)):
+            try:
+                report = _infer(predictor, pair, calibration, args, index in checked)
+            except (ValueError, OSError) as error:
+                if len(pairs) == 1:
+                    raise
+                failures += 1
+                report = {"left": str(pair.left), "right": str(pair.right), "error": str(error)}
+                print(f"vizoo: error: {error}", file=sys.stderr)
+            reports.append(report)
+            if not args.json:
+                _show(report)
+            step()
+    if args.json:
+        print(json.dumps({"model": args.model, "pairs": reports}, indent=2))
+    if failures:
+        print(f"vizoo: error: {failures} of {len(pairs)} pairs failed", file=sys.stderr)
+    return 2 if failures else 0
+
+
+def _pairs(args: argparse.Namespace) -> list[Pair]:
+    if args.list is not None:
+        if args.left is not None:
+            raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
+        return read_list(args.list)
+    if args.left is None or args.right is None:
+        raise ValueError(
+            "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
+        )
+    return find_pairs(args.left, args.right)
+
+
+def _check_folder(out: Path, pairs: list[Pair]) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    for pair in pairs:
+        for file in (pair.left, pair.right):
+            if file.parent.resolve() == out.resolve():
+                raise ValueError(
+                    f"--out {out} is where {file.name} lies: results could overwrite data there "
+                    f"(such as {pair.name}_disparity.pfm); name another folder"
+                )
+
+
+def _calibrations(args: argparse.Namespace, pairs: list[Pair]) -> list[StereoCalibration | None]:
+    from ...vision.io.calibration import StereoCalibration, read_calibration
+
+    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    common = None
+    if args.calib is not None:
+        if numbers:
+            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
+        common = read_calibration(args.calib, args.baseline_unit)
+    elif numbers:
+        for name, other in (("focal", "baseline"), ("baseline", "focal")):
+            if name not in numbers:
+                raise ValueError(
+                    f"--{other if other in numbers else next(iter(numbers))} needs --{name} too "
+                    f"({'pixels' if name == 'focal' else 'metres'}): depth = focal * baseline / "
+                    "disparity"
+                )
+        common = StereoCalibration(**numbers)
+        if common.baseline > 5:
+            _warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
+    if args.max_depth is not None and not args.max_depth > 0:
+        raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
+    own = [
+        read_calibration(p.calibration, args.baseline_unit) if p.calibration else common
+        for p in pairs
+    ]
+    if args.max_depth is not None and not any(own):
+        raise ValueError("--max-depth needs a calibration: --calib, or --focal and --baseline")
+    return own
+
+
+def _predictor(args: argparse.Namespace) -> StereoPredictor:
+    if args.model is None:
+        raise ValueError(
+            "no --model: this version ships no trained weights; `vizoo demo` trains a small model "
+            "in minutes and says where its file is, `vizoo fit` trains any; then --model FILE"
+        )
+    from ..infer import StereoPredictor
+
+    return StereoPredictor(args.model, device=args.device, dtype=args.dtype)
+
+
+def _infer(
+    predictor: StereoPredictor,
+    pair: Pair,
+    calibration: StereoCalibration | None,
+    args: argparse.Namespace,
+    check: bool,
+) -> dict:
+    import numpy as np
+
+    from ..infer import as_image
+
+    left, right = as_image(pair.left), as_image(pair.right)
+    notes = []
+    height, width = left.shape[1:]
+    if calibration is not None and calibration.width is not None:
+        if (calibration.width, calibration.height) != (width, height):
+            notes.append(
+                f"the calibration is for {calibration.width}x{calibration.height} images and was "
+                f"scaled to {width}x{height}"
+            )
+            calibration = calibration.resized(width, height)
+    if check and left.shape == right.shape:
+        from ..rectification import check_pair
+
+        notes += check_pair(*(i.mul(255).byte().permute(1, 2, 0).numpy() for i in (left, right)))
+    started = time.perf_counter()
+    try:
+        result = predictor(left, right)
+    except ValueError as error:
+        raise ValueError(f"{pair.left} and {pair.right}: {error}") from error
+    seconds = time.perf_counter() - started
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        files = result.save(
+            args.out,
+            pair.name,
+            calibration=calibration,
+            formats=args.format,
+            max_depth=args.max_depth,
+        )
+    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
+    for note in notes:
+        _warn(f"{pair.left.name}: {note}")
+    low, middle, high = (float(v) for v in np.quantile(result.disparity, (0, 0.5, 1)))
+    return {
+        "left": str(pair.left),
+        "right": str(pair.right),
+        "size": [width, height],
+        "seconds": round(seconds, 4),
+        "disparity": {"min": low, "median": middle, "max": high},
+        "warnings": notes,
+        "files": [str(file) for file in files],
+    }
+
+
+def _show(report: dict) -> None:
+    if "error" in report:
+        return
+    low, middle, high = (report["disparity"][name] for name in ("min", "median", "max"))
+    width, height = report["size"]
+    print(
+        f"{report['left']}: disparity {low:.1f} to {high:.1f} px, median {middle:.1f} "
+        f"({width}x{height}, {report['seconds']:.2f} s)"
+    )
+    for file in report["files"]:
+        print(f"  {file}")
+
+
+def _warn(message: str) -> None:
+    print(f"vizoo: warning: {message}", file=sys.stderr)
+
+
+def _spread(count: int, chosen: int) -> set[int]:
+    """Return up to ``chosen`` indices spread over ``range(count)``, the first always."""
+    return (
+        {index * count // chosen for index in range(chosen)}
+        if count > chosen
+        else set(range(count))
+    )
+
+
+def _progress(total: int) -> AbstractContextManager:
+    """Return a context that yields what to call after each pair; a bar where there are several."""
+    if total == 1:
+        return nullcontext(lambda: None)
+    return _Bar(total)
+
+
+class _Bar:
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = ("pairs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.task = self.progress.add_task("pairs", total=total)
+
+    def __enter__(self):
+        self.progress.start()
+        return lambda: self.progress.advance(self.task)
+
+    def __exit__(self, *reason) -> None:
+        self.progress.stop()

@@ -1,0 +1,312 @@
+"""Disparity, depth and points of stereo pairs.
+
+Example:
+    >>> predictor = vizoo.StereoPredictor("fadnet_plus_tiny.safetensors")
+    >>> result = predictor("left.png", "right.png")
+    >>> result.save("out")
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
+from ..vision.io.calibration import StereoCalibration
+from ..vision.io.disparity import write_disparity
+from ..vision.io.files import atomic_write
+from ..vision.io.images import read_image, write_image
+from ..vision.io.pointcloud import write_point_cloud
+from ..vision.viz.cloud import cloud_picture
+from ..vision.viz.colour import disparity_picture
+
+__all__ = ["StereoPredictor", "StereoResult", "load_network"]
+
+FORMATS = ("pfm", "png", "npy")
+_PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Image = str | os.PathLike | np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class StereoResult:
+    """What was found for one pair.
+
+    Attributes:
+        disparity: (H, W) float32, pixels, of the left image.
+        image: the left image, (H, W, 3) uint8 RGB.
+    """
+
+    disparity: np.ndarray
+    image: np.ndarray
+
+    def depth(self, calibration: StereoCalibration) -> np.ndarray:
+        """Return metric depth, (H, W) float32, metres; 0 where unknown.
+
+        Args:
+            calibration: of these images, or of the same ones at another size.
+
+        Raises:
+            ValueError: the calibration belongs to images of another shape.
+        """
+        camera = self._fit(calibration)
+        disparity = torch.from_numpy(self.disparity)
+        return disparity_to_depth(disparity, camera.focal, camera.baseline, camera.doffs).numpy()
+
+    def points(
+        self, calibration: StereoCalibration, max_depth: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scene as coloured points.
+
+        Pixels on a step between two surfaces are left out: networks blur such steps, and their
+        points would fly freely between the surfaces.
+
+        Args:
+            calibration: as for ``depth``.
+            max_depth: metres; farther points are left out. By default the depth of a disparity of
+                1 pixel, beyond which half a pixel of error means anything up to infinity.
+
+        Returns:
+            points: (N, 3) float32, metres: x right, y down, z forward from the left camera.
+            colours: (N, 3) uint8 RGB.
+        """
+        camera = self._fit(calibration)
+        height, width = self.disparity.shape
+        cx = (width - 1) / 2 if camera.cx is None else camera.cx
+        cy = (height - 1) / 2 if camera.cy is None else camera.cy
+        depth = torch.from_numpy(self.depth(camera))[None, None]
+        points = depth_to_points(depth, camera.focal, cx, cy, camera.focal_y)
+        surface = smooth_surface(torch.from_numpy(self.disparity)[None, None])
+        near = depth <= (self.default_max_depth(camera) if max_depth is None else max_depth)
+        keep = (surface & near & (depth > 0))[0, 0].numpy()
+        return points[0].permute(1, 2, 0).numpy()[keep], self.image[keep]
+
+    def default_max_depth(self, calibration: StereoCalibration) -> float:
+        """Return the depth of a disparity of 1 pixel, metres."""
+        camera = self._fit(calibration)
+        depth = disparity_to_depth(torch.ones(1), camera.focal, camera.baseline, camera.doffs)
+        return float(depth) or float("inf")
+
+    def save(
+        self,
+        folder: str | os.PathLike,
+        name: str = "pair",
+        *,
+        calibration: StereoCalibration | None = None,
+        formats: Iterable[str] | None = None,
+        max_depth: float | None = None,
+    ) -> list[Path]:
+        """Write the disparity and its picture; with a calibration also depth and point cloud.
+
+        Args:
+            folder: made if it is missing.
+            name: first part of the file names: ``<name>_disparity.pfm``, ``.png`` (16 bits,
+                256 d), ``.npy``, ``<name>_disparity_colour.png``, ``<name>_depth.npy`` (metres),
+                ``<name>_depth_colour.png``, ``<name>_cloud.ply``, ``<name>_cloud.png``.
+            calibration: as for ``depth``.
+            formats: of the disparity: ``pfm``, ``png``, ``npy``; by default all that can hold it
+                (a 16-bit PNG ends at 256 pixels).
+            max_depth: metres, of the point cloud; see ``points``.
+
+        Returns:
+            The files written.
+
+        Raises:
+            ValueError: an unknown format, or one that cannot hold these disparities.
+
+        Warns (``UserWarning``) of what could not be written where all else is: a PNG that was not
+        asked for by name, a point cloud without Open3D or without a point.
+        """
+        folder = Path(folder)
+        if formats is None:
+            formats = FORMATS
+            if self.disparity.max() >= _PNG_LIMIT:
+                formats = ("pfm", "npy")
+                warnings.warn("no 16-bit PNG written: it ends at 256 px", stacklevel=2)
+        written = []
+
+        def target(ending: str) -> Path:
+            written.append(folder / f"{name}_{ending}")
+            return written[-1]
+
+        for suffix in check_formats(formats):
+            write_disparity(target(f"disparity.{suffix}"), self.disparity)
+        write_image(target("disparity_colour.png"), disparity_picture(self.disparity))
+        if calibration is None:
+            return written
+        camera = self._fit(calibration)
+        depth = self.depth(camera)
+        with atomic_write(target("depth.npy")) as temporary, temporary.open("wb") as file:
+            np.save(file, depth)
+        limit = self.default_max_depth(camera) if max_depth is None else max_depth
+        shown = np.where(depth <= limit, depth, 0)
+        picture = disparity_picture(shown, label="depth [m]", palette="turbo_r")
+        write_image(target("depth_colour.png"), picture)
+        points, colours = self.points(camera, max_depth)
+        if len(points) == 0:
+            warnings.warn(f"no point cloud written: nothing within {limit:g} m", stacklevel=2)
+            return written
+        view = cloud_picture(
+            points, colours, source_focal=camera.focal, source_size=self.disparity.shape
+        )
+        write_image(target("cloud.png"), view)
+        try:
+            write_point_cloud(folder / f"{name}_cloud.ply", points, colours)
+            target("cloud.ply")
+        except ImportError as error:
+            warnings.warn(f"no point cloud written: {error}", stacklevel=2)
+        return written
+
+    def _fit(self, calibration: StereoCalibration) -> StereoCalibration:
+        height, width = self.disparity.shape
+        if (calibration.width, calibration.height) in ((None, None), (width, height)):
+            return calibration
+        return calibration.resized(width, height)
+
+
+class StereoPredictor:
+    """A network with its weights, ready for pairs of any size.
+
+    Args:
+        model: a network ``net(left, right)``, a model's name (its trained weights are taken), or a
+            weight file: ``.safetensors`` of vizoo or a Lightning checkpoint.
+        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
+        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
+
+    Raises:
+        FileNotFoundError: there is no such weight file.
+        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
+            device cannot use.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+    ) -> None:
+        self.device = _device(device)
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+        if dtype == "float16" and self.device.type == "cpu":
+            raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+        net = model if isinstance(model, nn.Module) else load_network(model)
+        self.dtype = _DTYPES[dtype]
+        self.net = _optimised(net.eval().to(self.device), self.dtype)
+
+    @torch.inference_mode()
+    def __call__(self, left: Image, right: Image) -> StereoResult:
+        """Find the disparity of one pair.
+
+        Args:
+            left, right: paths, (H, W, 3) uint8 RGB arrays, or (3, H, W) tensors in [0, 1]; of one
+                size, rectified.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            ValueError: an image cannot be read, the sizes differ, or the network's output is not
+                finite.
+        """
+        first, second = as_image(left, "left"), as_image(right, "right")
+        if first.shape != second.shape:
+            sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (first, second)]
+            raise ValueError(
+                f"left and right differ in size: {_name(left)}{sizes[0]} against "
+                f"{_name(right)}{sizes[1]}; a rectified pair has one size"
+            )
+        batch = [image[None].to(self.device) for image in (first, second)]
+        disparity = self.net(*batch)[0, 0].float().cpu()
+        if not torch.isfinite(disparity).all():
+            raise ValueError(
+                "the network's output is not finite: the weights are damaged or untrained, or "
+                f"{str(self.dtype).removeprefix('torch.')} is too narrow for them (try float32)"
+            )
+        image = first.mul(255).round().byte().permute(1, 2, 0)
+        return StereoResult(disparity.numpy(), image.contiguous().numpy())
+
+
+def load_network(model: str | os.PathLike) -> nn.Module:
+    """Load a network by a model's name (with its trained weights) or from a weight file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or a file that is no stereo model's.
+    """
+    from ..vision.hub.registry import create_model, model_info
+    from ..vision.hub.weights import load_weights
+
+    name = os.fspath(model)
+    if Path(name).suffix or os.sep in name or Path(name).is_file():
+        net = load_weights(name)
+        architecture = getattr(net, "architecture", None)
+        if architecture and model_info(architecture["name"]).task != "stereo":
+            raise ValueError(f"{name}: holds {architecture['name']}, which is no stereo model")
+        return net
+    entry = model_info(name)
+    if entry.task != "stereo":
+        raise ValueError(f"{name} is a model for {entry.task}, not for stereo")
+    if entry.weights_path is None:
+        raise ValueError(
+            f"{name} has no trained weights on this machine; give a weight file instead of the "
+            "name: `vizoo demo` and `vizoo fit` write one"
+        )
+    return create_model(name, pretrained=True)
+
+
+def as_image(image: Image, which: str = "image") -> Tensor:
+    """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor."""
+    if isinstance(image, (str, os.PathLike)):
+        return read_image(image)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
+        if image.shape[2] == 3:
+            return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
+    elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
+        if image.is_floating_point():
+            return image.detach().float().cpu()
+    shape = getattr(image, "shape", None)
+    raise ValueError(
+        f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
+        f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
+    )
+
+
+def check_formats(formats: Iterable[str]) -> list[str]:
+    """Return the formats, each once.
+
+    Raises:
+        ValueError: one is not ``pfm``, ``png`` or ``npy``.
+    """
+    formats = list(dict.fromkeys(formats))
+    unknown = [f for f in formats if f not in FORMATS]
+    if unknown:
+        raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
+    return formats
+
+
+def _optimised(net: nn.Module, dtype: torch.dtype) -> nn.Module:
+    try:
+        from ..vision.inference import optimize
+    except ModuleNotFoundError:
+        return net
+    return optimize(net, dtype=dtype)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used here: {reason}") from error
+    return device
+
+
+def _name(image: Image) -> str:
+    return f"{os.fspath(image)} " if isinstance(image, (str, os.PathLike)) else ""

@@ -1,0 +1,129 @@
+"""Does an image pair look like a rectified stereo pair, left image first?
+
+Keypoints are matched across the two images with no assumption about where the match lies. In a
+rectified pair a match lies on the same row, and further left in the right image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+__all__ = ["PairGeometry", "check_pair", "measure_pair"]
+
+_WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
+_FEWEST = 25  # matches below which nothing is said
+_ROWS_OFF = 2.0  # pixels: networks tolerate about one
+_SWAPPED_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class PairGeometry:
+    """What the matches between two images say, in pixels of the images as given.
+
+    Attributes:
+        matches: their number, after outliers are dropped.
+        row_offset: median of |y_left - y_right|.
+        row_trend: how much y_left - y_right varies over the image, by the plane fitted to it.
+        shift: median of x_left - x_right, positive in a pair that is not swapped.
+        swapped_share: part of the matches with a negative x_left - x_right, of those that move
+            by over half a pixel.
+    """
+
+    matches: int
+    row_offset: float
+    row_trend: float
+    shift: float
+    swapped_share: float
+
+
+def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
+    """Return warnings, one line each, for a pair that looks swapped or not rectified.
+
+    Args:
+        left, right: (H, W, 3) uint8 images of one size.
+
+    Returns:
+        An empty list where nothing is wrong, or where too few keypoints match to tell.
+    """
+    found = measure_pair(left, right)
+    if found is None:
+        return []
+    warnings = []
+    if found.row_offset > _ROWS_OFF or found.row_trend > 3 * _ROWS_OFF:
+        warnings.append(
+            f"the pair is not rectified: median vertical offset {found.row_offset:.1f} px, varying "
+            f"by {found.row_trend:.1f} px over the image ({found.matches} matches); rectify it "
+            "first, or expect wrong disparities"
+        )
+    if found.swapped_share > _SWAPPED_SHARE and found.shift < -0.5:
+        warnings.append(
+            f"left and right look swapped: {100 * found.swapped_share:.0f} % of {found.matches} "
+            f"matches lie further right in the right image (median {-found.shift:.1f} px)"
+        )
+    return warnings
+
+
+def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
+    """Match keypoints and measure; ``None`` where too few match.
+
+    Args:
+        left, right: (H, W, 3) uint8 images of one size.
+    """
+    first, second = _matched_points(left, right)
+    if len(first) < _FEWEST:
+        return None
+    dx, dy = (first - second).T
+    height, width = left.shape[:2]
+    terms = np.column_stack(
+        [np.ones(len(first)), first[:, 0] / width - 0.5, first[:, 1] / height - 0.5]
+    )
+    plane, kept = _robust_plane(terms, dy)
+    if kept.sum() < _FEWEST:
+        return None
+    moved = dx[kept][np.abs(dx[kept]) > 0.5]
+    return PairGeometry(
+        matches=int(kept.sum()),
+        row_offset=float(np.median(np.abs(dy[kept]))),
+        row_trend=float(abs(plane[1]) + abs(plane[2])),
+        shift=float(np.median(dx[kept])),
+        swapped_share=float(np.mean(moved < 0)) if len(moved) else 0.0,
+    )
+
+
+def _matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
+    scale = min(1.0, _WIDEST / max(left.shape[:2]))
+    finder = cv2.SIFT_create(nfeatures=2000)
+    points, descriptors = [], []
+    for image in (left, right):
+        grey = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)
+        if scale < 1:
+            grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        keypoints, described = finder.detectAndCompute(grey, None)
+        points.append(np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2) / scale)
+        descriptors.append(described)
+    if min(len(p) for p in points) < 2:
+        return np.empty((0, 2)), np.empty((0, 2))
+    similarity = descriptors[0] @ descriptors[1].T  # SIFT vectors have nearly one length
+    lengths = [np.square(d).sum(axis=1) for d in descriptors]
+    distance = np.maximum(lengths[0][:, None] + lengths[1] - 2 * similarity, 0)
+    best = distance.argmin(axis=1)
+    mutual = distance.argmin(axis=0)[best] == np.arange(len(best))
+    nearest, second = np.partition(distance, 1, axis=1)[:, :2].T
+    chosen = mutual & (nearest < 0.7**2 * second)
+    return points[0][chosen], points[1][best[chosen]]
+
+
+def _robust_plane(terms: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit ``values`` by ``terms``, dropping outliers; return the coefficients and what was kept."""
+    plane = np.zeros(terms.shape[1])
+    plane[0] = np.median(values)
+    kept = np.ones(len(values), dtype=bool)
+    for _ in range(8):
+        rest = np.abs(values - terms @ plane)
+        kept = rest <= max(3 * 1.4826 * float(np.median(rest)), 0.5)
+        plane = np.linalg.lstsq(terms[kept], values[kept], rcond=None)[0]
+    return plane, kept
