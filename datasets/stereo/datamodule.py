@@ -21,6 +21,8 @@ In a YAML file of ``vizoo fit``::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
@@ -30,6 +32,13 @@ from .transforms import recipe
 
 __all__ = ["StereoDataModule"]
 
+_ROLES = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
 
 class StereoDataModule(LightningDataModule):
     """Stereo sets for training, validation, test and prediction.
@@ -38,6 +47,10 @@ class StereoDataModule(LightningDataModule):
     test and prediction take the pairs whole, several sets one after the other. The same seed
     gives the same training samples whatever the number of workers; on several GPUs each takes its
     share of every epoch.
+
+    A set is given as a data set, or as a function that makes it, which is what a YAML file comes
+    to: the sets are then made, and their files checked, when ``fit``, ``test``, ... begins, and
+    only those that it uses.
 
     Args:
         train: training sets.
@@ -58,16 +71,16 @@ class StereoDataModule(LightningDataModule):
         seed: of the mixture, the augmentation and the held-out share.
 
     Raises:
-        ValueError: the settings do not fit together, or a set to learn or measure on has no
-            ground truth.
+        ValueError: the settings do not fit together; in ``setup`` also where a set to learn or
+            measure on has no ground truth.
     """
 
     def __init__(
         self,
-        train: list[Dataset] | None = None,
-        val: list[Dataset] | None = None,
-        test: list[Dataset] | None = None,
-        predict: list[Dataset] | None = None,
+        train: Sequence[Callable[[], Dataset]] = (),
+        val: Sequence[Callable[[], Dataset]] = (),
+        test: Sequence[Callable[[], Dataset]] = (),
+        predict: Sequence[Callable[[], Dataset]] = (),
         weights: list[float] | None = None,
         samples_per_epoch: int | None = None,
         val_share: float = 0.0,
@@ -80,14 +93,6 @@ class StereoDataModule(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.sets = {
-            "train": list(train or []),
-            "val": list(val or []),
-            "test": list(test or []),
-            "predict": list(predict or []),
-        }
-        for role in ("train", "val", "test"):
-            _check_truth(role, self.sets[role])
         if batch_size < 1 or eval_batch_size < 1 or workers < 0:
             raise ValueError(
                 f"batch_size {batch_size}, eval_batch_size {eval_batch_size} and workers {workers} "
@@ -95,37 +100,55 @@ class StereoDataModule(LightningDataModule):
             )
         if not 0 <= val_share < 1:
             raise ValueError(f"val_share {val_share} must be at least 0 and less than 1")
+        self.augment = recipe(augmentation, crop_height, crop_width)
+        self.sources = {"train": train, "val": val, "test": test, "predict": predict}
+        self.weights = weights
+        self.samples_per_epoch = samples_per_epoch
+        self.val_share = val_share
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.workers = workers
         self.seed = seed
-        training = self.sets["train"]
-        if training and val_share and not self.sets["val"]:
-            halves = [split_by_seed(dataset, val_share, seed) for dataset in training]
-            training, self.sets["val"] = (list(part) for part in zip(*halves, strict=True))
-        augment = recipe(augmentation, crop_height, crop_width)
-        self.mixture = (
-            Mixture(training, weights, samples_per_epoch, augment, seed) if training else None
-        )
+        self._made: dict[str, list[Dataset]] = {}
+
+    def setup(self, stage: str) -> None:
+        """Make the sets of a stage, which checks their files.
+
+        Raises:
+            FileNotFoundError: files are missing; the message counts and names them.
+            ValueError: a set to learn or measure on has no ground truth, or there is none.
+        """
+        for role in _ROLES[stage]:
+            self.sets(role)
+
+    def sets(self, role: str) -> list[Dataset]:
+        """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""
+        if role in self._made:
+            return self._made[role]
+        if role in ("train", "val") and self.val_share and not self.sources["val"]:
+            wholes = self._make("train")
+            parts = [split_by_seed(whole, self.val_share, self.seed) for whole in wholes]
+            self._made["train"] = [train for train, _ in parts]
+            self._made["val"] = [val for _, val in parts]
+        else:
+            self._made[role] = self._make(role)
+        return self._made[role]
 
     def train_dataloader(self) -> DataLoader:
         """Batches of ``batch_size`` crops; the last, smaller one of an epoch is left out."""
-        if self.mixture is None:
-            raise ValueError("no training data: give the data module `train`, a list of data sets")
+        mixture = Mixture(
+            self._some("train"), self.weights, self.samples_per_epoch, self.augment, self.seed
+        )
         processes, rank = 1, 0
         if self.trainer is not None:
             processes, rank = self.trainer.world_size, self.trainer.global_rank
-        sampler = EpochSampler(self.mixture, processes, rank, seed=self.seed)
-        return self._loader(
-            self.mixture,
-            self.batch_size,
-            sampler=sampler,
-            drop_last=len(sampler) >= self.batch_size,
-        )
+        sampler = EpochSampler(mixture, processes, rank, seed=self.seed)
+        whole_batches = len(sampler) >= self.batch_size
+        return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
 
     def val_dataloader(self) -> DataLoader | list:
         """Whole pairs of the validation sets, one set after the other."""
-        return self._whole("val") if self.sets["val"] else []
+        return self._whole("val") if self.sets("val") else []
 
     def test_dataloader(self) -> DataLoader:
         """Whole pairs of the test sets, one set after the other."""
@@ -135,10 +158,25 @@ class StereoDataModule(LightningDataModule):
         """Whole pairs of the sets to predict, one set after the other."""
         return self._whole("predict")
 
-    def _whole(self, role: str) -> DataLoader:
-        if not self.sets[role]:
+    def _make(self, role: str) -> list[Dataset]:
+        made = []
+        for number, source in enumerate(self.sources[role], start=1):
+            dataset = source if isinstance(source, Dataset) else source()
+            if role != "predict" and not getattr(dataset, "has_disparity", True):
+                raise ValueError(
+                    f"{role} set {number} ({type(dataset).__name__}) has no ground truth; it can "
+                    "only be predicted"
+                )
+            made.append(dataset)
+        return made
+
+    def _some(self, role: str) -> list[Dataset]:
+        if not self.sets(role):
             raise ValueError(f"no {role} data: give the data module `{role}`, a list of data sets")
-        return self._loader(ConcatDataset(self.sets[role]), self.eval_batch_size)
+        return self.sets(role)
+
+    def _whole(self, role: str) -> DataLoader:
+        return self._loader(ConcatDataset(self._some(role)), self.eval_batch_size)
 
     def _loader(self, dataset: Dataset, batch_size: int, **arguments: object) -> DataLoader:
         return DataLoader(
@@ -150,12 +188,3 @@ class StereoDataModule(LightningDataModule):
             collate_fn=collate,
             **arguments,
         )
-
-
-def _check_truth(role: str, datasets: list[Dataset]) -> None:
-    for number, dataset in enumerate(datasets):
-        if not getattr(dataset, "has_disparity", True):
-            raise ValueError(
-                f"{role} set {number + 1} ({type(dataset).__name__}) has no ground truth; it can "
-                "only be predicted"
-            )
