@@ -12,6 +12,7 @@ import os
 import shlex
 import signal
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
 def _compare(path: Path, given: dict[str, Any]) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
-    stored = load_pickle(path, mmap=True)
+    stored = load_pickle(path, mmap=zipfile.is_zipfile(path))
     if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
         raise ValueError(
             f"{path}: not a Lightning checkpoint, so nothing can resume from it; "

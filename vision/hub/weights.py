@@ -26,11 +26,13 @@ from .registry import create_model
 
 __all__ = [
     "StoredWeights",
+    "check_state",
+    "is_lightning",
     "load_state",
     "load_weights",
-    "read_published",
     "read_weights",
     "save_weights",
+    "write_weights",
 ]
 
 KEY = "vizoo"
@@ -77,25 +79,19 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
         raise ValueError(
             f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
         )
-    return write_state(path, name, architecture, model.state_dict(), facts)
+    return write_weights(StoredWeights(name, architecture, model.state_dict(), facts), path)
 
 
-def write_state(
-    path: str | os.PathLike[str],
-    name: str,
-    architecture: Mapping[str, Any],
-    state: Mapping[str, Tensor],
-    facts: Mapping[str, Any],
-) -> Path:
-    """Write a state dict as `save_weights` does, without a network."""
+def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
+    """Write a file as `save_weights` does, without a network."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{path}: weights are written as .safetensors; choose such a name")
     header = {
         "format": FORMAT,
-        "name": name,
-        "architecture": dict(architecture),
-        "facts": dict(facts),
+        "name": stored.name,
+        "architecture": stored.architecture,
+        "facts": stored.facts,
         "version": _version(),
     }
     try:
@@ -103,7 +99,9 @@ def write_state(
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: facts and architecture must be JSON values: {error}") from error
     # A view would drag its whole storage into the file; tied tensors would be refused.
-    tensors = {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+    tensors = {
+        key: value.detach().cpu().clone().contiguous() for key, value in stored.state.items()
+    }
     with atomic_write(path) as temporary:
         save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
     return path
@@ -138,10 +136,24 @@ def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
         FileNotFoundError: no such file.
         ValueError: any other kind of file, or one that is damaged.
     """
-    path = _existing(path)
+    path = existing_file(path)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     return _read_lightning(path)
+
+
+def is_lightning(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a Lightning checkpoint.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a checkpoint of any kind.
+    """
+    path = existing_file(path)
+    if path.suffix == ".safetensors":
+        return False
+    content = load_pickle(path, mmap=zipfile.is_zipfile(path))
+    return isinstance(content, Mapping) and "pytorch-lightning_version" in content
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
@@ -149,6 +161,21 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> No
 
     Args:
         model: receives the tensors.
+        state: tensor name to tensor.
+        source: what the error calls the state, such as its path.
+
+    Raises:
+        ValueError: see `check_state`.
+    """
+    check_state(model, state, source)
+    model.load_state_dict(dict(state), strict=True)
+
+
+def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Compare a state dict's names and shapes with a network's; it may be on the meta device.
+
+    Args:
+        model: what the state should fit.
         state: tensor name to tensor.
         source: what the error calls the state, such as its path.
 
@@ -165,7 +192,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> No
     ]
     if missing or surplus or misshapen:
         parts = [
-            f"{len(names)} {word} ({_few(names)})"
+            f"{len(names)} {word} ({few(names)})"
             for word, names in (
                 ("missing", missing),
                 ("surplus", surplus),
@@ -175,44 +202,10 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> No
         ]
         name = getattr(model, "architecture", {}).get("name", type(model).__name__)
         raise ValueError(f"{source}: does not fit {name}: tensors {'; '.join(parts)}")
-    model.load_state_dict(dict(state), strict=True)
-
-
-def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read the state dict out of a checkpoint that authors published.
-
-    Dictionaries wrapped around it (``state_dict``, ``model``) are taken off, and a ``module.``
-    that leads every key.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not a checkpoint, a pickle that needs more than tensors, or no tensors in it.
-    """
-    path = _existing(path)
-    if path.suffix == ".safetensors":
-        with _opened(path) as file:
-            state = _tensors(file)
-    else:
-        state = load_pickle(path)
-    while isinstance(state, Mapping):
-        inner = next(
-            (k for k in ("state_dict", "model") if isinstance(state.get(k), Mapping)), None
-        )
-        if inner is None:
-            break
-        state = state[inner]
-    if not isinstance(state, Mapping) or not state:
-        raise ValueError(f"{path}: holds a {type(state).__name__}, not a state dict")
-    wrong = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
-    if wrong:
-        raise ValueError(f"{path}: not a state dict: no tensor under {_few(wrong)}")
-    if all(key.startswith("module.") for key in state):
-        return {key[len("module.") :]: value for key, value in state.items()}
-    return dict(state)
 
 
 def _read_safetensors(path: Path) -> StoredWeights:
-    with _opened(path) as file:
+    with open_safetensors(path) as file:
         text = (file.metadata() or {}).get(KEY)
         if text is None:
             raise ValueError(
@@ -226,7 +219,7 @@ def _read_safetensors(path: Path) -> StoredWeights:
                 raise TypeError("name or architecture of a wrong type")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: its '{KEY}' metadata is damaged: {error}") from error
-        state = _tensors(file)
+        state = all_tensors(file)
     return StoredWeights(name, architecture, state, dict(header.get("facts") or {}))
 
 
@@ -251,7 +244,13 @@ def _read_lightning(path: Path) -> StoredWeights:
     return StoredWeights(name, dict(parameters.get("model_args") or {}), state, facts)
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file is there.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: a folder is there.
+    """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such weight file")
@@ -260,14 +259,20 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _opened(path: Path) -> Any:
+def open_safetensors(path: Path) -> Any:
+    """A `safe_open` handle.
+
+    Raises:
+        ValueError: another kind of file, or one cut short.
+    """
     try:
         return safe_open(os.fspath(path), framework="pt")
     except SafetensorError as error:
         raise ValueError(f"{path}: not a safetensors file, or cut short ({error})") from error
 
 
-def _tensors(file: Any) -> dict[str, Tensor]:
+def all_tensors(file: Any) -> dict[str, Tensor]:
+    """Every tensor of an `open_safetensors` handle."""
     names = file.keys()
     return {name: file.get_tensor(name) for name in names}
 
@@ -285,7 +290,7 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
         if names:
             raise ValueError(
                 f"{path}: refused, because its pickle would run more than tensors need: "
-                f"{_few(names)}; save its state dict alone"
+                f"{few(names)}; save its state dict alone"
             ) from error
         raise ValueError(f"{path}: not a checkpoint that can be read safely") from error
     except (
@@ -307,7 +312,8 @@ def _blocked_globals(path: Path) -> list[str]:
         return []
 
 
-def _few(names: Iterable[str]) -> str:
+def few(names: Iterable[str]) -> str:
+    """The first few names and how many more there are."""
     names = list(names)
     more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,58 @@
+"""What a network costs: parameters and multiply-adds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+__all__ = ["VIEWS", "count_macs", "count_parameters", "example_inputs"]
+
+VIEWS = {"stereo": 2}
+"""Images that a task's network takes at once."""
+
+
+def count_parameters(net: nn.Module) -> int:
+    """Number of parameter values; buffers such as running means do not count."""
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def count_macs(net: nn.Module, *inputs: Tensor) -> int:
+    """Multiply-adds of one forward pass of all convolutions and matrix products.
+
+    A transposed convolution counts its input positions times its kernel weights. Operators of
+    `vision.ops`, activations and normalisations are left out. On the meta device nothing is
+    computed, so that a large network costs no more than a small one.
+
+    Args:
+        net: called as ``net(*inputs)``, in evaluation mode.
+        *inputs: tensors on the network's device.
+    """
+    training = net.training
+    net.eval()
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            net(*inputs)
+    finally:
+        net.train(training)
+    return counter.get_total_flops() // 2
+
+
+def example_inputs(
+    task: str,
+    height: int,
+    width: int,
+    *,
+    batch: int = 1,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, ...]:
+    """Random images for a task's network, each (batch, 3, height, width) in [0, 1].
+
+    Raises:
+        ValueError: an unknown task.
+    """
+    if task not in VIEWS:
+        raise ValueError(f"no example inputs for task {task!r}; there are {', '.join(VIEWS)}")
+    shape = (batch, 3, height, width)
+    return tuple(torch.rand(shape, device=device, dtype=dtype) for _ in range(VIEWS[task]))

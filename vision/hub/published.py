@@ -1,0 +1,100 @@
+"""Checkpoints that authors published, read and recognised.
+
+A model file may define ``convert_published(state) -> (name, architecture, state)`` and raise
+ValueError on tensors that are not its own; `recognise` asks every family.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .registry import create_model, family_modules
+from .weights import (
+    StoredWeights,
+    all_tensors,
+    check_state,
+    existing_file,
+    few,
+    load_pickle,
+    open_safetensors,
+)
+
+__all__ = ["read_published", "recognise"]
+
+
+def recognise(path: str | os.PathLike[str]) -> StoredWeights:
+    """Read a published checkpoint as weights of one of our models.
+
+    Returns:
+        The weights, which fit the model that they name.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: no family knows the tensors, or they do not fit; it says why.
+    """
+    path = Path(path)
+    state = read_published(path)
+    reasons = []
+    for module in map(importlib.import_module, family_modules()):
+        convert = getattr(module, "convert_published", None)
+        if convert is None:
+            continue
+        try:
+            name, architecture, renamed = convert(state)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        with torch.device("meta"):
+            model = create_model(name, **architecture)
+        check_state(model, renamed, os.fspath(path))
+        facts = {"converted_from": path.name, "sha256": _sha256(path)}
+        return StoredWeights(name, architecture, renamed, facts)
+    raise ValueError(f"{path}: no model family recognises it: {'; '.join(reasons)}")
+
+
+def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the state dict out of a checkpoint that authors published.
+
+    Dictionaries wrapped around it (``state_dict``, ``model``) are taken off, and a ``module.``
+    that leads every key.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not a checkpoint, a pickle that needs more than tensors, or no tensors in it.
+    """
+    path = existing_file(path)
+    if path.suffix == ".safetensors":
+        with open_safetensors(path) as file:
+            state = all_tensors(file)
+    else:
+        state = load_pickle(path)
+    while isinstance(state, Mapping):
+        inner = next(
+            (k for k in ("state_dict", "model") if isinstance(state.get(k), Mapping)), None
+        )
+        if inner is None:
+            break
+        state = state[inner]
+    if not isinstance(state, Mapping) or not state:
+        raise ValueError(f"{path}: holds a {type(state).__name__}, not a state dict")
+    wrong = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
+    if wrong:
+        raise ValueError(f"{path}: not a state dict: no tensor under {few(wrong)}")
+    if all(key.startswith("module.") for key in state):
+        return {key[len("module.") :]: value for key, value in state.items()}
+    return dict(state)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
