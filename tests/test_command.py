@@ -1,0 +1,162 @@
+"""The `vizoo` and `lightning` commands: table, help, errors, speed."""
+
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from vizoo import __main__ as command
+from vizoo import __version__
+
+OWN = ["models", "bench", "convert", "doctor", "demo", "infer stereo"]
+
+
+def vizoo(*words, **options):
+    options = {"capture_output": True, "text": True, **options}
+    return subprocess.run([sys.executable, "-m", "vizoo", *words], **options)
+
+
+def test_overview(capsys):
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert command.main(words) == 0
+        said = capsys.readouterr().out
+        assert all(name.split()[0] in said for name in command.COMMANDS)
+        assert "examples:\n  vizoo demo" in said
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vizoo {__version__}\n"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_help_shows_examples(capsys, name):
+    assert command.main([*name.split(), "--help"]) == 0
+    assert f"examples:\n  vizoo {name}" in capsys.readouterr().out
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys; from vizoo.__main__ import main; main(['--help']);"
+        "heavy = {'torch', 'lightning', 'numpy', 'cv2', 'open3d', 'rich'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    assert time.monotonic() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["modls"], "vizoo has no command 'modls'; did you mean `vizoo models`?"),
+        (["qqqqqq"], "vizoo has no command 'qqqqqq'; there are "),
+        (["infer", "sterio"], "did you mean `vizoo infer stereo`?"),
+        (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["bench"], "the following arguments are required: model (see `vizoo bench --help`)"),
+    ],
+)
+def test_errors_are_one_line(capsys, words, says):
+    assert command.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+def test_infer_alone_lists_what_there_is(capsys):
+    assert command.main(["infer"]) == 2
+    assert "usage: vizoo infer {stereo}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """A command that raises what a test puts into it."""
+    module = types.ModuleType("vizoo.faulty")
+    monkeypatch.setitem(sys.modules, "vizoo.faulty", module)
+    row = command.Command("faulty", "fail", ("vizoo faulty",), raw=True)
+    monkeypatch.setitem(command.COMMANDS, "faulty", row)
+
+    def fail(error):
+        def run(words):
+            raise error
+
+        module.run = run
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("two\n  lines"), "two lines"),
+        (FileNotFoundError("x.png: no such image"), "x.png: no such image"),
+        (FileNotFoundError(2, "No such file or directory", "x.png"), "x.png: No such file"),
+        (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (ImportError("libusb-1.0.so.0: cannot open"), "libusb-1.0.so.0: cannot open"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "CUDA out of memory"),
+    ],
+)
+def test_the_users_errors(capsys, faulty, error, says):
+    faulty(error)
+    assert command.main(["faulty"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"vizoo: error: {says}") and said.count("\n") == 1
+
+
+def test_traceback_on_request(capsys, faulty, monkeypatch):
+    faulty(ValueError("odd"))
+    assert command.main(["faulty", "--traceback"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setenv("VIZOO_TRACEBACK", "1")
+    assert command.main(["faulty"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_our_own_faults_are_not_hidden(faulty):
+    faulty(KeyError("a bug"))
+    with pytest.raises(KeyError):
+        command.main(["faulty"])
+
+
+def test_interrupt(capsys, faulty):
+    faulty(KeyboardInterrupt())
+    assert command.main(["faulty"]) == 130
+    assert capsys.readouterr().err == "\nvizoo: interrupted\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+def test_the_reader_may_leave():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = vizoo("--help", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == 141 and done.stderr == ""
+
+
+def test_python_m_vizoo():
+    done = vizoo("modls")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_lightning_runs_ours(capsys):
+    assert command.lightning(["fit"]) == 2
+    assert capsys.readouterr().err.startswith("vizoo: error: ")
+
+
+def test_lightning_without_the_sdk(capsys, monkeypatch):
+    monkeypatch.setattr(command, "_lightning_sdk", lambda: None)
+    assert command.lightning(["run", "x"]) == 2
+    assert "lightning-sdk, which is not installed" in capsys.readouterr().err
+    assert command.lightning(["--help"]) == 0
+    assert "fit|validate|test|predict" in capsys.readouterr().out
+
+
+def test_lightning_hands_over(monkeypatch):
+    heard = []
+    sdk = types.ModuleType("lightning_sdk.cli.entrypoint")
+    sdk.main_cli = lambda: heard.append(list(sys.argv))
+    for name in ("lightning_sdk", "lightning_sdk.cli"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "lightning_sdk.cli.entrypoint", sdk)
+    monkeypatch.setattr(sys, "argv", ["lightning"])
+    assert command.lightning(["run", "job"]) == 0
+    assert heard == [["lightning", "run", "job"]]

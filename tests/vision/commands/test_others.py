@@ -1,0 +1,129 @@
+"""`vizoo convert`, `vizoo doctor`, `vizoo bench`."""
+
+import json
+
+import pytest
+import torch
+
+from vizoo.__main__ import main
+from vizoo.vision.commands import doctor
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_weights, save_weights
+
+
+@pytest.fixture(scope="module")
+def micro():
+    return create_model("fadnet_plus_micro")
+
+
+def published(net):
+    """The state dict under the authors' names, as several GPUs would save it."""
+    return {f"module.{key}": value for key, value in net.state_dict().items()}
+
+
+def test_convert(tmp_path, monkeypatch, capsys, micro):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"epoch": 1, "state_dict": published(micro)}, "best.tar")
+    assert main(["convert", "best.tar", "net.safetensors"]) == 0
+    assert "net.safetensors: fadnet_plus_micro, 414 tensors" in capsys.readouterr().out
+    again = load_weights("net.safetensors")
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), micro.parameters(), strict=True)
+    )
+
+    assert main(["convert", "best.tar", "net.safetensors"]) == 2
+    assert "exists already; --force" in capsys.readouterr().err
+    assert main(["convert", "best.tar", "net.safetensors", "--force"]) == 0
+
+    state = published(micro)
+    state.pop("module.cunet.upconv0.0.weight")
+    torch.save(state, "best.tar")
+    assert main(["convert", "best.tar", "other.safetensors"]) == 2
+    state = published(micro)
+    state.pop("module.cunet.conv4.bn1.weight")
+    torch.save(state, "best.tar")
+    assert main(["convert", "best.tar", "other.safetensors"]) == 2
+    assert "1 missing (cunet.conv4.bn1.weight)" in capsys.readouterr().err
+    assert main(["convert", "none.tar", "other.safetensors"]) == 2
+    assert "none.tar: no such weight file" in capsys.readouterr().err
+    assert main(["convert", "best.tar", "other.pth"]) == 2
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_convert_a_training_run(tmp_path, micro):
+    content = {
+        "pytorch-lightning_version": "2.6.6",
+        "hyper_parameters": {"model": "fadnet_plus_micro"},
+        "state_dict": {f"net.{key}": value for key, value in micro.state_dict().items()},
+    }
+    torch.save(content, tmp_path / "last.ckpt")
+    target = tmp_path / "net.safetensors"
+    assert main(["convert", str(tmp_path / "last.ckpt"), str(target)]) == 0
+    assert load_weights(target).architecture["name"] == "fadnet_plus_micro"
+
+
+def test_doctor(capsys):
+    assert main(["doctor", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"Python", "torch", "CUDA", "open3d", "bfloat16 on the CPU", "disk"} <= rows.keys()
+    assert rows["torch"]["ok"] and rows["torch"]["found"] == torch.__version__
+
+
+def test_doctor_says_what_to_do(monkeypatch, capsys):
+    def absent(core):
+        return doctor._package("no_such_module", "no-such-wheel", core=core)
+
+    monkeypatch.setattr(doctor, "CHECKS", {"absent": absent(False), "odd": lambda: 1 / 0})
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "missing  no-such-wheel" in said and "-> pip install no-such-wheel" in said
+    assert "ZeroDivisionError" in said
+    monkeypatch.setattr(doctor, "CHECKS", {"absent": absent(True)})
+    assert main(["doctor"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("libusb-1.0.so.0: cannot open shared object file", "apt-get install libusb-1.0-0 "),
+        ("libGL.so.1: cannot open shared object file: No such file", "apt-get install libgl1 "),
+        ("libodd.so.3: cannot open shared object file", "package that has libodd.so.3"),
+        ("No module named 'open3d'", "pip install open3d"),
+    ],
+)
+def test_remedies(message, says):
+    assert says in doctor.remedy(ImportError(message), "open3d")
+
+
+def test_bench(tmp_path, capsys, micro):
+    path = save_weights(micro, tmp_path / "net.safetensors")
+    words = ["--size", "64x64", "--seconds", "0", "--json"]
+    assert main(["bench", str(path), "--batch", "2", *words]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["parameters"] == 499_226 and report["batch"] == 2
+    assert report["macs"] == pytest.approx(0.67087e9 * 64 * 64 / 384 / 1280, rel=1e-4)
+    for row in report["runs"].values():
+        assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"] and row["repetitions"] >= 3
+
+
+def test_bench_prints_lines(capsys):
+    assert main(["bench", "fadnet_plus_micro", "--size", "64x64", "--seconds", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "499,226 parameters" in said and "plain" in said and "peak" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fadnet_plus_tyni"], "did you mean fadnet_plus_tiny"),
+        (["missing.ckpt"], "is a path"),
+        (["fadnet_plus_micro", "--batch", "0"], "--batch 0: must be at least 1"),
+        (["fadnet_plus_micro", "--device", "gpux"], "--device gpux: not usable here"),
+        (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["fadnet_plus_micro", "--size", "big"], "--size big: give"),
+    ],
+)
+def test_bench_errors(capsys, words, says):
+    assert main(["bench", *words]) == 2
+    said = capsys.readouterr().err
+    assert says in said and len(said.splitlines()) == 1

@@ -1,0 +1,153 @@
+"""Weight files: what is written is what comes back, and nothing else is accepted."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import vizoo
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_state, load_weights, read_weights, save_weights
+
+
+@pytest.fixture
+def saved(family, tmp_path):
+    net = create_model("dummy_small", width=3)
+    path = save_weights(net, tmp_path / "deep/net.safetensors", trained_on="nothing", epe=1.5)
+    return net, path
+
+
+def test_round_trip(saved):
+    net, path = saved
+    again = load_weights(path)
+    assert again.architecture == {"name": "dummy_small", "width": 3} and not again.training
+    for key, value in net.state_dict().items():
+        assert torch.equal(again.state_dict()[key], value)
+    stored = read_weights(path)
+    assert stored.facts == {"trained_on": "nothing", "epe": 1.5}
+    with safe_open(path, "pt") as file:
+        assert json.loads(file.metadata()["vizoo"])["version"] == vizoo.__version__
+    assert [p.name for p in path.parent.iterdir()] == ["net.safetensors"]
+
+
+def test_a_slice_is_saved_without_its_storage(family, tmp_path):
+    net = create_model("dummy_small", width=2)
+    net.first.weight = torch.nn.Parameter(torch.zeros(2, 3, 3, 3).expand(2, 3, 3, 3))
+    net.first.weight.data = torch.zeros(4000, 3, 3, 3)[:2].transpose(2, 3)
+    path = save_weights(net, tmp_path / "net.safetensors")
+    assert path.stat().st_size < 10_000
+    load_weights(path)
+
+
+def test_create_with_weights(saved):
+    net, path = saved
+    assert create_model("dummy_small", weights=path).architecture["width"] == 3
+    with pytest.raises(ValueError, match="holds weights of dummy_small, not of dummy_deep"):
+        create_model("dummy_deep", weights=path)
+    with pytest.raises(ValueError, match=r"misshapen .*first\.weight 3x3x3x3 instead of 2x3x3x3"):
+        create_model("dummy_small", weights=path, width=2)
+
+
+def test_what_cannot_be_saved(family, tmp_path):
+    net = create_model("dummy_small")
+    with pytest.raises(ValueError, match="written as .safetensors"):
+        save_weights(net, tmp_path / "net.pth")
+    with pytest.raises(ValueError, match="must be JSON values"):
+        save_weights(net, tmp_path / "net.safetensors", when=object())
+    with pytest.raises(ValueError, match="build it by create_model"):
+        save_weights(torch.nn.Linear(1, 1), tmp_path / "net.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_misfits_are_listed_and_change_nothing(family):
+    net = create_model("dummy_deep")
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    state = {f"other.{i}": torch.zeros(1) for i in range(6)}
+    state["first.weight"] = torch.zeros(1, 2)
+    with pytest.raises(ValueError) as caught:
+        load_state(net, state, "file.pth")
+    said = str(caught.value)
+    assert said.startswith("file.pth: does not fit dummy_deep: tensors 7 missing (first.bias, ")
+    assert "6 surplus (other.0, other.1, other.2, other.3, … 2 more)" in said
+    assert "1 misshapen (first.weight 1x2 instead of 4x3x3x3)" in said and "\n" not in said
+    assert all(torch.equal(net.state_dict()[key], value) for key, value in before.items())
+
+
+def broken(kind, path):
+    path = path / (
+        "x.ckpt" if kind in ("text.ckpt", "pickle", "plain", "other") else "x.safetensors"
+    )
+    match kind:
+        case "missing":
+            return path, "no such weight file"
+        case "folder":
+            path.mkdir()
+            return path, "is a folder"
+        case "text" | "text.ckpt":
+            path.write_text("hello")
+            return path, "not a safetensors file" if kind == "text" else "not a checkpoint"
+        case "cut":
+            save_file({"a": torch.zeros(100)}, path)
+            path.write_bytes(path.read_bytes()[:-50])
+            return path, "not a safetensors file, or cut short"
+        case "bare":
+            save_file({"a": torch.zeros(1)}, path)
+            return path, "has no 'vizoo' metadata.*vizoo convert"
+        case "damaged":
+            save_file({"a": torch.zeros(1)}, path, {"vizoo": '{"name": 3}'})
+            return path, "metadata is damaged"
+        case "unknown":
+            header = {"name": "dummy_smol", "architecture": {}}
+            save_file({"a": torch.zeros(1)}, path, {"vizoo": json.dumps(header)})
+            return path, "x.safetensors: no model is called 'dummy_smol'; did you mean dummy_small"
+        case "argument":
+            header = {"name": "dummy_small", "architecture": {"depth": 3}}
+            save_file({"a": torch.zeros(1)}, path, {"vizoo": json.dumps(header)})
+            return path, "no architecture argument 'depth'; it takes width"
+        case "pickle":
+            torch.save({"state_dict": Evil()}, path)
+            return path, "refused.*Evil"
+        case "plain":
+            path.write_bytes(pickle.dumps(Evil()))
+            return path, "not a checkpoint that can be read safely"
+        case _:
+            torch.save({"state_dict": {}}, path)
+            return path, "nor a Lightning checkpoint.*vizoo convert"
+
+
+class Evil:
+    """Stands for whatever a pickle could run."""
+
+
+KINDS = "missing folder text text.ckpt cut bare damaged unknown argument pickle plain other"
+
+
+@pytest.mark.parametrize("kind", KINDS.split())
+def test_bad_files_are_one_line(family, tmp_path, kind):
+    path, says = broken(kind, tmp_path)
+    kinds = FileNotFoundError if kind == "missing" else ValueError
+    with pytest.raises(kinds, match=says) as caught:
+        load_weights(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_lightning_checkpoint(family, tmp_path):
+    net = create_model("dummy_small", width=3)
+    state = {f"net.{key}": value for key, value in net.state_dict().items()}
+    content = {
+        "pytorch-lightning_version": "2.6.6",
+        "hyper_parameters": {"model": "dummy_small", "model_args": {"width": 3}},
+        "state_dict": {**state, "metric.total": torch.zeros(1)},
+        "epoch": 4,
+    }
+    torch.save(content, tmp_path / "last.ckpt")
+    again = load_weights(tmp_path / "last.ckpt")
+    assert torch.equal(again.first.weight, net.first.weight)
+    assert read_weights(tmp_path / "last.ckpt").facts == {"epoch": 4}
+    content["hyper_parameters"] = {"lr": 1.0}
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match="name no model"):
+        load_weights(tmp_path / "last.ckpt")

@@ -1,0 +1,219 @@
+"""`vizoo bench`: how fast a model runs on this machine, plain and optimised."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._sizes import add_size, parse_size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["add_arguments", "measure", "run"]
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("model", help="a model's name, or a file of weights")
+    add_size(parser, "384x1280", "size of the images")
+    parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
+    parser.add_argument("--dtype", default="float32", choices=_DTYPES)
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="how long to measure each (default 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        ValueError: unknown model, size or device, or a number below 1.
+    """
+    import torch
+
+    height, width = parse_size(args.size)
+    for name in ("batch", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}: must be at least 1")
+    device = _device(args.device)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+
+    from ..complexity import count_macs, count_parameters, example_inputs
+    from ..hub.registry import model_info
+
+    net = _load(args.model).eval()
+    info = model_info(net.architecture["name"])
+    meta = example_inputs(info.task, height, width, device="meta")
+    report: dict[str, Any] = {
+        "model": info.name,
+        "size": [height, width],
+        "batch": args.batch,
+        "device": str(device),
+        "dtype": args.dtype,
+        "threads": torch.get_num_threads(),
+        "parameters": count_parameters(net),
+        "macs": count_macs(_on_meta(net), *meta),
+        "runs": {},
+    }
+    inputs = example_inputs(info.task, height, width, batch=args.batch, device=device)
+    dtype = getattr(torch, args.dtype)
+    net = net.to(device)
+    report["runs"]["plain"] = measure(net, inputs, dtype, args.seconds)
+    for optimize in _optimize():
+        # It casts by itself, so it runs without autocast.
+        fast = optimize(net, dtype)
+        report["runs"]["optimised"] = measure(fast, inputs, torch.float32, args.seconds)
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    return 0
+
+
+def measure(
+    net: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, seconds: float
+) -> dict[str, float | int]:
+    """Time a network.
+
+    Args:
+        net: called as ``net(*inputs)``.
+        inputs: on the network's device.
+        dtype: below float32 the network runs under autocast.
+        seconds: how long to repeat; at least three repetitions after one that warms up.
+
+    Returns:
+        ``median_ms``, ``p10_ms``, ``p90_ms``, ``repetitions`` and ``peak_bytes`` (on a GPU the
+        allocator's; on the CPU the growth of resident memory beyond what was held before).
+    """
+    import torch
+
+    device = inputs[0].device
+    cuda = device.type == "cuda"
+    times: list[float] = []
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+    peak = _PeakMemory(device)
+    with torch.inference_mode(), autocast, peak:
+        end = time.perf_counter() + seconds
+        while len(times) < 4 or time.perf_counter() < end:
+            start = time.perf_counter()
+            net(*inputs)
+            if cuda:
+                torch.cuda.synchronize(device)
+            times.append(1e3 * (time.perf_counter() - start))
+    times = times[1:]
+    tenths = statistics.quantiles(times, n=10)
+    return {
+        "median_ms": statistics.median(times),
+        "p10_ms": tenths[0],
+        "p90_ms": tenths[-1],
+        "repetitions": len(times),
+        "peak_bytes": peak.bytes,
+    }
+
+
+class _PeakMemory:
+    """Peak memory inside a `with` block."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.bytes = 0
+
+    def __enter__(self) -> _PeakMemory:
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            # Writing 5 makes Linux forget the earlier peak; elsewhere the growth is a lower bound.
+            try:
+                Path("/proc/self/clear_refs").write_text("5")
+            except OSError:
+                pass
+            self._before = _status("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        if self.device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self.device)
+        else:
+            self.bytes = max(0, _status("VmHWM") - self._before)
+
+
+def _status(key: str) -> int:
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    row = next((line for line in text.splitlines() if line.startswith(f"{key}:")), None)
+    return 1024 * int(row.split()[1]) if row else 0
+
+
+def _optimize() -> Iterator[Callable]:
+    package = __package__.rpartition(".")[0]
+    if importlib.util.find_spec(f"{package}.inference") is not None:
+        yield importlib.import_module(f"{package}.inference").optimize
+
+
+def _load(model: str) -> nn.Module:
+    from ..hub.registry import create_model
+    from ..hub.weights import load_weights
+
+    return load_weights(model) if os.path.isfile(model) else create_model(model)
+
+
+def _on_meta(net: nn.Module) -> nn.Module:
+    import torch
+
+    from ..hub.registry import create_model
+
+    with torch.device("meta"):
+        return create_model(**net.architecture)
+
+
+def _device(text: str) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(text)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {text}: not usable here ({reason})") from error
+    return device
+
+
+def _lines(report: dict[str, Any]) -> str:
+    height, width = report["size"]
+    lines = [
+        f"{report['model']}: {report['parameters']:,} parameters, "
+        f"{report['macs'] / 1e9:.2f} GMAC an image of {height}x{width}",
+        f"batch {report['batch']}, {report['device']}, {report['dtype']}, "
+        f"{report['threads']} CPU threads",
+    ]
+    for name, row in report["runs"].items():
+        lines.append(
+            f"  {name:<10} {row['median_ms']:8.1f} ms  "
+            f"(p10 {row['p10_ms']:.1f}, p90 {row['p90_ms']:.1f}, {row['repetitions']} runs)  "
+            f"peak {row['peak_bytes'] / 1e6:.0f} MB"
+        )
+    runs = report["runs"]
+    if len(runs) == 2:
+        ratio = runs["plain"]["median_ms"] / runs["optimised"]["median_ms"]
+        lines.append(f"  optimised is {ratio:.2f} times as fast")
+    return "\n".join(lines)

@@ -1,0 +1,213 @@
+"""`vizoo doctor`: what works on this machine, and how to get the rest."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+__all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
+
+_LIBRARIES = {
+    "libusb-1.0.so.0": "libusb-1.0-0",
+    "libGL.so.1": "libgl1",
+    "libgomp.so.1": "libgomp1",
+    "libX11.so.6": "libx11-6",
+    "libgthread-2.0.so.0": "libglib2.0-0",
+    "libEGL.so.1": "libegl1",
+}
+"""System library to the Debian package that has it."""
+
+_FREE_WANTED = 5e9
+"""Bytes: PyTorch with its CUDA wheels, or some training runs."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        ok: whether it works.
+        found: version, count or reason.
+        remedy: what to do where it does not work, else empty.
+        core: nothing works without it.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    core: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; 1 if something is broken that nothing works without, else 0."""
+    checks = list(examine())
+    if args.json:
+        print(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            print(f"{'ok' if check.ok else 'missing':<8} {check.name:<{width}}  {check.found}")
+            if check.remedy:
+                print(f"{'':<8} {'':<{width}}  -> {check.remedy}")
+    return int(any(check.core and not check.ok for check in checks))
+
+
+def examine() -> Iterator[Check]:
+    """Run every check; one that fails to run is reported as missing."""
+    for name, check in CHECKS.items():
+        try:
+            yield check()
+        except Exception as error:
+            yield Check(name, False, f"{type(error).__name__}: {error}")
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 10)
+    return Check(
+        "Python",
+        ok,
+        f"{platform.python_version()} ({sys.executable})",
+        "" if ok else "install Python 3.10 or newer",
+        core=True,
+    )
+
+
+def _vizoo() -> Check:
+    from ... import __version__
+
+    return Check("vizoo", True, f"{__version__} ({Path(__file__).resolve().parents[2]})")
+
+
+def _package(module: str, wheel: str, *, core: bool) -> Callable[[], Check]:
+    def check() -> Check:
+        try:
+            found = importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            return Check(wheel, False, _reason(error), remedy(error, wheel), core)
+        return Check(wheel, True, getattr(found, "__version__", "present"), core=core)
+
+    return check
+
+
+def remedy(error: Exception, wheel: str) -> str:
+    """What to do about an import that failed.
+
+    Example:
+        >>> remedy(ImportError("libGL.so.1: cannot open shared object file"), "open3d")
+        'apt-get install libgl1 (libGL.so.1 is missing)'
+    """
+    library = re.search(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object", str(error))
+    if library is None:
+        return f"pip install {wheel}"
+    package = _LIBRARIES.get(library[1], f"the system package that has {library[1]}")
+    return f"apt-get install {package} ({library[1]} is missing)"
+
+
+def _cuda() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+        return Check("CUDA", True, f"{torch.version.cuda}, {', '.join(sorted(names))}")
+    if torch.version.cuda is None:
+        found, todo = "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
+    elif Path("/proc/driver/nvidia").exists():
+        found = f"driver found, but PyTorch (CUDA {torch.version.cuda}) cannot use it"
+        todo = "update the NVIDIA driver or install a PyTorch for its CUDA version"
+    else:
+        found, todo = "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
+    return Check("CUDA", False, found, todo)
+
+
+def _bf16() -> Check:
+    flags = _cpu_flags()
+    fast = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+    found = ", ".join(fast) if fast else "the CPU computes bfloat16 without hardware for it, slowly"
+    return Check("bfloat16 on the CPU", bool(fast), found, "" if fast else "use float32 on the CPU")
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return set(match[1].split()) if match else set()
+
+
+def _threads() -> Check:
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = torch.get_num_threads()
+    ok = threads <= (usable or 1)
+    todo = "" if ok else f"export OMP_NUM_THREADS={usable}"
+    return Check("threads", ok, f"{threads} used by PyTorch, {usable} cores usable", todo)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(".").free
+    ok = free > _FREE_WANTED
+    todo = "" if ok else "checkpoints may not fit; free some space or run in another folder"
+    return Check("disk", ok, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo)
+
+
+def _writable() -> Check:
+    ok = os.access(".", os.W_OK)
+    todo = "" if ok else "run in a folder of your own, or name one by --out"
+    return Check("working folder", ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo)
+
+
+def _configs() -> Check:
+    from ._configs import CONFIGS, list_configs
+
+    names = list_configs()
+    todo = "" if names else "install again: pip install --force-reinstall vizoo"
+    return Check("configs", bool(names), f"{len(names)} in {CONFIGS}", todo)
+
+
+def _models() -> Check:
+    from ..hub.registry import list_models
+
+    have = list_models(pretrained=True)
+    found = f"{len(list_models())}, with trained weights: {', '.join(have) or 'none'}"
+    return Check("models", True, found, core=True)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "Python": _python,
+    "vizoo": _vizoo,
+    "torch": _package("torch", "torch", core=True),
+    "lightning": _package("lightning", "lightning", core=True),
+    "CUDA": _cuda,
+    "bfloat16 on the CPU": _bf16,
+    "threads": _threads,
+    "opencv": _package("cv2", "opencv-python-headless", core=True),
+    "open3d": _package("open3d", "open3d", core=False),
+    "tensorboard": _package("tensorboard", "tensorboard", core=False),
+    "models": _models,
+    "configs": _configs,
+    "working folder": _writable,
+    "disk": _disk,
+}
+"""Name to check, in the order shown."""
