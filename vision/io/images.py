@@ -1,7 +1,8 @@
 """Reading and writing images.
 
 Pillow decodes, because it refuses a file that is cut short (OpenCV versions differ: some return the
-lower part in grey). OpenCV reads what Pillow would reduce to 8 bits: 16-bit colour PNG and TIFF.
+lower part in grey). OpenCV reads what Pillow would reduce to 8 bits: 16-bit colour PNG, TIFF
+and PPM.
 """
 
 from __future__ import annotations
@@ -123,7 +124,6 @@ def _check_png(data: bytes, path: Path) -> None:
 
 
 def _decode(data: bytes, path: Path) -> np.ndarray:
-    deep_png = data.startswith(_PNG) and data[24] == 16
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's size warning: the limit here is our own
@@ -135,7 +135,7 @@ def _decode(data: bytes, path: Path) -> np.ndarray:
         if data.startswith(_TIFF):
             return _decode_deep(data)
         raise
-    if deep_png:
+    if _reduced(data, image):
         return _decode_deep(data)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
@@ -143,6 +143,15 @@ def _decode(data: bytes, path: Path) -> np.ndarray:
         raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
     image = ImageOps.exif_transpose(image)
     return np.array(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
+
+
+def _reduced(data: bytes, image: Image.Image) -> bool:
+    """Say whether Pillow reduces this image's 16 bits to 8."""
+    if data.startswith(_PNG):
+        return data[24] == 16
+    if image.format == "TIFF" and not image.mode.startswith("I;16"):
+        return 16 in image.tag_v2.get(258, ())  # BitsPerSample
+    return data.startswith(b"P6")  # colour PPM, whose depth Pillow does not tell
 
 
 def _decode_deep(data: bytes) -> np.ndarray:

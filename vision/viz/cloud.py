@@ -114,22 +114,23 @@ def _splat(
     """Paint squares with a depth buffer; return picture (H, W, 3) and depths (H, W)."""
     order = np.argsort(-depth)  # far first: of equal indices NumPy's assignment keeps the last
     rows, columns, depth = rows[order], columns[order], depth[order]
-    colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 8).astype(int)
+    colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 24).astype(int)
     limit = 4 * max(size)  # far outside; keeps the conversion to integers safe
     top = np.rint(np.clip(rows - side / 2, -limit, limit)).astype(int)
     start = np.rint(np.clip(columns - side / 2, -limit, limit)).astype(int)
     buffer = np.full(size[0] * size[1], _NOWHERE, dtype=np.float32)
     picture = np.empty((size[0] * size[1], 3), dtype=np.uint8)
     picture[:] = _BACKGROUND
-    for dy in range(side.max()):
-        for dx in range(side.max()):
-            row, column = top + dy, start + dx
-            drawn = (side > max(dy, dx)) & (row >= 0) & (row < size[0])
-            drawn &= (column >= 0) & (column < size[1])
-            index = row[drawn] * size[1] + column[drawn]
-            front = depth[drawn] < buffer[index]
-            index = index[front]
-            buffer[index], picture[index] = depth[drawn][front], colours[drawn][front]
+    for reach in range(side.max()):  # the squares' outer rim at this distance from their corner
+        wide = np.flatnonzero(side > reach)
+        rim = [(reach, d) for d in range(reach + 1)] + [(d, reach) for d in range(reach)]
+        for dy, dx in rim:
+            row, column = top[wide] + dy, start[wide] + dx
+            inside = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])
+            member, index = wide[inside], row[inside] * size[1] + column[inside]
+            front = depth[member] < buffer[index]
+            member, index = member[front], index[front]
+            buffer[index], picture[index] = depth[member], colours[member]
     return picture.reshape(*size, 3), buffer.reshape(size)
 
 

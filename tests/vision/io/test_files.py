@@ -1,0 +1,33 @@
+"""atomic_write: all or nothing."""
+
+import pytest
+
+from vizoo.vision.io.files import atomic_write
+
+
+def test_writes_and_leaves_nothing_else(tmp_path):
+    target = tmp_path / "new" / "a.txt"
+    with atomic_write(target) as temporary:
+        assert temporary.parent == target.parent and temporary.suffix == ".txt"
+        temporary.write_text("whole")
+        assert not target.exists()
+    assert target.read_text() == "whole"
+    assert [file.name for file in target.parent.iterdir()] == ["a.txt"]
+
+
+def test_failure_keeps_the_earlier_file(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("earlier")
+    with pytest.raises(RuntimeError, match="stop"), atomic_write(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError("stop")
+    assert target.read_text() == "earlier"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_folder_in_the_way(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder"), atomic_write(tmp_path):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot make"), atomic_write(tmp_path / "file" / "a.txt"):
+        pass

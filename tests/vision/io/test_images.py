@@ -1,0 +1,115 @@
+"""Images of every common kind, and damaged ones."""
+
+import io
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from vizoo.vision.io.images import read_image, read_pixels, write_image
+
+RGB = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
+DEEP = np.random.default_rng(1).integers(0, 65536, (12, 17, 4), dtype=np.uint16)
+
+
+def png(pixels=RGB, mode=None, kind="PNG") -> bytes:
+    image = Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    (image.convert(mode) if mode else image).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1"])
+def test_kinds_of_8_bits(tmp_path, mode):
+    (tmp_path / "a.png").write_bytes(png(mode=mode))
+    image = read_image(tmp_path / "a.png")
+    assert image.shape == (3, 12, 17) and image.dtype == torch.float32
+    assert 0 <= image.min() and image.max() <= 1
+    wanted = np.array(Image.fromarray(RGB).convert(mode).convert("RGB"))
+    assert torch.equal(image.mul(255).round().byte().permute(1, 2, 0), torch.from_numpy(wanted))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tiff", ".ppm"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_16_bits_are_kept(tmp_path, channels, suffix):
+    if suffix == ".ppm" and channels != 3:
+        pytest.skip("PPM holds RGB")
+    pixels = DEEP[:, :, 0] if channels == 1 else DEEP[:, :, :channels]
+    assert cv2.imwrite(str(tmp_path / f"a{suffix}"), pixels)
+    read = read_pixels(tmp_path / f"a{suffix}")
+    assert read.dtype == np.uint16
+    np.testing.assert_array_equal(read, pixels if channels == 1 else pixels[:, :, 2::-1])
+    assert read_image(tmp_path / f"a{suffix}").max() <= 1
+
+
+def test_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(RGB).save(tmp_path / "a.png", exif=exif)
+    assert read_image(tmp_path / "a.png").shape == (3, 17, 12)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "BMP", "WEBP"])
+def test_cut_short(tmp_path, kind):
+    data = png(kind=kind)
+    for part in (0.3, 0.6, 0.9):
+        path = tmp_path / "a.img"
+        path.write_bytes(data[: int(len(data) * part)])
+        with pytest.raises(ValueError) as caught:
+            read_image(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_empty_folder_text(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_image(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="is a folder"):
+        read_image(tmp_path)
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="empty"):
+        read_image(tmp_path / "a.png")
+    (tmp_path / "a.png").write_text("a letter")
+    with pytest.raises(ValueError, match="not an image"):
+        read_image(tmp_path / "a.png")
+
+
+def test_floating_point_is_refused(tmp_path):
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "a.tiff")
+    with pytest.raises(ValueError, match="8 or 16 bits"):
+        read_image(tmp_path / "a.tiff")
+
+
+def test_promised_size_must_be_possible(tmp_path):
+    data = bytearray(png())
+    data[16:24] = (30000).to_bytes(4, "big") * 2
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(ValueError, match="cannot hold 30000x30000"):
+        read_image(tmp_path / "a.png")
+
+
+@given(at=st.integers(0, len(png()) - 1), value=st.integers(0, 255), cut=st.integers(0, 900))
+def test_damage_is_a_value_error(tmp_path_factory, at, value, cut):
+    data = bytearray(png())
+    data[at] = value
+    path = tmp_path_factory.getbasetemp() / "fuzz.png"
+    path.write_bytes(data[: len(data) - cut] if cut < 400 else data)
+    try:
+        assert read_image(path).shape[0] == 3
+    except ValueError as error:
+        assert str(path) in str(error)
+
+
+def test_write(tmp_path):
+    write_image(tmp_path / "a.png", RGB)
+    np.testing.assert_array_equal(read_pixels(tmp_path / "a.png"), RGB)
+    image = read_image(tmp_path / "a.png")
+    write_image(tmp_path / "b.png", image * 2)
+    assert torch.equal(read_image(tmp_path / "b.png"), (image * 2).clamp(max=1))
+    with pytest.raises(ValueError, match="no image format"):
+        write_image(tmp_path / "a.what", RGB)
+    with pytest.raises(ValueError, match="got float32"):
+        write_image(tmp_path / "a.png", np.zeros((2, 2), np.float32))

@@ -1,0 +1,109 @@
+"""Pictures: colours, legends and clouds say what they should."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.vision.viz.cloud import cloud_picture
+from vizoo.vision.viz.colour import (
+    colour_range,
+    colourise,
+    comparison_picture,
+    disparity_picture,
+)
+
+
+def test_colourise():
+    values = np.array([[1.0, 10.0, 0.0], [np.nan, np.inf, 5.0]], np.float32)
+    picture = colourise(values, low=1, high=10)
+    assert picture.shape == (2, 3, 3) and picture.dtype == np.uint8
+    assert (picture[0, 2] == 0).all() and (picture[1, :2] == 0).all()
+    assert picture[0, 0].tolist() == [48, 18, 59]  # turbo's first colour
+    assert picture[0, 1].tolist() == [122, 4, 3]  # and its last
+    masked = colourise(torch.from_numpy(values)[None], np.array([[True] * 3, [False] * 3]))
+    assert (masked[1] == 0).all()
+    with pytest.raises(ValueError, match=r"got \(3,\)"):
+        colourise(np.ones(3))
+
+
+def test_range_ignores_outliers_and_unknown_pixels():
+    values = np.linspace(10, 20, 1000, dtype=np.float32).reshape(10, 100)
+    values[0, :5] = (0, -1, np.nan, np.inf, 1e6)
+    low, high = colour_range(values)
+    assert 9 < low < 10.5 and 19.5 < high < 21
+    assert colour_range(np.zeros((2, 2))) == (0, 1)
+    low, high = colour_range(np.full((2, 2), 7.0))
+    assert low < 7 < high
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (490, 300)])
+def test_legend_stands_beside_the_map(shape):
+    values = np.random.default_rng(0).uniform(1, 60, shape).astype(np.float32)
+    picture = disparity_picture(values)
+    enlarge = 8 if shape[0] == 30 else 1
+    height, width = shape[0] * enlarge, shape[1] * enlarge
+    assert picture.shape[0] == height and picture.shape[1] > width
+    np.testing.assert_array_equal(picture[::enlarge, :width:enlarge], colourise(values))
+    strip = picture[:, width:]
+    assert (strip == 255).all(axis=2).mean() > 0.4  # paper
+    assert (strip.max(axis=2) < 90).sum() > 30  # type
+
+
+def test_comparison():
+    left = torch.rand(3, 40, 60)
+    truth = np.full((40, 60), 5.0, np.float32)
+    truth[:10] = 0
+    full = comparison_picture(left, truth + 1, truth, title="a scene")
+    half = comparison_picture(left, torch.from_numpy(truth)[None] + 1)
+    assert full.dtype == np.uint8 and full.shape[2] == 3
+    assert half.shape[1] == full.shape[1] and half.shape[0] < full.shape[0]
+    assert comparison_picture(left, truth, np.zeros_like(truth)).size
+
+
+def test_pyplot_stays_out():
+    disparity_picture(np.ones((20, 20)))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def plane(z: float, colour, focal=100.0, size=(40, 60)):
+    rows, columns = np.mgrid[: size[0], : size[1]].reshape(2, -1)
+    points = np.stack(
+        [(columns - 30) * z / focal, (rows - 20) * z / focal, np.full(rows.size, z)], 1
+    )
+    return points, np.full((rows.size, 3), colour, np.uint8)
+
+
+def test_cloud_is_dense_and_nearer_points_hide_farther_ones():
+    far, near = plane(10, (0, 0, 255)), plane(4, (255, 0, 0))
+    middle = (np.abs(near[0][:, 0]) < 0.4) & (np.abs(near[0][:, 1]) < 0.3)
+    points = np.concatenate([near[0][middle], far[0]])
+    colours = np.concatenate([near[1][middle], far[1]])
+    picture = cloud_picture(points, colours, source_focal=100, source_size=(40, 60), width=300)
+    assert picture.shape[1] == 300 and picture.dtype == np.uint8
+    red = (picture[:, :, 0] > 200).mean()
+    blue = (picture[:, :, 2] > 200).mean()
+    assert 0.03 < red < 0.4 and blue > 0.4
+    inside = np.argwhere(picture[:, :, 0] > 200).mean(axis=0).astype(int)
+    patch = picture[inside[0] - 5 : inside[0] + 5, inside[1] - 5 : inside[1] + 5]
+    assert (patch[:, :, 0] > 200).all()  # no far point shines through, and no hole
+
+
+def test_cloud_refuses():
+    points, colours = plane(3, (1, 2, 3))
+    with pytest.raises(ValueError, match="no point in front"):
+        cloud_picture(-points, colours, source_focal=100, source_size=(40, 60))
+    with pytest.raises(ValueError, match=r"both \(N, 3\)"):
+        cloud_picture(points, colours[1:], source_focal=100, source_size=(40, 60))
+
+
+def test_one_point_is_a_cloud():
+    picture = cloud_picture(
+        np.array([[0, 0, 2.0]]),
+        np.array([[9, 200, 9]]),
+        source_focal=50,
+        source_size=(30, 40),
+        width=80,
+    )
+    assert (picture[:, :, 1] > 100).any()
