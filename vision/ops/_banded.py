@@ -1,12 +1,12 @@
 """Products of a row with a sliding window of another row, as blocks of matrix products.
 
 Correlating every pixel x of a row with the ``count`` pixels from ``x + first`` on needs a band of
-the (W, W) product of the two rows. The row is cut into blocks of ``BLOCK`` columns; a block of one
-row against the ``BLOCK + count - 1`` columns that it can meet in the other is a small matrix
-product, and the band is read out of it through strides. Rows are worked off in chunks: beside the
-result (and, backwards, one float32 copy of each gradient) the workspace stays within about
-``2 * WORKSPACE`` numbers on the CPU, or within what one row needs where that is more; it grows
-with W, never with W squared.
+the (W, W) product of the two rows. The row is cut into blocks of about ``BLOCK`` columns; a block
+of one row against the ``block + count - 1`` columns that it can meet in the other is a small
+matrix product, and the band is read out of it through strides. Rows are worked off in chunks:
+beside the result (and, backwards, one float32 copy of each gradient) the workspace stays within
+about ``2 * WORKSPACE`` numbers on the CPU, or within what one row needs where that is more; it
+grows with W, never with W squared.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 32  # columns; 16 to 48 measured alike, larger blocks compute more outside the band
+BLOCK = 24  # columns: smaller makes tiny matrices, larger computes more outside the band
 WORKSPACE = 1 << 20  # numbers: 4 MB, so that a chunk stays in the cache
 
 
@@ -68,10 +68,13 @@ def correlate_band_backward(
     batch, (blocks, block) = left.shape[0], _blocks(width)
     window = block + count - 1
     overlap = -(-window // block)
+    matrices = None  # each chunk overwrites the band; the rest stays 0
     for rows in _chunks(left, count):
         a, b = _operands(left[:, :, rows], right[:, :, rows], count, first)
         g = F.pad(gradient[:, :, rows].to(a.dtype), (0, blocks * block - width))
-        matrix = a.new_zeros(a.shape[0], block, window)
+        if matrices is None:
+            matrices = a.new_zeros(a.shape[0], block, window)
+        matrix = matrices[: a.shape[0]]
         _band(matrix, batch, count, blocks, block).copy_(
             (g.flip(1) if reverse else g).unflatten(3, (blocks, block))
         )
@@ -88,8 +91,9 @@ def correlate_band_backward(
 
 
 def _blocks(width: int) -> tuple[int, int]:
-    block = min(BLOCK, width)
-    return -(-width // block), block
+    """How many blocks, and how many columns each."""
+    blocks = max(1, round(width / BLOCK))
+    return blocks, -(-width // blocks)
 
 
 def _chunks(left: Tensor, count: int) -> Iterator[slice]:

@@ -21,7 +21,7 @@ def correlation(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     """Correlates each left pixel x with the right pixels x, x - 1, … x - (displacements - 1).
 
     Beside the result it needs about 8 MB of workspace on the CPU, or what one row of the batch
-    needs where that is more: about 4 bytes times B · W · (D + 32) · (1 + C / 32).
+    needs where that is more: about 4 bytes times B · W · (D + 24) · (1 + C / 24).
 
     Args:
         left: features of the left view, (B, C, H, W), floating.

@@ -1,0 +1,169 @@
+"""Cost-volume operators against the published loop over displacements, on this machine's CPU.
+
+    python benchmarks/ops.py [--threads 1] [--repeat 5] [--only NAME …]
+
+Per shape and number type: milliseconds for the forward pass and for forward and backward, process
+CPU time and wall time, each the best of ``--repeat``; and the memory that forward and backward
+take at their peak beyond what was held before (Linux only), outputs and gradients included.
+"""
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vizoo.vision.ops import (
+    concat_volume,
+    correlation,
+    correlation_2d,
+    group_wise_correlation,
+)
+
+
+def correlation_loop(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """As FADNet, FADNet++, GwcNet and EASNet build it: one slice written per displacement."""
+    out = left.new_zeros(left.shape[0], displacements, *left.shape[2:])
+    for d in range(displacements):
+        if d:
+            out[:, d, :, d:] = (left[..., d:] * right[..., :-d]).mean(dim=1)
+        else:
+            out[:, d] = (left * right).mean(dim=1)
+    return out.contiguous()
+
+
+def group_wise_loop(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    """The same, in groups (GwcNet)."""
+    out = left.new_zeros(left.shape[0], groups, displacements, *left.shape[2:])
+    for d in range(displacements):
+        product = left[..., d:] * right[..., : right.shape[3] - d]
+        out[:, :, d, :, d:] = product.unflatten(1, (groups, -1)).mean(dim=2)
+    return out.contiguous()
+
+
+def square_loop(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    """A padded right view, one product per place of the window, stacked (PWC-Net ports)."""
+    height, width = left.shape[2:]
+    right = torch.nn.functional.pad(right, (radius,) * 4)
+    side = range(2 * radius + 1)
+    return torch.stack(
+        [
+            (left * right[..., y : y + height, x : x + width]).mean(dim=1)
+            for y in side
+            for x in side
+        ],
+        dim=1,
+    )
+
+
+def concat_loop(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """As PSMNet builds it."""
+    channels = left.shape[1]
+    out = left.new_zeros(left.shape[0], 2 * channels, displacements, *left.shape[2:])
+    for d in range(displacements):
+        out[:, :channels, d, :, d:] = left[..., d:]
+        out[:, channels:, d, :, d:] = right[..., : right.shape[3] - d]
+    return out.contiguous()
+
+
+PAIRS = {
+    "correlation": (correlation_loop, correlation),
+    "group_wise": (group_wise_loop, group_wise_correlation),
+    "correlation_2d": (square_loop, correlation_2d),
+    "concat": (concat_loop, concat_volume),
+}
+# Name, (B, C, H, W), further arguments, type.
+CASES = [
+    ("correlation", (1, 256, 72, 120), (24,), torch.float32),
+    ("correlation", (1, 128, 40, 156), (40,), torch.float32),
+    ("correlation", (1, 32, 64, 128), (40,), torch.float32),
+    ("correlation", (1, 64, 135, 240), (48,), torch.float32),
+    ("correlation", (4, 16, 40, 80), (40,), torch.float32),  # fadnet_plus_tiny, 320x640
+    ("correlation", (1, 16, 48, 160), (40,), torch.float32),  # fadnet_plus_tiny, 384x1280
+    ("correlation", (1, 128, 40, 156), (40,), torch.bfloat16),
+    ("correlation", (4, 16, 40, 80), (40,), torch.bfloat16),
+    ("group_wise", (1, 320, 32, 64), (24, 40), torch.float32),
+    ("group_wise", (1, 128, 40, 80), (24, 8), torch.float32),
+    ("correlation_2d", (1, 32, 96, 112), (4,), torch.float32),
+    ("correlation_2d", (1, 128, 24, 28), (4,), torch.float32),
+    ("concat", (1, 32, 32, 64), (24,), torch.float32),
+]
+
+
+def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:
+    """Milliseconds of process CPU time and of wall time, each the best of ``repeat``."""
+    function()
+    times = []
+    for _ in range(repeat):
+        cpu, wall = time.process_time(), time.perf_counter()
+        function()
+        times.append((time.process_time() - cpu, time.perf_counter() - wall))
+    return tuple(1e3 * min(column) for column in zip(*times, strict=True))
+
+
+def peak_megabytes(function: Callable[[], object]) -> float:
+    """Growth of this process's resident memory while ``function`` runs; NaN outside Linux."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def kilobytes(field: str) -> int:
+        return next(int(x.split()[1]) for x in status.read_text().splitlines() if field in x)
+
+    try:
+        reset.write_text("5")
+        before = kilobytes("VmRSS")
+        function()
+        return (kilobytes("VmHWM") - before) / 1024
+    except OSError:
+        return float("nan")
+
+
+def measure(name: str, which: int, shape: tuple, arguments: tuple, dtype, options) -> list[float]:
+    """CPU and wall milliseconds forward, the same forward and backward, peak megabytes."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    function = PAIRS[name][which]
+    small = torch.zeros(1, shape[1], 2, shape[3], requires_grad=True)
+    function(small, small, *arguments).sum().backward()  # loads the libraries
+    plain = tuple(torch.randn(shape).to(dtype) for _ in range(2))
+    left, right = (x.clone().requires_grad_() for x in plain)
+
+    def train():
+        out = function(left, right, *arguments)
+        return torch.autograd.grad(out, (left, right), out)
+
+    peak = peak_megabytes(train)
+    forward = best(lambda: function(*plain, *arguments), options.repeat)
+    return [*forward, *best(train, options.repeat), peak]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=PAIRS, help="names of operators")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, CPU, {options.threads} thread(s), best of {options.repeat}")
+    columns = ("fwd cpu", "fwd wall", "f+b cpu", "f+b wall", "peak MB")
+    head = f"{'operator':15}{'B x C x H x W':>17} {'args':>8} {'type':>9} {'':>9}"
+    print(head + "".join(f"{c:>10}" for c in columns))
+    for name, shape, arguments, dtype in CASES:
+        if options.only and name not in options.only:
+            continue
+        rows = []
+        for which in range(2):
+            # A process each: memory that another run has freed would hide the peak.
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                rows.append(pool.apply(measure, (name, which, shape, arguments, dtype, options)))
+        size = "x".join(map(str, shape))
+        label = f"{name:15}{size:>17} {','.join(map(str, arguments)):>8} {str(dtype)[6:]:>9} "
+        for kind, row in zip(("published", "ours"), rows, strict=True):
+            print(f"{label}{kind:>9}" + "".join(f"{x:10.2f}" for x in row))
+        ratios = (a / b if b else float("nan") for a, b in zip(*rows, strict=True))
+        print(f"{label}{'ratio':>9}" + "".join(f"{x:9.1f}x" for x in ratios), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,401 @@
+"""Every operator against naive loops, and through everything PyTorch may do with it."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from vizoo.vision import ops
+from vizoo.vision.ops import _banded
+
+SIZES = [(3, 7), (2, 1), (1, 4), (2, 75)]  # (H, W): odd, one column, W < D, three blocks
+
+
+class Wrapped(torch.nn.Module):
+    """The operator as a module, for the exporters."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
+        return self.call(first) if second is None else self.call(first, second)
+
+
+class OperatorTester:
+    """What every operator must stand; a subclass says what it computes."""
+
+    channels = 4
+
+    def inputs(self, height=3, width=7, batch=2, dtype=torch.float64) -> tuple[Tensor, ...]:
+        shape = (batch, self.channels, height, width)
+        return tuple(torch.randn(shape, dtype=torch.float64).to(dtype) for _ in range(2))
+
+    def call(self, *inputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def naive(self, *inputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def registered(self, *inputs: Tensor):
+        """The overload and its arguments."""
+        raise NotImplementedError
+
+    def gradients(self, function, inputs):
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        out = function(*inputs)
+        weight = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
+        return torch.autograd.grad((out * weight).sum(), inputs)
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_equals_naive(self, size):
+        inputs = self.inputs(*size)
+        torch.testing.assert_close(self.call(*inputs), self.naive(*inputs))
+        torch.testing.assert_close(
+            self.gradients(self.call, inputs), self.gradients(self.naive, inputs)
+        )
+
+    def test_layouts(self):
+        inputs = self.inputs(4, 70)
+        want, grads = self.naive(*inputs), self.gradients(self.naive, inputs)
+        wide = [torch.stack((x, x), -1)[..., 0] for x in inputs]
+        last = [x.to(memory_format=torch.channels_last) for x in inputs]
+        for other in (wide, last, (wide[0], *last[1:])):
+            torch.testing.assert_close(self.call(*other), want)
+            torch.testing.assert_close(self.gradients(self.call, other), grads)
+
+    def test_chunks(self, monkeypatch):
+        inputs = self.inputs(5, 40)
+        monkeypatch.setattr(_banded, "WORKSPACE", 1)
+        torch.testing.assert_close(self.call(*inputs), self.naive(*inputs))
+        torch.testing.assert_close(
+            self.gradients(self.call, inputs), self.gradients(self.naive, inputs)
+        )
+
+    def test_empty_batch(self):
+        inputs = self.inputs(batch=0)
+        out = self.call(*inputs)
+        assert out.shape == (0, *self.call(*self.inputs()).shape[1:])
+        assert all(g.shape[0] == 0 for g in self.gradients(self.call, inputs))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half(self, dtype):
+        inputs = self.inputs(3, 40, dtype=dtype)
+        out, want = self.call(*inputs), self.naive(*(x.double() for x in inputs))
+        tolerance = torch.finfo(out.dtype).eps  # the sum is exact, the result is rounded once
+        torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=1e-4)
+        grads = self.gradients(self.call, inputs)
+        assert all(g.dtype == dtype and g.isfinite().all() for g in grads)
+
+    def test_nan(self):
+        for which in range(len(self.inputs())):
+            inputs = self.inputs(3, 40)
+            inputs[which][0, 0, 1, 5] = math.nan
+            out, want = self.call(*inputs), self.naive(*inputs)
+            assert want.isnan().any() and not want.isnan().all()
+            torch.testing.assert_close(out, want, equal_nan=True)
+
+    def test_gradcheck(self):
+        inputs = [x.requires_grad_() for x in self.inputs(2, 5)]
+        torch.autograd.gradcheck(self.call, inputs, fast_mode=True)
+        if all(x.shape[1] > 1 for x in inputs):  # grid_sample's places have a kink
+            torch.autograd.gradgradcheck(self.call, inputs, fast_mode=True)
+
+    def test_opcheck(self):
+        overload, arguments = self.registered(
+            *(x.requires_grad_() for x in self.inputs(dtype=torch.float32))
+        )
+        torch.library.opcheck(overload, arguments)
+
+    def test_autocast(self):
+        inputs = [x.requires_grad_() for x in self.inputs(dtype=torch.float32)]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = self.call(*inputs)
+        assert out.dtype == self.autocast_type
+        torch.testing.assert_close(out.float(), self.naive(*inputs), rtol=0.02, atol=0.05)
+        out.float().sum().backward()
+        assert all(x.grad.dtype == torch.float32 for x in inputs)
+
+    autocast_type = torch.bfloat16
+
+    def test_compile(self):
+        torch.compiler.reset()
+        compiled = torch.compile(self.call, fullgraph=True, dynamic=True, backend="aot_eager")
+        for size in ((3, 7), (4, 9)):
+            inputs = self.inputs(*size)
+            torch.testing.assert_close(compiled(*inputs), self.call(*inputs))
+            torch.testing.assert_close(
+                self.gradients(compiled, inputs), self.gradients(self.call, inputs)
+            )
+
+    def dynamic(self) -> tuple:
+        size = {2: torch.export.Dim("height", min=2), 3: torch.export.Dim("width", min=2)}
+        return tuple(size for _ in self.inputs())
+
+    def test_export(self):
+        inputs = self.inputs(4, 7)
+        program = torch.export.export(
+            Wrapped(self.call),
+            inputs,
+            dynamic_shapes=dict(zip(("first", "second"), self.dynamic(), strict=False)),
+            strict=True,  # the ONNX exporter takes the other way
+        )
+        assert "vizoo" not in str(program.graph)
+        other = self.inputs(3, 11)
+        torch.testing.assert_close(program.module()(*other), self.call(*other))
+
+    def test_trace(self):
+        inputs = self.inputs(4, 7)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(self.call, inputs)
+        torch.testing.assert_close(traced(*inputs), self.call(*inputs))
+        assert "vizoo" not in str(traced.graph)
+
+    def test_onnx(self, tmp_path):
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxscript")
+        runtime = pytest.importorskip("onnxruntime")
+        path = str(tmp_path / "operator.onnx")
+        shapes = self.dynamic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                Wrapped(self.call),
+                self.inputs(4, 7, dtype=torch.float32),
+                path,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                verbose=False,
+            )
+        session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [x.name for x in session.get_inputs()]
+        for size in ((4, 7), (3, 11)):
+            inputs = self.inputs(*size, dtype=torch.float32)
+            (out,) = session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))
+            torch.testing.assert_close(
+                torch.from_numpy(out), self.call(*inputs), rtol=1e-4, atol=1e-4
+            )
+
+
+class PairTester(OperatorTester):
+    """Operators on two feature maps."""
+
+    def test_refuses(self):
+        left, right = self.inputs()
+        with pytest.raises(ValueError, match=r"\(2, 4, 3, 7\) and \(2, 4, 3, 6\)"):
+            self.call(left, right[..., :-1])
+        with pytest.raises(ValueError, match=r"\(4, 3, 7\)"):
+            self.call(left[0], right[0])
+        with pytest.raises(ValueError, match="float64 and right is torch.float32"):
+            self.call(left, right.float())
+        with pytest.raises(ValueError, match="int64"):
+            self.call(left.long(), right.long())
+        for arguments, message in self.refused:
+            with pytest.raises(ValueError, match=message):
+                self.function(left, right, *arguments)
+
+    def call(self, left, right):
+        return self.function(left, right, *self.arguments)
+
+    def registered(self, left, right):
+        overload = getattr(torch.ops.vizoo, self.function.__name__).default
+        return overload, (left, right, *self.arguments)
+
+
+def mean_product(left, right, groups=1):
+    return (left * right).unflatten(-1, (groups, -1)).mean(-1)
+
+
+class TestCorrelation(PairTester):
+    function, arguments = staticmethod(ops.correlation), (6,)
+    refused = [((0,), "displacements must be at least 1, got 0")]
+
+    def naive(self, left, right):
+        batch, _, height, width = left.shape
+        rows = []
+        for d in range(6):
+            for y in range(height):
+                for x in range(width):
+                    if x >= d:
+                        rows.append((left[:, :, y, x] * right[:, :, y, x - d]).mean(1))
+                    else:
+                        rows.append(left.new_zeros(batch))
+        return torch.stack(rows, 1).view(batch, 6, height, width)
+
+    def test_sums_in_float32(self):
+        left = torch.full((1, 4096, 1, 1), 1.0, dtype=torch.float16)
+        right = torch.full_like(left, 30.0)  # the sum, 122880, is beyond float16
+        assert ops.correlation(left, right, 1).item() == 30.0
+
+    def test_memory_does_not_grow_with_the_square_of_the_width(self):
+        left = torch.zeros(1, 1, 1, 100_000)  # the (W, W) product would take 40 GB
+        assert ops.correlation(left, left, 4).shape == (1, 4, 1, 100_000)
+
+
+class TestGroupWiseCorrelation(PairTester):
+    function, arguments = staticmethod(ops.group_wise_correlation), (3, 2)
+    refused = [
+        ((0, 2), "displacements must be at least 1, got 0"),
+        ((3, 0), "groups must be at least 1, got 0"),
+        ((3, 3), "4 channels do not divide into 3 groups"),
+    ]
+
+    def naive(self, left, right):
+        batch, _, height, width = left.shape
+        rows = []
+        for group in range(2):
+            channels = slice(2 * group, 2 * group + 2)
+            for d in range(3):
+                for y in range(height):
+                    for x in range(width):
+                        if x >= d:
+                            product = left[:, channels, y, x] * right[:, channels, y, x - d]
+                            rows.append(product.mean(1))
+                        else:
+                            rows.append(left.new_zeros(batch))
+        return torch.stack(rows, 1).view(batch, 2, 3, height, width)
+
+
+class TestCorrelation2d(PairTester):
+    function, arguments = staticmethod(ops.correlation_2d), (1,)
+    refused = [((-1,), "radius must be at least 0, got -1")]
+
+    def naive(self, left, right):
+        batch, _, height, width = left.shape
+        rows = []
+        for dy in range(-1, 2):
+            for dx in range(-1, 2):
+                for y in range(height):
+                    for x in range(width):
+                        if 0 <= y + dy < height and 0 <= x + dx < width:
+                            product = left[:, :, y, x] * right[:, :, y + dy, x + dx]
+                            rows.append(product.mean(1))
+                        else:
+                            rows.append(left.new_zeros(batch))
+        return torch.stack(rows, 1).view(batch, 9, height, width)
+
+
+class TestConcatVolume(PairTester):
+    function, arguments = staticmethod(ops.concat_volume), (6,)
+    refused = [((0,), "displacements must be at least 1, got 0")]
+
+    def naive(self, left, right):
+        batch, channels, height, width = left.shape
+        rows = []
+        for d in range(6):
+            for y in range(height):
+                for x in range(width):
+                    if x >= d:
+                        rows.append(torch.cat((left[:, :, y, x], right[:, :, y, x - d]), 1))
+                    else:
+                        rows.append(left.new_zeros(batch, 2 * channels))
+        return torch.stack(rows, 2).view(batch, 2 * channels, 6, height, width)
+
+
+class TestSoftArgmin(OperatorTester):
+    autocast_type = torch.float32
+
+    def inputs(self, height=3, width=7, batch=2, dtype=torch.float64):
+        return (super().inputs(height, width, batch, dtype)[0],)
+
+    def call(self, cost):
+        return ops.soft_argmin(cost, start=2.0, step=0.5)
+
+    def naive(self, cost):
+        weight = torch.exp(-cost)
+        weight = weight / weight.sum(1, keepdim=True)
+        return sum((2.0 + 0.5 * d) * weight[:, d : d + 1] for d in range(cost.shape[1]))
+
+    def registered(self, cost):
+        return torch.ops.vizoo.soft_argmin.default, (cost, 2.0, 0.5)
+
+    def test_half_gives_float32(self):
+        assert ops.soft_argmin(torch.zeros(1, 192, 1, 1, dtype=torch.float16)).item() == 95.5
+
+    def test_refuses(self):
+        with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
+            ops.soft_argmin(torch.zeros(2, 3, 4))
+        with pytest.raises(ValueError, match=r"\(2, 0, 3, 4\)"):
+            ops.soft_argmin(torch.zeros(2, 0, 3, 4))
+        with pytest.raises(ValueError, match="int64"):
+            ops.soft_argmin(torch.zeros(2, 3, 3, 4, dtype=torch.long))
+
+
+class TestWarpByDisparity(OperatorTester):
+    padding, align_corners = "border", True
+    autocast_type = torch.float32
+
+    def inputs(self, height=3, width=7, batch=2, dtype=torch.float64):
+        image = super().inputs(height, width, batch, dtype)[0]
+        # Off the whole pixels, where the derivative jumps; partly far outside.
+        whole = torch.randint(-2, width + 3, (batch, 1, height, width), dtype=torch.float64)
+        return image, (whole + 0.2 + 0.5 * torch.rand_like(whole)).to(dtype)
+
+    def call(self, image, disparity):
+        return ops.warp_by_disparity(
+            image, disparity, padding=self.padding, align_corners=self.align_corners
+        )
+
+    def place(self, position, size):
+        if self.align_corners:
+            return position
+        return position * size / max(size - 1, 1) - 0.5
+
+    def read(self, image, y, x):
+        height, width = image.shape[-2:]
+        if self.padding == "border":
+            return image[:, min(max(y, 0), height - 1), min(max(x, 0), width - 1)]
+        inside = 0 <= x < width and 0 <= y < height
+        return image[:, y, x] if inside else torch.zeros_like(image[:, 0, 0])
+
+    def naive(self, image, disparity):
+        batch, _, height, width = image.shape
+        out = []
+        for b in range(batch):
+            for y in range(height):
+                for x in range(width):
+                    d = disparity[b, 0, y, x]
+                    if d.isnan():
+                        out.append(image[b, :, 0, 0] * math.nan)
+                        continue
+                    column, row = self.place(x - d, width), self.place(y, height)
+                    x0, y0 = math.floor(float(column)), math.floor(float(row))
+                    u, v = column - x0, row - y0
+                    top = self.read(image[b], y0, x0) * (1 - u)
+                    top = top + self.read(image[b], y0, x0 + 1) * u
+                    low = self.read(image[b], y0 + 1, x0) * (1 - u)
+                    low = low + self.read(image[b], y0 + 1, x0 + 1) * u
+                    out.append(top * (1 - v) + low * v)
+        return torch.stack(out).view(batch, height, width, -1).permute(0, 3, 1, 2)
+
+    def registered(self, image, disparity):
+        overload = torch.ops.vizoo.warp_by_disparity.default
+        return overload, (image, disparity, self.padding, self.align_corners)
+
+    def test_autocast(self):
+        image, disparity = self.inputs(2, 400, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = self.call(image, disparity)
+        torch.testing.assert_close(out, self.call(image, disparity))
+
+    def test_infinite_disparity_reads_the_outside(self):
+        image, disparity = self.inputs()
+        disparity[...] = math.inf
+        far = torch.full_like(disparity, 1e6)
+        torch.testing.assert_close(self.call(image, disparity), self.call(image, far))
+
+    def test_refuses(self):
+        image, disparity = self.inputs()
+        with pytest.raises(ValueError, match=r"\(2, 4, 3, 7\) and \(2, 1, 3, 6\)"):
+            self.call(image, disparity[..., :-1])
+        with pytest.raises(ValueError, match="int64"):
+            self.call(image, disparity.long())
+        with pytest.raises(ValueError, match="'border' or 'zeros', got 'mirror'"):
+            ops.warp_by_disparity(image, disparity, padding="mirror")
+
+
+class TestWarpAsPublished(TestWarpByDisparity):
+    padding, align_corners = "zeros", False
