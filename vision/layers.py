@@ -58,3 +58,11 @@ class SameConvTranspose2d(nn.ConvTranspose2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.convolution_weight(), self.bias, padding=self.padding)
+
+    def fused(self, dtype: torch.dtype) -> nn.Conv2d:
+        """The equal convolution, see `inference.optimize`."""
+        weight = self.convolution_weight().detach()
+        conv = nn.Conv2d(*self.weight.shape[:2], self.kernel_size, padding=self.padding)
+        conv = conv.to(device=weight.device, dtype=dtype)
+        conv.load_state_dict({"weight": weight, "bias": self.bias.detach()})
+        return conv
