@@ -1,0 +1,232 @@
+"""`vizoo infer stereo`: what it writes, and one line for whatever is wrong."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vizoo.__main__ import main
+from vizoo.stereo import infer
+from vizoo.vision.io.calibration import StereoCalibration, write_calibration
+from vizoo.vision.io.images import write_image
+
+SIZE = (32, 48)
+
+
+class Constant(nn.Module):
+    def forward(self, left, right):
+        return torch.full_like(left[:, :1], 5.0)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    """`--model stand-in` is a network that always answers 5 px; other names are looked up."""
+    original = infer.load_network
+    monkeypatch.setattr(
+        infer, "load_network", lambda m: Constant() if m == "stand-in" else original(m)
+    )
+    monkeypatch.setattr(infer, "_optimised", lambda net, dtype: net)
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    """The current folder, with l.png, r.png and calib.txt."""
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), dtype=np.uint8)
+    for image, name in zip(images, ("l.png", "r.png"), strict=True):
+        write_image(tmp_path / name, image)
+    camera = StereoCalibration(100.0, 0.5, cx=23.5, cy=15.5, width=48, height=32)
+    write_calibration(tmp_path / "calib.txt", camera)
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    return main(["infer", "stereo", *words])
+
+
+def good(*words: str) -> int:
+    return call("l.png", "r.png", "--model", "stand-in", "--out", "out", *words)
+
+
+def refused(capsys, *words: str) -> str:
+    """Run what must fail; return its one line."""
+    assert call(*words) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("vizoo: error: "), lines
+    return lines[0]
+
+
+def results(folder) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_one_pair(scene, capsys):
+    assert good() == 0
+    names = {"l_disparity.pfm", "l_disparity.png", "l_disparity.npy", "l_disparity_colour.png"}
+    assert results(scene / "out") == names
+    out = capsys.readouterr().out
+    assert "l.png: disparity 5.0 to 5.0 px" in out
+    assert all(str(name) in out for name in names)
+
+
+@pytest.mark.parametrize(
+    "words", [("--calib", "calib.txt"), ("--focal", "100", "--baseline", "0.5")]
+)
+def test_metric(scene, capsys, words):
+    pytest.importorskip("open3d", exc_type=ImportError)
+    assert good(*words, "--format", "npy", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert results(scene / "out") == {
+        "l_disparity.npy",
+        "l_disparity_colour.png",
+        "l_depth.npy",
+        "l_depth_colour.png",
+        "l_cloud.ply",
+        "l_cloud.png",
+    }
+    assert np.load(scene / "out/l_depth.npy") == pytest.approx(10)
+    (pair,) = report["pairs"]
+    assert pair["disparity"] == {"min": 5, "median": 5, "max": 5} and pair["size"] == [48, 32]
+    assert len(pair["files"]) == 6
+
+
+def test_calibration_at_another_scale_is_said(scene, capsys):
+    camera = StereoCalibration(200.0, 0.5, cx=47.5, cy=31.5, width=96, height=64)
+    write_calibration(scene / "big.txt", camera)
+    assert good("--calib", "big.txt") == 0
+    assert "96x64 images and was scaled to 48x32" in capsys.readouterr().err
+    assert np.load(scene / "out/l_depth.npy") == pytest.approx(10)
+    (scene / "other.txt").write_text((scene / "calib.txt").read_text().replace("48", "99"))
+    assert good("--calib", "other.txt") == 2
+    assert "99x32, these have 48x32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["grey", "rgba", "deep", "deep rgb"])
+def test_kinds_of_images(scene, kind):
+    shape = {"grey": SIZE, "rgba": (*SIZE, 4), "deep": SIZE, "deep rgb": (*SIZE, 3)}[kind]
+    dtype = np.uint16 if "deep" in kind else np.uint8
+    for name in ("l.png", "r.png"):
+        cv2.imwrite(name, np.random.default_rng(0).integers(0, 255, shape).astype(dtype))
+    assert good() == 0
+
+
+def folders(scene, left=3, right=3):
+    for side, count, name in (("a", left, "l.png"), ("b", right, "r.png")):
+        (scene / side).mkdir()
+        for number in range(count):
+            (scene / side / f"{number}.png").write_bytes((scene / name).read_bytes())
+
+
+@pytest.mark.parametrize("words", [("a", "b"), ("a/*.png", "b/?.png")])
+def test_folders_and_globs(scene, words):
+    folders(scene)
+    assert call(*words, "--model", "stand-in", "--out", "out", "--format", "npy") == 0
+    wanted = {f"{i}_disparity{e}" for i in range(3) for e in (".npy", "_colour.png")}
+    assert results(scene / "out") == wanted
+
+
+def test_equal_names_get_their_folders(scene):
+    for name in ("one", "two"):
+        (scene / name).mkdir()
+        for side in ("l.png", "r.png"):
+            (scene / name / side).write_bytes((scene / side).read_bytes())
+    words = ("*/l.png", "*/r.png", "--model", "stand-in", "--out", "out", "--format", "npy")
+    assert call(*words) == 0
+    assert {"one_l_disparity.npy", "two_l_disparity.npy"} < results(scene / "out")
+
+
+def test_list(scene, capsys):
+    folders(scene)
+    (scene / "pairs.txt").write_text(
+        "# left right calibration\na/0.png b/0.png\n\n'l.png' r.png calib.txt  # with depth\n"
+    )
+    assert call("--list", "pairs.txt", "--model", "stand-in", "--out", "out") == 0
+    assert "l_depth.npy" in results(scene / "out")
+    assert "0_depth.npy" not in results(scene / "out")
+    (scene / "pairs.txt").write_text("a/0.png b/0.png\na/7.png b/0.png\n")
+    assert "line 2" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+    (scene / "pairs.txt").write_text("a/0.png\n")
+    assert "LEFT RIGHT [CALIBRATION]" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+    (scene / "pairs.txt").write_text("a/0.png b/0.png\na/0.png b/1.png\n")
+    assert "would both write" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+
+
+def test_one_bad_pair_of_many(scene, capsys):
+    folders(scene)
+    (scene / "a/1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    code = call("a", "b", "--model", "stand-in", "--out", "out", "--format", "npy")
+    assert code == 2
+    error = capsys.readouterr().err
+    assert "1.png: cut short" in error and "1 of 3 pairs failed" in error
+    assert {"0_disparity.npy", "2_disparity.npy"} < results(scene / "out")
+
+
+def test_bad_images(scene, capsys):
+    data = (scene / "r.png").read_bytes()
+    rest = ("--model", "stand-in", "--out", "out")
+    (scene / "r.png").write_bytes(data[: len(data) // 2])
+    assert "r.png: damaged" in refused(capsys, "l.png", "r.png", *rest)
+    (scene / "r.png").write_text("no image at all, but quite a long text in its place")
+    assert "not an image" in refused(capsys, "l.png", "r.png", *rest)
+    assert "x.png: no such file" in refused(capsys, "l.png", "x.png", *rest)
+    assert "no such file matches" in refused(capsys, "q*.png", "r.png", *rest)
+    write_image(scene / "r.png", np.zeros((8, 8, 3), np.uint8))
+    assert "48x32 against 8x8" in refused(capsys, "l.png", "r.png", *rest)
+    assert not (scene / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "ships no trained weights; `vizoo demo`"),
+        (("--model", "fadnet_plus_tyny"), "did you mean fadnet_plus_tiny"),
+        (("--model", "none.ckpt"), "none.ckpt: no such weight file"),
+        (("--model", "stand-in", "--focal", "100"), "--focal needs --baseline too"),
+        (("--model", "stand-in", "--baseline", "1"), "--baseline needs --focal too"),
+        (("--model", "stand-in", "--cx", "1"), "--cx needs --focal too"),
+        (("--model", "stand-in", "--focal", "0", "--baseline", "1"), "focal must be positive"),
+        (("--model", "stand-in", "--focal", "9", "--baseline", "-1"), "baseline must be positive"),
+        (("--model", "stand-in", "--focal", "9", "--calib", "calib.txt"), "not both"),
+        (("--model", "stand-in", "--calib", "l.png"), "not a calibration file"),
+        (("--model", "stand-in", "--calib", "none.txt"), "no such calibration file"),
+        (("--model", "stand-in", "--max-depth", "3"), "--max-depth needs a calibration"),
+        (("--model", "stand-in", "--format", "tiff"), "unknown format 'tiff'"),
+        (("--model", "stand-in", "--dtype", "half"), "dtype 'half' is not one of"),
+        (("--model", "stand-in", "--list", "pairs.txt"), "not both"),
+    ],
+)
+def test_bad_options(scene, capsys, words, message):
+    assert message in refused(capsys, "l.png", "r.png", "--out", "out", *words)
+    assert not (scene / "out").exists()
+
+
+def test_bad_requests(scene, capsys):
+    folders(scene, right=2)
+    assert "LEFT and RIGHT are missing" in refused(capsys, "l.png", "--out", "out")
+    assert "counts must agree" in refused(capsys, "a", "b", "--out", "out")
+    assert "where l.png lies" in refused(capsys, "l.png", "r.png", "--out", ".")
+    assert "is a file" in refused(capsys, "l.png", "r.png", "--out", "calib.txt")
+    assert "no image in this folder" in refused(
+        capsys, "a", str((scene / "e").mkdir() or "e"), "--out", "o"
+    )
+
+
+def test_warnings(scene, capsys):
+    noise = np.random.default_rng(3).integers(0, 256, (160, 280, 3), dtype=np.uint8)
+    texture = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 2.0), None, 0, 255, cv2.NORM_MINMAX)
+    write_image(scene / "l.png", texture[:, :260])
+    write_image(scene / "r.png", texture[:, 9:269])
+    assert good() == 0
+    assert capsys.readouterr().err == ""
+    assert call("r.png", "l.png", "--model", "stand-in", "--out", "out") == 0
+    assert "vizoo: warning: r.png: left and right look swapped" in capsys.readouterr().err
+    write_image(scene / "r.png", np.roll(texture, 6, axis=0)[:, 9:269])
+    assert good() == 0
+    assert "not rectified: median vertical offset 6.0 px" in capsys.readouterr().err
+    assert good("--no-check") == 0
+    assert capsys.readouterr().err == ""
+    assert good("--focal", "9", "--baseline", "60") == 0
+    assert "takes metres" in capsys.readouterr().err

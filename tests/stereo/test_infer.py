@@ -1,0 +1,178 @@
+"""Inference from Python: any image, metric results, files that can be read again."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vizoo
+from vizoo.stereo import infer
+from vizoo.vision.io.calibration import StereoCalibration
+from vizoo.vision.io.disparity import read_disparity
+from vizoo.vision.io.images import read_pixels, write_image
+
+CAMERA = StereoCalibration(100.0, 0.5, cx=23.5, cy=15.5, width=48, height=32)
+
+
+class Ramp(nn.Module):
+    """Stands in for a network: disparity grows from 2 px at the top to 12 px at the bottom."""
+
+    def __init__(self, low=2.0, high=12.0):
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, left, right):
+        rows = torch.linspace(self.low, self.high, left.shape[2], device=left.device)
+        return rows[:, None].expand(len(left), 1, -1, left.shape[3]).contiguous()
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Runs networks as they are: a stand-in has nothing to optimise."""
+    monkeypatch.setattr(infer, "_optimised", lambda net, dtype: net)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3), dtype=np.uint8)
+    for image, name in zip(images, ("l.png", "r.png"), strict=True):
+        write_image(tmp_path / name, image)
+    return tmp_path / "l.png", tmp_path / "r.png"
+
+
+def test_three_lines(plain, pair, tmp_path):
+    predictor = vizoo.StereoPredictor(Ramp())
+    result = predictor(*pair)
+    written = result.save(tmp_path / "out")
+    assert [file.name for file in written] == [
+        "pair_disparity.pfm",
+        "pair_disparity.png",
+        "pair_disparity.npy",
+        "pair_disparity_colour.png",
+    ]
+    assert result.disparity.shape == (32, 48) and result.disparity.dtype == np.float32
+    np.testing.assert_array_equal(result.image, read_pixels(pair[0]))
+    for file, error in zip(written[:3], (0, 1 / 512, 0), strict=True):
+        read, valid = read_disparity(file)
+        assert valid.all() and np.abs(read[0].numpy() - result.disparity).max() <= error
+
+
+def test_paths_arrays_and_tensors_agree(plain, pair):
+    predictor = vizoo.StereoPredictor(Ramp())
+    arrays = [read_pixels(path) for path in pair]
+    tensors = [torch.from_numpy(a).permute(2, 0, 1) / 255 for a in arrays]
+    for images in (pair, [str(p) for p in pair], arrays, tensors):
+        result = predictor(*images)
+        np.testing.assert_array_equal(result.image, arrays[0])
+
+
+def test_with_calibration(plain, pair, tmp_path):
+    pytest.importorskip("open3d", exc_type=ImportError)
+    result = vizoo.StereoPredictor(Ramp())(*pair)
+    written = result.save(tmp_path / "out", "scene", calibration=CAMERA, formats=["npy"])
+    assert [file.name for file in written] == [
+        "scene_disparity.npy",
+        "scene_disparity_colour.png",
+        "scene_depth.npy",
+        "scene_depth_colour.png",
+        "scene_cloud.png",
+        "scene_cloud.ply",
+    ]
+    depth = np.load(tmp_path / "out" / "scene_depth.npy")
+    np.testing.assert_allclose(depth, 50 / result.disparity, rtol=1e-6)
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {file.name for file in written}
+
+
+def test_points(plain, pair):
+    result = vizoo.StereoPredictor(Ramp())(*pair)
+    points, colours = result.points(CAMERA)
+    assert points.shape == colours.shape == (32 * 48, 3) and colours.dtype == np.uint8
+    np.testing.assert_allclose(points[0], [-23.5 * 25 / 100, -15.5 * 25 / 100, 25], rtol=1e-5)
+    near, _ = result.points(CAMERA, max_depth=10)
+    assert 0 < len(near) < len(points) and near[:, 2].max() <= 10
+    unknown_centre = StereoCalibration(100.0, 0.5)
+    np.testing.assert_allclose(result.points(unknown_centre)[0], points, rtol=1e-5)
+
+
+def test_calibration_of_another_size(plain, pair):
+    result = vizoo.StereoPredictor(Ramp())(*pair)
+    double = StereoCalibration(200.0, 0.5, cx=47.5, cy=31.5, width=96, height=64)
+    np.testing.assert_allclose(result.depth(double), result.depth(CAMERA))
+    with pytest.raises(ValueError, match="640x480, these have 48x32"):
+        result.depth(StereoCalibration(200.0, 0.5, width=640, height=480))
+
+
+def test_large_disparities_and_the_png(plain, pair, tmp_path):
+    result = vizoo.StereoPredictor(Ramp(2, 300))(*pair)
+    with pytest.warns(UserWarning, match="no 16-bit PNG"):
+        written = result.save(tmp_path / "out")
+    assert "pair_disparity.png" not in [file.name for file in written]
+    with pytest.raises(ValueError, match="300.00 px does not fit"):
+        result.save(tmp_path / "out", formats=["png"])
+    with pytest.raises(ValueError, match="unknown format 'tiff'"):
+        result.save(tmp_path / "out", formats=["tiff"])
+
+
+def test_no_open3d_is_a_warning(plain, pair, tmp_path, monkeypatch):
+    def missing(*_):
+        raise ImportError("Open3D cannot be loaded; apt-get install libusb-1.0-0")
+
+    monkeypatch.setattr(infer, "write_point_cloud", missing)
+    result = vizoo.StereoPredictor(Ramp())(*pair)
+    with pytest.warns(UserWarning, match="no point cloud written.*libusb"):
+        written = result.save(tmp_path / "out", calibration=CAMERA)
+    assert written[-1].name == "pair_cloud.png"
+
+
+def test_nothing_near(plain, pair, tmp_path):
+    result = vizoo.StereoPredictor(Ramp(0.1, 0.5))(*pair)
+    with pytest.warns(UserWarning, match="nothing within 50 m"):
+        result.save(tmp_path / "out", calibration=CAMERA)
+
+
+def test_refused(plain, pair, tmp_path):
+    predictor = vizoo.StereoPredictor(Ramp())
+    write_image(tmp_path / "small.png", np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"l.png 48x32 against .*small.png 8x8"):
+        predictor(pair[0], tmp_path / "small.png")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        predictor(pair[0], tmp_path / "none.png")
+    with pytest.raises(ValueError, match=r"right: an image is .* got ndarray of float64 \(8, 8\)"):
+        predictor(pair[0], np.zeros((8, 8)))
+    with pytest.raises(ValueError, match="output is not finite"):
+        vizoo.StereoPredictor(Ramp(float("nan")))(*pair)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float8"}, "dtype 'float8' is not one of"),
+        ({"dtype": "float16", "device": "cpu"}, "float16 needs a GPU"),
+        ({"device": "tpu"}, "device 'tpu' cannot be used here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_device_and_dtype(plain, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        vizoo.StereoPredictor(Ramp(), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_without_weights(tmp_path):
+    with pytest.raises(ValueError, match="did you mean fadnet_plus_tiny"):
+        vizoo.StereoPredictor("fadnet_plus_tyny")
+    with pytest.raises(FileNotFoundError, match="no such weight file"):
+        vizoo.StereoPredictor(tmp_path / "none.safetensors")
+    (tmp_path / "a.safetensors").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"a\.safetensors"):
+        vizoo.StereoPredictor(tmp_path / "a.safetensors")
+
+
+def test_weight_file_of_a_real_network(pair, tmp_path):
+    net = vizoo.create_model("fadnet_plus_micro").eval()
+    vizoo.save_weights(net, tmp_path / "micro.safetensors")
+    result = vizoo.StereoPredictor(tmp_path / "micro.safetensors", device="cpu")(*pair)
+    images = [torch.from_numpy(read_pixels(p)).permute(2, 0, 1)[None] / 255 for p in pair]
+    with torch.no_grad():
+        wanted = net(*images)[0, 0].numpy()
+    np.testing.assert_allclose(result.disparity, wanted, rtol=1e-3, atol=1e-3)
