@@ -17,6 +17,7 @@ from vizoo.datasets.stereo import (
     Mixture,
     StereoDataModule,
     StereoDataset,
+    StereoPairs,
     StereoRecord,
 )
 from vizoo.datasets.stereo.mixture import EpochSampler, Part, collate, split_by_seed
@@ -332,3 +333,16 @@ def test_only_the_sets_of_a_stage_are_made(tmp_path):
     assert model.validated == ["t0", "t1"]
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         trainer(tmp_path, max_epochs=1).fit(model, datamodule=data)
+
+
+def test_a_damaged_file_is_one_line_from_a_worker_too(tmp_path, trees):
+    from vizoo.vision.commands._messages import condense
+
+    trees.write_pair(tmp_path / "l.png", tmp_path / "r.png", tmp_path / "d.pfm")
+    pairs = StereoPairs(*(str(tmp_path / name) for name in ("l.png", "r.png", "d.pfm")))
+    (tmp_path / "d.pfm").write_bytes(b"Pf\n4 4\n-1\n")
+    data = StereoDataModule(train=[pairs], augmentation="none", batch_size=1, workers=1)
+    with pytest.raises(ValueError) as error:
+        next(iter(data.train_dataloader()))
+    one_line = condense(str(error.value))
+    assert one_line.startswith(f"{tmp_path}/d.pfm: ") and "\n" not in one_line

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 
-__all__ = ["condense"]
+__all__ = ["condense", "own_words"]
 
 _NOISE = (
     "Does not validate against any of the Union subtypes",
@@ -31,6 +31,7 @@ def condense(message: str) -> str:
         >>> condense('Parser key "a":\\n  Errors:\\n    - Option \\'b\\' is not accepted')
         'Parser key "a": Option \\'b\\' is not accepted'
     """
+    message = own_words(message)
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
     kept = [line for line in lines if line and not line.startswith(_NOISE)]
     if "subtypes" in message:
@@ -41,6 +42,17 @@ def condense(message: str) -> str:
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"Expected an? (\w+)\.? (?:Got|Given) value:", r"expected \1, got", text)
     return text + _nearest_option(text)
+
+
+def own_words(message: str) -> str:
+    """Leave of an error that a process that loads data sent the error's own message.
+
+    PyTorch puts that process's whole traceback into the message; the error stands in its last line.
+    """
+    message = message.strip()
+    if message.startswith("Caught ") and " in DataLoader worker process " in message:
+        return message.splitlines()[-1].partition(": ")[2]
+    return message
 
 
 def _nearest_option(text: str) -> str:
