@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ..callbacks import KeepLast
 from ..hub.weights import load_pickle
 from ._configs import resolve_config
-from ._messages import condense
+from ._messages import condense, own_words
 
 __all__ = ["VizooCLI", "run"]
 
@@ -51,6 +51,10 @@ seed: 0 unless --seed_everything says otherwise (true: a random one).
 """
 
 
+_START = "init_weights"
+"""The hyper-parameter that names the weights to start from."""
+
+
 class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the line breaks of the examples."""
 
@@ -72,7 +76,14 @@ class VizooCLI(LightningCLI):
             return
         # Without defaults only what the user wrote is left; a default never contradicts.
         given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
-        _compare(Path(checkpoint), given.as_dict() if hasattr(given, "as_dict") else given or {})
+        given = given.as_dict() if hasattr(given, "as_dict") else given or {}
+        _compare(Path(checkpoint), given, self.config.subcommand)
+
+    def before_instantiate_classes(self) -> None:
+        """A checkpoint replaces the weights a stage started from; that file may be gone by now."""
+        options = self.config[self.subcommand]
+        if options.get("ckpt_path") and options.get(f"model.init_args.{_START}"):
+            options[f"model.init_args.{_START}"] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
         """Leave the appended checkpoint callback out where checkpoints are switched off."""
@@ -113,6 +124,11 @@ def run(args: list[str]) -> int:
     except ValueError as error:
         _tell_how_to_resume(args, keeper)
         raise ValueError(condense(str(error))) from error
+    except FileNotFoundError as error:
+        _tell_how_to_resume(args, keeper)
+        if error.strerror is None:
+            raise FileNotFoundError(own_words(str(error))) from error
+        raise
     except Exception:
         _tell_how_to_resume(args, keeper)
         raise
@@ -167,14 +183,14 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
     )
 
 
-def _compare(path: Path, given: dict[str, Any]) -> None:
+def _compare(path: Path, given: dict[str, Any], subcommand: str) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such checkpoint")
     stored = load_pickle(path, mmap=zipfile.is_zipfile(path))
     if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
         raise ValueError(
             f"{path}: not a Lightning checkpoint, so nothing can resume from it; "
-            "weights are given by --model.init_weights"
+            f"weights are given by --model.{_START}"
         )
     stored = dict(stored.get("hyper_parameters") or {})
     wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
@@ -183,12 +199,13 @@ def _compare(path: Path, given: dict[str, Any]) -> None:
     differing = [
         f"model.{key.removeprefix('_')} is {value!r} here and {stored[key]!r} there"
         for key, value in sorted(wanted.items())
-        if key in stored and not _same(value, stored[key])
+        if key in stored and key != _START and not _same(value, stored[key])
     ]
     if differing:
+        instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
         raise ValueError(
             f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
-            "agree to resume, or start anew from its weights with --model.init_weights"
+            f"agree, or {instead} its weights alone by --model.{_START} instead of --ckpt_path"
         )
 
 

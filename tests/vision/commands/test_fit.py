@@ -98,6 +98,20 @@ def test_a_checkpoint_may_not_override_the_config(toy, capsys):
     assert checkpoint()["epoch"] == 2
 
 
+def test_a_stage_starts_from_weights_and_resumes_without_them(toy):
+    assert main(FIT) == 0
+    os.rename("checkpoints/last.ckpt", "first.ckpt")
+    start = "--model.init_weights=first.ckpt"
+    # The learning rate of the first stage does not come along.
+    assert main([*FIT, "--model.lr=0.3", start]) == 0
+    assert checkpoint()["hyper_parameters"]["lr"] == 0.3
+    os.remove("first.ckpt")
+    last = ["--ckpt_path", "checkpoints/last.ckpt"]
+    assert main([*FIT, "--trainer.max_epochs=3", "--model.lr=0.3", start, *last]) == 0
+    assert checkpoint()["epoch"] == 2
+    assert main(["test", *FIT[1:], *last]) == 0
+
+
 def test_lightning_still_overrides_without_our_check(toy, monkeypatch):
     """When this fails Lightning has mended it, and the check may go."""
     from vizoo.vision.commands import fit

@@ -16,12 +16,16 @@ class Toy(LightningModule):
         lr: float = 0.1,
         interrupt_at: int = -1,
         model_args: dict | None = None,
+        init_weights: str | None = None,
     ):
         super().__init__()
         if width < 1:
             raise ValueError("width must be positive")
         self.save_hyperparameters()
         self.net = torch.nn.Linear(4, width)
+        if init_weights is not None:
+            state = torch.load(init_weights, weights_only=True)["state_dict"]
+            self.load_state_dict(state)
 
     def training_step(self, batch, index):
         if self.global_step == self.hparams.interrupt_at and "RESUMED" not in os.environ:
