@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
+from ..vision.inference import optimize
 from ..vision.io.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
 from ..vision.io.files import atomic_write
@@ -148,7 +150,7 @@ class StereoResult:
             np.save(file, depth)
         limit = self.default_max_depth(camera) if max_depth is None else max_depth
         shown = np.where(depth <= limit, depth, 0)
-        picture = disparity_picture(shown, label="depth [m]", palette="turbo_r")
+        picture = disparity_picture(shown, label="depth [m]", palette="turbo_r", logarithmic=True)
         write_image(target("depth_colour.png"), picture)
         points, colours = self.points(camera, max_depth)
         if len(points) == 0:
@@ -176,8 +178,8 @@ class StereoPredictor:
     """A network with its weights, ready for pairs of any size.
 
     Args:
-        model: a network ``net(left, right)``, a model's name (its trained weights are taken), or a
-            weight file: ``.safetensors`` of vizoo or a Lightning checkpoint.
+        model: a network ``net(left, right)`` (copied), a model's name (its trained weights
+            are taken), or a weight file: ``.safetensors`` of vizoo or a Lightning checkpoint.
         device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
         dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
 
@@ -195,9 +197,9 @@ class StereoPredictor:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
         if dtype == "float16" and self.device.type == "cpu":
             raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
-        net = model if isinstance(model, nn.Module) else load_network(model)
+        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
         self.dtype = _DTYPES[dtype]
-        self.net = _optimised(net.eval().to(self.device), self.dtype)
+        self.net = optimize(net.eval().to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
     def __call__(self, left: Image, right: Image) -> StereoResult:
@@ -286,14 +288,6 @@ def check_formats(formats: Iterable[str]) -> list[str]:
     if unknown:
         raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
     return formats
-
-
-def _optimised(net: nn.Module, dtype: torch.dtype) -> nn.Module:
-    try:
-        from ..vision.inference import optimize
-    except ModuleNotFoundError:
-        return net
-    return optimize(net, dtype=dtype)
 
 
 def _device(name: str) -> torch.device:

@@ -27,12 +27,6 @@ class Ramp(nn.Module):
 
 
 @pytest.fixture
-def plain(monkeypatch):
-    """Runs networks as they are: a stand-in has nothing to optimise."""
-    monkeypatch.setattr(infer, "_optimised", lambda net, dtype: net)
-
-
-@pytest.fixture
 def pair(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3), dtype=np.uint8)
     for image, name in zip(images, ("l.png", "r.png"), strict=True):
@@ -40,7 +34,7 @@ def pair(tmp_path):
     return tmp_path / "l.png", tmp_path / "r.png"
 
 
-def test_three_lines(plain, pair, tmp_path):
+def test_three_lines(pair, tmp_path):
     predictor = vizoo.StereoPredictor(Ramp())
     result = predictor(*pair)
     written = result.save(tmp_path / "out")
@@ -57,7 +51,31 @@ def test_three_lines(plain, pair, tmp_path):
         assert valid.all() and np.abs(read[0].numpy() - result.disparity).max() <= error
 
 
-def test_paths_arrays_and_tensors_agree(plain, pair):
+def test_the_given_network_stays_as_it_is(pair):
+    net = vizoo.create_model("fadnet_plus_micro").train()
+    vizoo.StereoPredictor(net)
+    assert net.training and all(p.requires_grad for p in net.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_any_size_and_type(dtype):
+    predictor = vizoo.StereoPredictor(vizoo.create_model("fadnet_plus_micro"), "cpu", dtype)
+    images = torch.rand(2, 3, 37, 71)
+    result = predictor(*images)
+    assert result.disparity.shape == (37, 71) and result.disparity.dtype == np.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 0.01), ("float16", 0.1)])
+def test_gpu_agrees_with_cpu(dtype, error):
+    net = vizoo.create_model("fadnet_plus_micro")
+    images = torch.rand(2, 3, 64, 128)
+    wanted = vizoo.StereoPredictor(net, "cpu")(*images).disparity
+    found = vizoo.StereoPredictor(net, "cuda", dtype)(*images).disparity
+    assert np.abs(found - wanted).mean() <= error * np.abs(wanted).mean()
+
+
+def test_paths_arrays_and_tensors_agree(pair):
     predictor = vizoo.StereoPredictor(Ramp())
     arrays = [read_pixels(path) for path in pair]
     tensors = [torch.from_numpy(a).permute(2, 0, 1) / 255 for a in arrays]
@@ -66,7 +84,7 @@ def test_paths_arrays_and_tensors_agree(plain, pair):
         np.testing.assert_array_equal(result.image, arrays[0])
 
 
-def test_with_calibration(plain, pair, tmp_path):
+def test_with_calibration(pair, tmp_path):
     pytest.importorskip("open3d", exc_type=ImportError)
     result = vizoo.StereoPredictor(Ramp())(*pair)
     written = result.save(tmp_path / "out", "scene", calibration=CAMERA, formats=["npy"])
@@ -83,7 +101,7 @@ def test_with_calibration(plain, pair, tmp_path):
     assert {file.name for file in (tmp_path / "out").iterdir()} == {file.name for file in written}
 
 
-def test_points(plain, pair):
+def test_points(pair):
     result = vizoo.StereoPredictor(Ramp())(*pair)
     points, colours = result.points(CAMERA)
     assert points.shape == colours.shape == (32 * 48, 3) and colours.dtype == np.uint8
@@ -94,7 +112,7 @@ def test_points(plain, pair):
     np.testing.assert_allclose(result.points(unknown_centre)[0], points, rtol=1e-5)
 
 
-def test_calibration_of_another_size(plain, pair):
+def test_calibration_of_another_size(pair):
     result = vizoo.StereoPredictor(Ramp())(*pair)
     double = StereoCalibration(200.0, 0.5, cx=47.5, cy=31.5, width=96, height=64)
     np.testing.assert_allclose(result.depth(double), result.depth(CAMERA))
@@ -102,7 +120,7 @@ def test_calibration_of_another_size(plain, pair):
         result.depth(StereoCalibration(200.0, 0.5, width=640, height=480))
 
 
-def test_large_disparities_and_the_png(plain, pair, tmp_path):
+def test_large_disparities_and_the_png(pair, tmp_path):
     result = vizoo.StereoPredictor(Ramp(2, 300))(*pair)
     with pytest.warns(UserWarning, match="no 16-bit PNG"):
         written = result.save(tmp_path / "out")
@@ -113,7 +131,7 @@ def test_large_disparities_and_the_png(plain, pair, tmp_path):
         result.save(tmp_path / "out", formats=["tiff"])
 
 
-def test_no_open3d_is_a_warning(plain, pair, tmp_path, monkeypatch):
+def test_no_open3d_is_a_warning(pair, tmp_path, monkeypatch):
     def missing(*_):
         raise ImportError("Open3D cannot be loaded; apt-get install libusb-1.0-0")
 
@@ -124,13 +142,13 @@ def test_no_open3d_is_a_warning(plain, pair, tmp_path, monkeypatch):
     assert written[-1].name == "pair_cloud.png"
 
 
-def test_nothing_near(plain, pair, tmp_path):
+def test_nothing_near(pair, tmp_path):
     result = vizoo.StereoPredictor(Ramp(0.1, 0.5))(*pair)
     with pytest.warns(UserWarning, match="nothing within 50 m"):
         result.save(tmp_path / "out", calibration=CAMERA)
 
 
-def test_refused(plain, pair, tmp_path):
+def test_refused(pair, tmp_path):
     predictor = vizoo.StereoPredictor(Ramp())
     write_image(tmp_path / "small.png", np.zeros((8, 8, 3), np.uint8))
     with pytest.raises(ValueError, match=r"l.png 48x32 against .*small.png 8x8"):
@@ -152,7 +170,7 @@ def test_refused(plain, pair, tmp_path):
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
-def test_device_and_dtype(plain, options, message):
+def test_device_and_dtype(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         vizoo.StereoPredictor(Ramp(), **options)
     assert "\n" not in str(caught.value)

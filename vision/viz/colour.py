@@ -6,8 +6,14 @@ display is needed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
 
 __all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture"]
 
@@ -41,6 +47,7 @@ def colourise(
     low: float | None = None,
     high: float | None = None,
     palette: str = "turbo",
+    logarithmic: bool = False,
 ) -> np.ndarray:
     """Colour a map; unknown pixels become black.
 
@@ -49,6 +56,7 @@ def colourise(
         valid: (H, W) bool; by default where ``values`` are finite and positive.
         low, high: the values of the first and the last colour; by default ``colour_range``.
         palette: a name of Matplotlib's, with ``_r`` for its reverse.
+        logarithmic: equal steps of colour are equal ratios, as suits depth.
 
     Returns:
         (H, W, 3) uint8 RGB.
@@ -56,10 +64,9 @@ def colourise(
     import matplotlib
 
     values, known = _as_map(values, valid)
-    automatic = colour_range(values, known)
-    low, high = automatic[0] if low is None else low, automatic[1] if high is None else high
+    scale = _scale(low, high, colour_range(values, known), logarithmic)
     table = (matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
-    scaled = (np.where(known, values, low) - low) * (255.0 / max(high - low, 1e-12))
+    scaled = np.asarray(scale(np.where(known, values, scale.vmax)), dtype=np.float32) * 255
     picture = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
     picture[~known] = _UNKNOWN
     return picture
@@ -73,6 +80,7 @@ def disparity_picture(
     low: float | None = None,
     high: float | None = None,
     palette: str = "turbo",
+    logarithmic: bool = False,
 ) -> np.ndarray:
     """Colour a map and put a legend beside it.
 
@@ -80,22 +88,22 @@ def disparity_picture(
     a strip to its right.
 
     Args:
-        values, valid, low, high, palette: as in ``colourise``.
-        label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``
-            shows near things in the colours they have as disparities.
+        values, valid, low, high, palette, logarithmic: as in ``colourise``.
+        label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``,
+            logarithmic, shows near things in the colours they have as disparities.
 
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
     """
     values, known = _as_map(values, valid)
-    automatic = colour_range(values, known)
-    low, high = automatic[0] if low is None else low, automatic[1] if high is None else high
-    picture = colourise(values, known, low=low, high=high, palette=palette)
+    scale = _scale(low, high, colour_range(values, known), logarithmic)
+    options = {"palette": palette, "logarithmic": logarithmic}
+    picture = colourise(values, known, low=scale.vmin, high=scale.vmax, **options)
     enlarge = 1
     while picture.shape[0] * enlarge < 240:
         enlarge *= 2
     picture = picture.repeat(enlarge, axis=0).repeat(enlarge, axis=1)
-    return np.hstack([picture, _legend(picture.shape[0], low, high, label, palette)])
+    return np.hstack([picture, _legend(picture.shape[0], scale, label, palette)])
 
 
 def comparison_picture(
@@ -174,23 +182,40 @@ def _arrange(panels: list[tuple], width: int, height: int, title: str | None) ->
     return _draw(figure)
 
 
-def _legend(height: int, low: float, high: float, label: str, palette: str) -> np.ndarray:
+def _scale(
+    low: float | None, high: float | None, automatic: tuple[float, float], logarithmic: bool
+) -> Normalize:
+    """Return Matplotlib's object that maps values to 0 to 1."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    low, high = automatic[0] if low is None else low, automatic[1] if high is None else high
+    high = max(high, low + 1e-6)
+    return LogNorm(max(low, 1e-3 * high), high) if logarithmic else Normalize(low, high)
+
+
+def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarray:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     size = float(np.clip(height / 45, 8, 22))  # type size in points, growing with the picture
     width = round(size * 8.5)
     figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
     axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
-    bar = figure.colorbar(ScalarMappable(Normalize(low, high), palette), cax=axes)
+    bar = figure.colorbar(ScalarMappable(scale, palette), cax=axes)
+    if isinstance(scale, LogNorm):
+        few = scale.vmax > 30 * scale.vmin
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else range(1, 10)))
+        bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.set_label(label, fontsize=size)
     bar.ax.tick_params(labelsize=size, width=0.6)
     bar.outline.set_linewidth(0.6)
     return _draw(figure)[:height, :width]
 
 
-def _draw(figure) -> np.ndarray:
+def _draw(figure: Figure) -> np.ndarray:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

@@ -28,6 +28,15 @@ def test_colourise():
         colourise(np.ones(3))
 
 
+def test_logarithmic_colours_follow_ratios():
+    values = np.array([[1.0, 10.0, 100.0]], np.float32)
+    straight = colourise(np.array([[1.0, 2.0, 3.0]], np.float32), low=1, high=3)
+    np.testing.assert_array_equal(colourise(values, low=1, high=100, logarithmic=True), straight)
+    picture = disparity_picture(values, label="depth [m]", palette="turbo_r", logarithmic=True)
+    assert picture.shape[1] > 3
+    assert disparity_picture(np.zeros((4, 4)), logarithmic=True).size
+
+
 def test_range_ignores_outliers_and_unknown_pixels():
     values = np.linspace(10, 20, 1000, dtype=np.float32).reshape(10, 100)
     values[0, :5] = (0, -1, np.nan, np.inf, 1e6)
