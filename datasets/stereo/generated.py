@@ -1,8 +1,14 @@
-"""A data set of generated stereo scenes, made on the fly: nothing to download, nothing on disk."""
+"""A data set of generated stereo scenes, made on the fly: nothing to download."""
 
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ...vision.io.files import atomic_write
 from .scenes import generate_scenes
 
 __all__ = ["GeneratedStereo"]
@@ -23,6 +29,8 @@ class GeneratedStereo(Dataset):
         max_disparity: upper limit in pixels, see `generate_scenes`.
         vertical_offset: largest vertical misalignment of the right view in pixels.
         photometric: whether the views differ photometrically.
+        cache: folder that keeps the scenes (12 bytes a pixel), so that later epochs read what the
+            first one made; empty it after an upgrade. None: every scene is made anew.
 
     Raises:
         ValueError: if ``length`` is not positive (other values: see `generate_scenes`).
@@ -37,6 +45,7 @@ class GeneratedStereo(Dataset):
         max_disparity: float = 192.0,
         vertical_offset: float = 0.0,
         photometric: bool = True,
+        cache: str | None = None,
     ):
         if length < 1:
             raise ValueError(f"generated scenes: length {length}: want at least 1")
@@ -47,6 +56,11 @@ class GeneratedStereo(Dataset):
         self.max_disparity = max_disparity
         self.vertical_offset = vertical_offset
         self.photometric = photometric
+        self.cache = None
+        if cache is not None:
+            limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}"
+            folder = Path(os.path.expandvars(cache)).expanduser()
+            self.cache = folder / f"{seed}-{height}x{width}-{limits}"
 
     def __len__(self) -> int:
         return self.length
@@ -60,6 +74,10 @@ class GeneratedStereo(Dataset):
         if not -self.length <= index < self.length:
             raise IndexError(f"generated scenes: index {index} of {self.length}")
         index = int(index) % self.length
+        scene = self._make(index) if self.cache is None else self._recall(index)
+        return {**scene, "name": f"generated-{self.seed}-{index:06d}"}
+
+    def _make(self, index: int) -> dict[str, Tensor]:
         scene = generate_scenes(
             1,
             self.height,
@@ -70,9 +88,30 @@ class GeneratedStereo(Dataset):
             photometric=self.photometric,
             first=index,
         )
-        sample: dict[str, Tensor | str] = {name: value[0] for name, value in scene.items()}
-        sample["name"] = f"generated-{self.seed}-{index:06d}"
-        return sample
+        return {name: value[0] for name, value in scene.items()}
+
+    def _recall(self, index: int) -> dict[str, Tensor]:
+        """Read a scene from the cache, or make it and keep it there."""
+        path = self.cache / f"{index:06d}.safetensors"
+        if path.is_file():
+            try:
+                kept = load_file(path)
+                images = {side: kept.pop(f"{side}_bytes").float() / 255 for side in _bytes(kept)}
+                return {**kept, **images}
+            except (SafetensorError, OSError):
+                path.unlink(missing_ok=True)
+        scene = self._make(index)
+        kept = {name: value.contiguous() for name, value in scene.items()}
+        if self.photometric:  # such pictures come in steps of 1/255: a byte loses nothing
+            for side in ("left", "right"):
+                kept[f"{side}_bytes"] = (kept.pop(side) * 255).round().byte()
+        with atomic_write(path) as temporary:
+            save_file(kept, temporary)
+        return scene
 
     def __repr__(self) -> str:
         return f"GeneratedStereo({self.length} of {self.height}x{self.width}, seed {self.seed})"
+
+
+def _bytes(kept: dict[str, Tensor]) -> list[str]:
+    return [name.removesuffix("_bytes") for name in kept if name.endswith("_bytes")]

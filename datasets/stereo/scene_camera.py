@@ -65,9 +65,9 @@ def photograph(left: Tensor, right: Tensor, generator: torch.Generator) -> tuple
     differ = uniform(0, 1) ** 2
     gamma = 2 ** uniform(-0.5, 0.5)
     # Automatic exposure: a mean grey level, some clipping included.
-    gain = uniform(0.2, 0.6) ** (1 / gamma) / (float(left.clamp(0, 1).mean()) + 0.02)
+    gain = uniform(0.25, 0.65) ** (1 / gamma) / (float(left.clamp(0, 1).mean()) + 0.02)
     grey, compressed = uniform(0, 1) < 0.2, uniform(0, 1) < 0.3
-    focus, motion = uniform(0.25, 0.9), max(0.0, uniform(-1.5, 1.0))
+    focus, motion = uniform(0.0, 0.8), max(0.0, uniform(-2.0, 1.0))
     vignette, noise = max(0.0, uniform(-0.3, 0.4)), 10 ** uniform(-3.2, -1.6)
     quality, sheen = uniform(45, 95), max(0.0, uniform(-0.1, 0.12))
     tint = 1 + 0.15 * (2 * torch.rand(3, 1, 1, generator=generator) - 1)

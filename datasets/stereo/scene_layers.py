@@ -148,15 +148,17 @@ def _paint(layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform) -> None
     pick = (uniform() * 4).long().clamp_max(3)
     saturation = 0.45 * float(scene.table[82, 0]) ** 2
     luminance = uniform.log(0.06, 0.85)
-    contrast = uniform.log(0.05, 0.6) * (1.0 - uniform.chance(0.12) * 0.97)
-    detail = uniform.log(0.02, 0.3) * (1.0 - uniform.chance(0.2))
+    # One layer in eight is all but textureless, as painted walls, sky and plastic are.
+    plain = 1.0 - 0.97 * uniform.chance(0.13)
+    contrast = uniform.log(0.08, 0.7) * plain
+    detail = uniform.log(0.03, 0.5) * plain * (1.0 - uniform.chance(0.15))
     for number, channel in enumerate("rgb"):
         tint = 1 + saturation * (2 * palette[number][pick] - 1) + uniform(-0.08, 0.08)
         base = (luminance * tint).clamp(0.01, 1.0)
         layer[f"base_{channel}"] = base
         layer[f"coarse_{channel}"] = base * contrast * uniform(0.75, 1.25)
         layer[f"fine_{channel}"] = base * detail
-    for name, low, high in (("coarse", 0.2, 1.4), ("fine", 0.5, 1.4)):
+    for name, low, high in (("coarse", 0.25, 1.5), ("fine", 0.7, 1.6)):
         layer[f"{name}_canvas"] = uniform()
         layer[f"{name}_scale"] = uniform.log(low, high)
         # Much that people build stands upright, so patterns often do.
@@ -193,7 +195,7 @@ def draw_scene(
     uniform, scene = _Uniform(LAYERS, generator), _Uniform(LAYERS, generator)
     cap = min(max_disparity, 0.5 * width) * 0.99
     top = math.exp(_between(scene.table[84, 0], math.log(min(5.0, 0.5 * cap)), math.log(cap)))
-    far = top * _between(scene.table[85, 0], 0.04, 0.45)
+    far = top * _between(scene.table[85, 0] ** 1.5, 0.03, 0.45)
     low = 0.25 * far
 
     kind, species = _species(uniform)

@@ -35,7 +35,9 @@ def sample(canvases: Tensor, choice: Tensor, x: Tensor, y: Tensor) -> Tensor:
     index = (choice.flatten() * number).long().clamp_max(number - 1)
     # One scene (the CPU's case) takes a view: a copy of the canvas would cost more than the lookup.
     chosen = canvases[int(index)][None] if len(index) == 1 else canvases[index]
-    grid = torch.stack((x, y), dim=-1).mul_(2.0 / SIZE)
+    grid = torch.empty(*x.shape, 2, device=x.device)
+    torch.mul(x, 2.0 / SIZE, out=grid[..., 0])
+    torch.mul(y, 2.0 / SIZE, out=grid[..., 1])
     return F.grid_sample(
         chosen, grid, mode="bilinear", padding_mode="reflection", align_corners=False
     )

@@ -40,19 +40,18 @@ class TextureBank(NamedTuple):
 
 def blur(images: Tensor, sigma_x: float, sigma_y: float | None = None) -> Tensor:
     """Gaussian blur of (B, C, H, W) images, replicated at the border; sigmas in pixels."""
-    channels = images.shape[1]
     for axis, sigma in ((3, sigma_x), (2, sigma_x if sigma_y is None else sigma_y)):
         if sigma < 0.15:
             continue
         radius = max(1, math.ceil(2.5 * sigma))
-        taps = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-        taps = torch.exp(-0.5 * (taps / sigma) ** 2)
-        taps = (taps / taps.sum()).view(1, 1, 1, -1)
-        pad = (radius, radius, 0, 0)
-        if axis == 2:
-            taps, pad = taps.transpose(2, 3), (0, 0, radius, radius)
+        taps = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
+        pad = (radius, radius, 0, 0) if axis == 3 else (0, 0, radius, radius)
         padded = F.pad(images, pad, mode="replicate")
-        images = F.conv2d(padded, taps.expand(channels, 1, -1, -1), groups=channels)
+        # Shifted sums: several times faster on the CPU than a grouped convolution.
+        images = torch.zeros_like(images)
+        for k, tap in enumerate(taps):
+            shifted = padded.narrow(axis, k, images.shape[axis])
+            images.add_(shifted, alpha=tap / sum(taps))
     return images
 
 

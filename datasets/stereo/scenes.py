@@ -130,19 +130,41 @@ class _View:
 
     def paint(self, window, layer: int, alpha: Tensor, disparity: Tensor, colour: Tensor) -> None:
         top, bottom, left, right = window
-        nearest = self.nearest[:, top:bottom, left:right]
-        alpha = alpha * (disparity > nearest)
         self.colour[:, :, top:bottom, left:right].lerp_(colour, alpha[:, None])
         solid = alpha > 0.5
+        nearest = self.nearest[:, top:bottom, left:right]
         nearest.copy_(torch.where(solid, disparity, nearest))
         self.owner[:, top:bottom, left:right].masked_fill_(solid, layer)
 
 
+def _background_window(p: dict[str, Tensor], layer: int, height: int, width: int, slack: float):
+    """The side of its vanishing line where a wall, ground or ceiling has positive disparity.
+
+    The line is where left and right view coincide, so both views have the same window.
+    """
+    top, bottom, left, right = 0, height, 0, width
+    if layer in (1, 2):
+        line = p["cy"] - (p["a"] + 3 * p["b"].abs()) / p["c"] * p["ry"]
+        if layer == 1:
+            top = max(0, int(line.min() - slack - 1))
+        else:
+            bottom = min(height, math.ceil(line.max() + slack + 2))
+    elif layer in (3, 4):
+        line = p["cx"] - (p["a"] + p["c"].abs()) / p["b"] * p["rx"]
+        if layer == 3:
+            right = min(width, math.ceil(line.max() + 2))
+        else:
+            left = max(0, int(line.min() - 1))
+    return top, bottom, left, right
+
+
 def _window(p: dict[str, Tensor], layer: int, height: int, width: int, right: bool, slack: float):
     """Rows and columns (top, bottom, left, right) that a layer can touch in any of the scenes."""
-    if layer < BACKGROUNDS:
-        return 0, height, 0, width
     on = p["active"][:, layer] > 0
+    if layer < BACKGROUNDS:
+        return _background_window(
+            {n: v[on, layer] for n, v in p.items()}, layer, height, width, slack
+        )
     cx, cy, rx, ry, a, dev = (p[n][on, layer] for n in ("cx", "cy", "rx", "ry", "a", "deviation"))
     shift_low, shift_high = (a - dev, a + dev) if right else (0.0, 0.0)
     return (
@@ -157,7 +179,7 @@ def _render(scenes: list[dict[str, Tensor]], height: int, width: int, tilt: Tens
     """Renders both views of a batch of scenes; tilt (B, 2) is the right view's row shift."""
     drawn = {name: torch.stack([scene[name] for scene in scenes]) for name in scenes[0]}
     count, bank = len(scenes), texture_bank(device)
-    on_device = {name: value.to(device) for name, value in drawn.items()}
+    table = torch.stack(list(drawn.values()), dim=2).to(device)[..., None, None]
     columns = torch.arange(width, device=device, dtype=torch.float32).view(1, 1, -1)
     rows = torch.arange(height, device=device, dtype=torch.float32).view(1, -1, 1)
     shift, roll = (tilt[:, i].to(device).view(-1, 1, 1) for i in range(2))
@@ -170,7 +192,7 @@ def _render(scenes: list[dict[str, Tensor]], height: int, width: int, tilt: Tens
             continue
         kinds = set(drawn["kind"][active, layer].int().tolist())
         curved = bool(drawn["curved"][:, layer].any())
-        p = {name: value[:, layer].view(-1, 1, 1) for name, value in on_device.items()}
+        p = dict(zip(drawn, table[:, layer].unbind(1), strict=True))  # each (B, 1, 1)
         for right, view in enumerate(views):
             window = _window(drawn, layer, height, width, bool(right), slack)
             top, bottom, start, stop = window
@@ -191,7 +213,9 @@ def _render(scenes: list[dict[str, Tensor]], height: int, width: int, tilt: Tens
             alpha = coverage(x, y, p, kinds, bank)
             if right and curved:
                 alpha = alpha * ((step.abs() < 0.05) | (p["curved"] == 0))
-            view.paint(window, layer, alpha, disparity, _colour(x, y, disparity, p, bank))
+            alpha = alpha * (disparity > view.nearest[:, top:bottom, start:stop])
+            if bool((alpha > 0).any()):
+                view.paint(window, layer, alpha, disparity, _colour(x, y, disparity, p, bank))
     return views
 
 
