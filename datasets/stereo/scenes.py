@@ -251,9 +251,10 @@ def generate_scenes(
 ) -> dict[str, Tensor]:
     """Generates stereo pairs with dense exact ground truth.
 
-    Scene i of a seed is the same whatever the count and the batch. Speed at 320x640 on a shared
-    two-core machine: 5 pairs/s on one thread (a call uses one), 10 pairs/s with two loader workers
-    (`benchmarks/scenes.py`).
+    Scene i of a seed is the same whatever the count and the batch. Speed at 320x640 on
+    a two-core machine (`benchmarks/scenes.py`, 2 threads): a pair costs 0.15 s of one core; 4.4
+    pairs/s were measured while eight other processes wanted the same cores. A call renders on one
+    thread; for more, use `GeneratedStereo` with several loader workers.
 
     Args:
         count: number of scenes B.
