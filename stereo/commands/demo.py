@@ -1,0 +1,183 @@
+"""`vizoo demo`: train a small network on generated scenes, measure it, look at what it sees."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    from ..infer import StereoPredictor
+
+_CONFIG = "stereo/fadnet_demo.yaml"
+_UNSEEN = 40
+_MAX_DISPARITY = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("left", nargs="?", metavar="LEFT", help="a left image of your own")
+    parser.add_argument("right", nargs="?", metavar="RIGHT", help="its right image")
+    parser.add_argument("--out", metavar="DIR", default="demo", help="default: demo")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", default=16, help="of 60 steps (default: 16)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, measure, infer; return 0."""
+    from ...vision.commands import fit
+    from ...vision.hub.weights import load_weights, save_weights
+    from ..infer import StereoPredictor
+
+    if (args.left is None) != (args.right is None):
+        raise ValueError("give both LEFT and RIGHT, or neither")
+    if args.epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, not {args.epochs}")
+    out = Path(args.out)
+    print(f"1. Training FADNet++ tiny on generated scenes, {args.epochs} epochs of 60 steps")
+    checkpoint = out / "training" / "version_0" / "checkpoints" / "last.ckpt"
+    shutil.rmtree(out / "training", ignore_errors=True)
+    code = fit.run(["fit", "--config", str(_write_config(out, args.epochs))])
+    if code:
+        return code
+    weights = out / "fadnet_demo.safetensors"
+    save_weights(load_weights(checkpoint), weights, trained_on="generated scenes")
+    predictor = StereoPredictor(weights)
+
+    print(f"\n2. Testing on {_UNSEEN} scenes that it has not seen")
+    scenes = _unseen_scenes()
+    _report(predictor, scenes)
+
+    print("\n3. Inferring a pair")
+    written = _infer_scene(predictor, scenes[0], out / "pair")
+    if args.left is not None:
+        result = predictor(args.left, args.right)
+        written += result.save(out / "yours", Path(args.left).stem)
+    print(f"\nweights: {weights}\npictures and point cloud:")
+    for path in written:
+        print(f"  {path}")
+    print(f"next: vizoo infer stereo LEFT RIGHT --model {weights} --out results")
+    return 0
+
+
+def _write_config(out: Path, epochs: int) -> Path:
+    """The demo's config, with all that it writes under `out`."""
+    import yaml
+
+    from ...vision.commands._configs import resolve_config
+    from ...vision.io.files import atomic_write
+
+    config = yaml.safe_load(Path(resolve_config(_CONFIG)).read_text(encoding="utf-8"))
+    config["trainer"]["max_epochs"] = epochs
+    config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
+    config["model"]["init_args"]["round_epochs"] = [epochs]
+    for role in ("train", "val"):
+        config["data"]["init_args"][role][0]["init_args"]["cache"] = str(out / "scenes")
+    path = out / "training.yaml"
+    with atomic_write(path) as temporary:
+        temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _unseen_scenes() -> Dataset:
+    from ...datasets.stereo import GeneratedStereo
+
+    return GeneratedStereo(_UNSEEN, 192, 384, seed=3, max_disparity=_MAX_DISPARITY)
+
+
+def _report(predictor: StereoPredictor, scenes: Dataset) -> None:
+    """Print a table: the network, the best constant disparity, StereoSGBM."""
+    import torch
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from ..metrics import DisparityMetrics
+
+    samples = [scenes[index] for index in range(len(scenes))]
+    known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
+    methods = {
+        "FADNet++ tiny, trained here": lambda left, right: predictor(left, right).disparity,
+        "StereoSGBM (OpenCV)": semi_global_matching,
+        f"best constant, {known.median():.1f} px": lambda left, right: known.median().expand(
+            left.shape[1:]
+        ),
+    }
+    table = Table("method", "EPE [px]", "bad-1", "bad-2", "bad-3", "D1")
+    for name, method in methods.items():
+        metrics = DisparityMetrics()
+        for sample in track(samples, name, transient=True):
+            found = torch.as_tensor(method(sample["left"], sample["right"]))[None, None]
+            metrics.update(found, sample["disparity"][None], sample["valid"][None])
+        values = {key: value.item() for key, value in metrics.compute().items()}
+        shares = [f"{100 * values[key]:.1f} %" for key in ("bad1", "bad2", "bad3", "d1")]
+        table.add_row(name, f"{values['epe']:.2f}", *shares)
+    Console().print(table)
+
+
+def semi_global_matching(left: object, right: object) -> np.ndarray:
+    """Disparity of OpenCV's StereoSGBM, (H, W) float32; holes take the row's smaller neighbour.
+
+    Args:
+        left: (3, H, W) tensor in [0, 1].
+        right: the same shape.
+    """
+    import cv2
+    import numpy as np
+
+    views = [
+        (view.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8) for view in (left, right)
+    ]
+    matcher = cv2.StereoSGBM.create(
+        minDisparity=0,
+        numDisparities=128,
+        blockSize=5,
+        P1=8 * 3 * 25,
+        P2=32 * 3 * 25,
+        disp12MaxDiff=1,
+        uniquenessRatio=5,
+        speckleWindowSize=100,
+        speckleRange=2,
+        mode=cv2.STEREO_SGBM_MODE_SGBM_3WAY,
+    )
+    # A margin on the left, so that the first columns have somewhere to match.
+    views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
+    found = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
+    before, after = (_carry(found[:, ::step])[:, ::step] for step in (1, -1))
+    return np.where(found > 0, found, np.fmin(before, after))
+
+
+def _carry(found: np.ndarray) -> np.ndarray:
+    """Fill holes with the last value before them in the row; infinite where there is none."""
+    import numpy as np
+
+    column = np.where(found > 0, np.arange(found.shape[1]), -1)
+    last = np.maximum.accumulate(column, axis=1)
+    carried = np.take_along_axis(found, np.maximum(last, 0), axis=1)
+    return np.where(last >= 0, carried, np.inf).astype(np.float32)
+
+
+def _infer_scene(predictor: StereoPredictor, sample: dict, folder: Path) -> list[Path]:
+    """Write a scene, its calibration and what the network finds in it; return the results."""
+    from ...vision.io.calibration import StereoCalibration, write_calibration
+    from ...vision.io.images import write_image
+    from ...vision.viz.colour import comparison_picture
+
+    height, width = sample["left"].shape[1:]
+    calibration = StereoCalibration(
+        focal=float(width), baseline=0.1, cx=width / 2, cy=height / 2, width=width, height=height
+    )
+    write_image(folder / "left.png", sample["left"])
+    write_image(folder / "right.png", sample["right"])
+    write_calibration(folder / "calib.txt", calibration)
+    result = predictor(sample["left"], sample["right"])
+    picture = comparison_picture(
+        sample["left"], result.disparity, sample["disparity"], sample["valid"][0].numpy()
+    )
+    write_image(folder / "comparison.png", picture)
+    return [folder / "comparison.png", *result.save(folder, "scene", calibration=calibration)]
