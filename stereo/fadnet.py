@@ -17,6 +17,8 @@ warp half a pixel off the grid, and repeats the zero-shift correlation for shift
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -269,6 +271,18 @@ class _TwoStage(nn.Module):
                 f"{left.shape[-2]}x{left.shape[-1]}: crop or pad them (inference takes any size)"
             )
         return self._stages(*self._normalize(left, right))
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """The network with its parts replaced by faster ones, see `inference.optimize`."""
+        from ._fadnet_inference import FusedCorrelationStage, FusedEncoder, FusedRefinementStage
+
+        net = copy.copy(self)
+        net._modules = {
+            "extract_network": FusedEncoder(self.extract_network, dtype),
+            "cunet": FusedCorrelationStage(self.cunet, self.shifts, dtype),
+            "dispnetres": FusedRefinementStage(self.dispnetres, dtype),
+        }
+        return net
 
     def _normalize(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         if left.shape != right.shape:

@@ -45,22 +45,24 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype must be float32, bfloat16 or float16, not {dtype}")
     if hasattr(net, "fused"):
-        fast = net.fused(dtype)
+        fast = _Frozen(net.fused(dtype), None)
     else:
-        fast = _Cast(_convert(copy.deepcopy(net).eval(), dtype), dtype)
+        fast = _Frozen(_convert(copy.deepcopy(net).eval(), dtype), dtype)
     return fast.eval().requires_grad_(False).to(memory_format=torch.channels_last)
 
 
-class _Cast(nn.Module):
-    """Runs a network in a type: float32 goes in and comes out."""
+class _Frozen(nn.Module):
+    """Runs a network without gradients; where `dtype` is given, casts to it and back to float32."""
 
-    def __init__(self, net: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, net: nn.Module, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.net = net
         self.dtype = dtype
 
     @torch.no_grad()
     def forward(self, *args: object, **kwargs: object) -> object:
+        if self.dtype is None:
+            return self.net(*args, **kwargs)
         args, kwargs = _cast((args, kwargs), self.dtype)
         return _cast(self.net(*args, **kwargs), torch.float32)
 

@@ -1,0 +1,224 @@
+"""FADNet's parts in the form they run fastest in inference; `vision.inference.optimize` uses them.
+
+Batch norms are folded, activations and shortcuts part of the convolutions. The finest level, most
+of the thin networks' time, runs at half size: its last two layers are linear, so they are one
+convolution, over 2x2 pixels side by side in the channels. Predictions stay float32 throughout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.fused import (
+    FusedConv2d,
+    blocked_weight,
+    depth_to_space,
+    fold_batch_norm,
+    space_to_depth,
+    upsampling_weight,
+)
+
+__all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefinementStage"]
+
+
+class FusedBlock(nn.Module):
+    """A `ResBlock`; `channels` is how many of the stored input channels come."""
+
+    def __init__(self, block: nn.Module, dtype: torch.dtype, channels: int | None = None) -> None:
+        super().__init__()
+        self.stride = block.stride
+        self.conv1 = _folded(block.conv1, block.bn1, dtype, channels, self.stride, 0.0)
+        self.conv2 = _folded(block.conv2, block.bn2, dtype, None, 1, 0.0)
+        self.shortcut = None
+        if block.shortcut is not None:
+            self.shortcut = _folded(*block.shortcut, dtype, channels, 1, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(x)
+        if self.shortcut is not None:
+            x = self.shortcut(x[:, :, :: self.stride, :: self.stride])
+        return self.conv2(y, x)
+
+
+def _folded(
+    conv: nn.Module,
+    norm: nn.BatchNorm2d,
+    dtype: torch.dtype,
+    channels: int | None,
+    stride: int,
+    slope: float | None,
+) -> FusedConv2d:
+    conv = getattr(conv, "conv", conv)
+    weight, bias = fold_batch_norm(conv.weight[:, :channels], conv.bias, norm)
+    padding = conv.padding[0]
+    return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
+
+
+def _first(conv: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
+    weight = conv[0].weight
+    block = {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(weight.shape[0], (1, 1))
+    return FusedConv2d(
+        weight, conv[0].bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block
+    )
+
+
+class FusedEncoder(nn.Module):
+    """A `FeatureEncoder`."""
+
+    def __init__(self, encoder: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.conv1 = _first(encoder.conv1, dtype)
+        self.conv2 = FusedBlock(encoder.conv2, dtype)
+        self.conv3 = FusedBlock(encoder.conv3, dtype)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        at_half = self.conv1(x)
+        at_quarter = self.conv2(at_half)
+        return at_half, at_quarter, self.conv3(at_quarter)
+
+
+class _Upsampling(nn.Module):
+    """A transposed convolution with kernel 4 and stride 2, and perhaps a LeakyReLU."""
+
+    def __init__(
+        self, conv: nn.ConvTranspose2d, slope: float | None, dtype: torch.dtype, spread: bool = True
+    ) -> None:
+        super().__init__()
+        self.spread = spread
+        self.dtype = dtype
+        self.slope = slope
+        self.weight = None
+        if conv.out_channels > 8:
+            self.weight = conv.weight.detach().to(dtype)
+        else:
+            weight = upsampling_weight(conv.weight)
+            self.conv = FusedConv2d(weight, None, padding=1, slope=slope, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            x = self.conv(x)
+            return depth_to_space(x, (2, 2)) if self.spread else x
+        y = F.conv_transpose2d(x.to(self.dtype), self.weight, stride=2, padding=1)
+        y = y if self.slope is None else F.leaky_relu_(y, self.slope)
+        return y if self.spread else space_to_depth(y)
+
+
+class _Finest(nn.Module):
+    """`iconv0` and the prediction after it: no activation between them, so one 5x5 convolution.
+
+    Its input has 2x2 pixels in the channels; it gives 4x4 pixels at a time. Between the two
+    layers the border is padded with zeros, which the single convolution cannot know: the outermost
+    pixels are computed once more, as two layers.
+    """
+
+    def __init__(self, iconv: nn.Module, head: nn.Conv2d, dtype: torch.dtype) -> None:
+        super().__init__()
+        first, second = iconv.convolution_weight().detach(), head.weight.detach()
+        weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
+        bias = (second.sum((2, 3)) * iconv.bias.detach()).sum(1)
+        self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
+        self.head = FusedConv2d(second, None, padding=1)
+        weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
+        weight = weight.unflatten(3, (4, 2)).unflatten(2, (4, 2)).permute(0, 3, 5, 1, 2, 4)
+        self.parts = [iconv.out_channels, 1, 3]
+        weight = torch.cat([part.flatten(1, 3) for part in weight.split(self.parts, 3)], 1)
+        self.conv = FusedConv2d(weight, bias.repeat(16), stride=2, padding=1, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = depth_to_space(self.conv(x), (4, 4)).float()
+        rows = torch.cat((x[:, :, :2], x[:, :, -2:]))
+        above, below = self._exact(rows).chunk(2)
+        y[:, :, 0], y[:, :, -1] = above[:, :, 0], below[:, :, -1]
+        columns = torch.cat((x[..., :2], x[..., -2:]))
+        before, after = self._exact(columns).chunk(2)
+        y[..., 0], y[..., -1] = before[..., 0], after[..., -1]
+        return y
+
+    def _exact(self, x: Tensor) -> Tensor:
+        parts = x.split([4 * part for part in self.parts], 1)
+        return self.head(self.iconv(torch.cat([depth_to_space(p, (2, 2)) for p in parts], 1)))
+
+
+class _FusedHourglass(nn.Module):
+    def __init__(self, stage: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(
+            nn.Sequential(
+                FusedBlock(getattr(stage, f"conv{level}"), dtype),
+                FusedBlock(getattr(stage, f"conv{level}_1"), dtype),
+            )
+            for level in (4, 5, 6)
+        )
+        heads = [getattr(stage, f"{stage.head}{level}") for level in range(7)]
+        self.heads = nn.ModuleList(
+            FusedConv2d(heads[level].weight, None, padding=1, block=(4, 4) if level < 5 else (1, 1))
+            for level in range(1, 7)
+        )
+        self.upconvs = nn.ModuleList()
+        self.upflows = nn.ModuleList()
+        self.iconvs = nn.ModuleList()
+        for level in range(6):
+            upconv, upflow, iconv = (
+                getattr(stage, name)
+                for name in (f"upconv{level}", f"upflow{level + 1}to{level}", f"iconv{level}")
+            )
+            self.upconvs.append(_Upsampling(upconv[0], 0.1, dtype, spread=level > 0))
+            self.upflows.append(_Upsampling(upflow, None, torch.float32, spread=level > 0))
+            if level:
+                self.iconvs.append(
+                    FusedConv2d(iconv.convolution_weight(), iconv.bias, padding=1, dtype=dtype)
+                )
+            else:
+                self.iconvs.append(_Finest(iconv, heads[0], dtype))
+        self.dtype = dtype
+
+    def _encode_decode(
+        self, skips: list[Tensor], base: tuple[Tensor, ...] | None = None
+    ) -> list[Tensor]:
+        x = skips[-1]
+        skips = [space_to_depth(skips[0].contiguous(memory_format=torch.channels_last)), *skips[1:]]
+        for blocks in self.down:
+            x = blocks(x)
+            skips.append(x)
+        predictions = [self._predict(6, x, base)]
+        for level in (5, 4, 3, 2, 1, 0):
+            parts = self.upconvs[level](x), self.upflows[level](predictions[0]), skips[level]
+            x = self.iconvs[level](torch.cat([part.to(self.dtype) for part in parts], 1))
+            predictions.insert(0, self._predict(level, x, base))
+        return predictions
+
+    def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
+        if level:
+            x = self.heads[level - 1](x)
+        return x if base is None else x + base[level]
+
+
+class FusedCorrelationStage(_FusedHourglass):
+    """A `CorrelationStage`; `shifts` is how many correlation channels come."""
+
+    def __init__(self, stage: nn.Module, shifts: int, dtype: torch.dtype) -> None:
+        super().__init__(stage, dtype)
+        self.conv_redir = FusedBlock(stage.conv_redir, dtype)
+        channels = stage.conv_redir.conv2.out_channels + shifts
+        self.conv3_1 = FusedBlock(stage.conv3_1, dtype, channels)
+
+    def forward(self, skips: list[Tensor], volume: Tensor) -> tuple[Tensor, ...]:
+        fused = torch.cat((self.conv_redir(skips[3]), F.leaky_relu(volume, 0.1)), 1)
+        predictions = self._encode_decode([*skips[:3], self.conv3_1(fused)])
+        return F.relu(predictions[0]), *predictions[1:]
+
+
+class FusedRefinementStage(_FusedHourglass):
+    """A `RefinementStage`."""
+
+    def __init__(self, stage: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__(stage, dtype)
+        self.encoder = FusedEncoder(stage, dtype)
+        self.conv3_1 = FusedBlock(stage.conv3_1, dtype)
+
+    def forward(self, inputs: Tensor, base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        at_half, at_quarter, at_eighth = self.encoder(inputs)
+        skips = [inputs[:, :3], at_half, at_quarter, self.conv3_1(at_eighth)]
+        return tuple(F.relu(p) for p in self._encode_decode(skips, base))

@@ -1,0 +1,161 @@
+"""Convolutions as they run fastest in inference, for modules that define `fused(dtype)`.
+
+A convolution's time on a CPU goes with its taps, its input channels and its output channels
+rounded up to a vector (16 with AVX-512): one with few outputs is therefore computed for a block
+of pixels at once, with a larger kernel and stride, and the block spread out afterwards. Where
+oneDNN is there, its activation is part of the convolution and the weights are stored in its order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = [
+    "FusedConv2d",
+    "depth_to_space",
+    "fold_batch_norm",
+    "space_to_depth",
+    "upsampling_weight",
+]
+
+
+def fold_batch_norm(
+    weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d
+) -> tuple[Tensor, Tensor]:
+    """Weight (out, in, k, k) and bias of a convolution together with the batch norm after it."""
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    if norm.affine:
+        scale = scale * norm.weight
+    shift = norm.running_mean if bias is None else norm.running_mean - bias
+    shift = -shift * scale + (norm.bias if norm.affine else 0)
+    return (weight * scale.view(-1, 1, 1, 1)).detach(), shift.detach()
+
+
+def upsampling_weight(weight: Tensor) -> Tensor:
+    """A 3x3 kernel for a transposed convolution with kernel 4, stride 2 and padding 1.
+
+    Args:
+        weight: (in, out, 4, 4).
+
+    Returns:
+        (4 out, in, 3, 3): the four pixels that come of one, rows first, each with its channels.
+    """
+    out = weight.new_zeros(2, 2, *weight.shape[1::-1], 3, 3)
+    taps = ((3, 1), (2, 0))  # pixel 2 n gets n - 1 and n; pixel 2 n + 1 gets n and n + 1
+    for y in range(2):
+        for x in range(2):
+            chosen = weight[:, :, taps[y]][..., taps[x]].transpose(0, 1)
+            out[y, x, :, :, y : y + 2, x : x + 2] = chosen
+    return out.flatten(0, 2)
+
+
+def blocked_weight(weight: Tensor, stride: int, block: tuple[int, int]) -> Tensor:
+    """A kernel that gives a block of neighbouring outputs at once.
+
+    Args:
+        weight: (out, in, kh, kw) for `stride`.
+        stride: of the convolution; the result takes `stride * block`.
+        block: rows and columns.
+
+    Returns:
+        (rows * columns * out, in, kh + stride * (rows - 1), kw + stride * (columns - 1)).
+    """
+    rows, columns = block
+    high, wide = weight.shape[2] + stride * (rows - 1), weight.shape[3] + stride * (columns - 1)
+    out = weight.new_zeros(rows, columns, *weight.shape[:2], high, wide)
+    for y in range(rows):
+        for x in range(columns):
+            top, left = stride * y, stride * x
+            out[y, x, ..., top : top + weight.shape[2], left : left + weight.shape[3]] = weight
+    return out.flatten(0, 2)
+
+
+def depth_to_space(x: Tensor, block: tuple[int, int]) -> Tensor:
+    """(B, rows * columns * C, H, W) to (B, C, rows * H, columns * W), in channels-last memory."""
+    x = x.permute(0, 2, 3, 1).unflatten(3, (*block, -1)).permute(0, 1, 3, 2, 4, 5)
+    return x.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
+
+
+def space_to_depth(x: Tensor) -> Tensor:
+    """(B, C, 2 H, 2 W) to (B, 4 C, H, W), undone by `depth_to_space(…, (2, 2))`."""
+    x = x.permute(0, 2, 3, 1).unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
+    return x.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
+
+
+class FusedConv2d(nn.Module):
+    """Convolution, optional addition, optional activation; takes any type, gives `dtype`.
+
+    Args:
+        weight: (out, in, kh, kw).
+        bias: (out,).
+        stride: of both axes.
+        padding: of both axes.
+        slope: None for no activation, 0 for ReLU, more for LeakyReLU.
+        dtype: of the computation and of the result.
+        block: rows and columns of outputs to compute at once; they must divide the output.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        slope: float | None = None,
+        dtype: torch.dtype = torch.float32,
+        block: tuple[int, int] = (1, 1),
+    ) -> None:
+        super().__init__()
+        weight = blocked_weight(weight.detach(), stride, block).to(dtype)
+        bias = None if bias is None else bias.detach().repeat(block[0] * block[1]).to(dtype)
+        self.dtype = dtype
+        self.block = block
+        self.stride = [stride * block[0], stride * block[1]]
+        self.padding = [padding, padding]
+        self.slope = slope
+        self.packed = _packs(weight)
+        self.weight: Tensor = weight.contiguous(memory_format=torch.channels_last)
+        self.bias = bias
+        if self.packed:
+            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
+                self.weight, self.padding, self.stride, [1, 1], 1
+            )
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """Args: x (B, in, H, W); add, of the result's shape, before the activation."""
+        x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        y = (self._run_packed if self.packed else self._run)(x, add)
+        return y if self.block == (1, 1) else depth_to_space(y, self.block)
+
+    def _run(self, x: Tensor, add: Tensor | None) -> Tensor:
+        y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        if add is not None:
+            y += add
+        return y if self.slope is None else F.leaky_relu_(y, self.slope)
+
+    def _run_packed(self, x: Tensor, add: Tensor | None) -> Tensor:
+        shape = self.padding, self.stride, [1, 1], 1
+        run = torch.ops.mkldnn._convolution_pointwise
+        if add is None:
+            names = {None: ("none", []), 0: ("relu", [])}
+            name, scalars = names.get(self.slope, ("leaky_relu", [self.slope]))
+            return run(x, self.weight, self.bias, *shape, name, scalars, "")
+        relu = "relu" if self.slope == 0 else None
+        y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
+        return F.leaky_relu_(y, self.slope) if self.slope else y
+
+
+def _packs(weight: Tensor) -> bool:
+    ops = torch.ops.mkldnn
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if not hasattr(ops, "_reorder_convolution_weight") or not hasattr(
+        ops, "_convolution_pointwise"
+    ):
+        return False
+    if weight.dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype == torch.float32
