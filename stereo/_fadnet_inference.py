@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from ..vision.fused import (
     FusedConv2d,
+    FusedUpsampling2d,
     blocked_weight,
     depth_to_space,
     fold_batch_norm,
     space_to_depth,
-    upsampling_weight,
 )
 
 __all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefinementStage"]
@@ -79,59 +79,67 @@ class FusedEncoder(nn.Module):
         return at_half, at_quarter, self.conv3(at_quarter)
 
 
-class _Upsampling(nn.Module):
-    """A transposed convolution with kernel 4 and stride 2, and perhaps a LeakyReLU."""
-
-    def __init__(
-        self, conv: nn.ConvTranspose2d, slope: float | None, dtype: torch.dtype, spread: bool = True
-    ) -> None:
-        super().__init__()
-        self.spread = spread
-        self.dtype = dtype
-        self.slope = slope
-        self.weight = None
-        if conv.out_channels > 8:
-            self.weight = conv.weight.detach().to(dtype)
-        else:
-            weight = upsampling_weight(conv.weight)
-            self.conv = FusedConv2d(weight, None, padding=1, slope=slope, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight is None:
-            x = self.conv(x)
-            return depth_to_space(x, (2, 2)) if self.spread else x
-        y = F.conv_transpose2d(x.to(self.dtype), self.weight, stride=2, padding=1)
-        y = y if self.slope is None else F.leaky_relu_(y, self.slope)
-        return y if self.spread else space_to_depth(y)
-
-
 class _Finest(nn.Module):
-    """`iconv0` and the prediction after it: no activation between them, so one 5x5 convolution.
+    """Level 0: `upconv0`, `upflow1to0`, `iconv0` and the prediction.
 
-    Its input has 2x2 pixels in the channels; it gives 4x4 pixels at a time. Between the two
-    layers the border is padded with zeros, which the single convolution cannot know: the outermost
-    pixels are computed once more, as two layers.
+    No activation is between the last two, so they are one 5x5 convolution. Its input has 2x2
+    pixels in the channels; it gives 4x4 pixels at a time, strip by strip to stay in the cache.
+    Between the two layers the border is padded with zeros, which the single convolution cannot
+    know: the outermost pixels are computed once more, as two layers.
     """
 
-    def __init__(self, iconv: nn.Module, head: nn.Conv2d, dtype: torch.dtype) -> None:
+    strip_bytes = 4 << 20
+
+    def __init__(
+        self,
+        upconv: nn.ConvTranspose2d,
+        upflow: nn.ConvTranspose2d,
+        iconv: nn.Module,
+        head: nn.Conv2d,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
+        self.dtype = dtype
+        self.upconv = FusedUpsampling2d(upconv.weight, slope=0.1, dtype=dtype)
+        self.upflow = FusedUpsampling2d(upflow.weight)
         first, second = iconv.convolution_weight().detach(), head.weight.detach()
-        weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
-        bias = (second.sum((2, 3)) * iconv.bias.detach()).sum(1)
         self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
         self.head = FusedConv2d(second, None, padding=1)
+        weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
+        bias = (second.sum((2, 3)) * iconv.bias.detach()).sum(1)
         weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
         weight = weight.unflatten(3, (4, 2)).unflatten(2, (4, 2)).permute(0, 3, 5, 1, 2, 4)
-        self.parts = [iconv.out_channels, 1, 3]
+        self.parts = [upconv.out_channels, 1, 3]
         weight = torch.cat([part.flatten(1, 3) for part in weight.split(self.parts, 3)], 1)
-        self.conv = FusedConv2d(weight, bias.repeat(16), stride=2, padding=1, dtype=dtype)
+        self.conv = FusedConv2d(weight, bias.repeat(16), stride=2, padding=(0, 1), dtype=dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = depth_to_space(self.conv(x), (4, 4)).float()
-        rows = torch.cat((x[:, :, :2], x[:, :, -2:]))
-        above, below = self._exact(rows).chunk(2)
+    def forward(self, x: Tensor, flow: Tensor, image: Tensor) -> Tensor:
+        """Level-1 features and prediction and the blocked image to the prediction, unrectified."""
+        height = x.shape[2]
+        others = torch.cat((self.upflow.blocked(flow).to(self.dtype), image.to(self.dtype)), 1)
+        row = x.shape[0] * x.shape[3] * 4 * sum(self.parts) * self.dtype.itemsize
+        rows = max(2, self.strip_bytes // row // 2 * 2)
+        strips, first_columns, last_columns = [], [], []
+        for start in range(0, height, rows):
+            stop = min(start + rows, height)
+            low, high = max(start - 1, 0), min(stop + 1, height)
+            # One row more on either side, for which the strip's end would be the border.
+            outer = max(low - 1, 0)
+            up = self.upconv.blocked(x[:, :, outer : high + 1])[:, :, low - outer : high - outer]
+            part = torch.cat((up, others[:, :, low:high]), 1)
+            above, below = int(start == 0), int(stop == height)
+            strips.append(self.conv(F.pad(part, (0, 0, above, below)) if above + below else part))
+            if above:
+                top = part[:, :, :2]
+            if below:
+                bottom = part[:, :, -2:]
+            own = part[:, :, start - low : stop - low]
+            first_columns.append(own[..., :2])
+            last_columns.append(own[..., -2:])
+        y = depth_to_space(torch.cat(strips, 2), (4, 4)).float()
+        above, below = self._exact(torch.cat((top, bottom))).chunk(2)
         y[:, :, 0], y[:, :, -1] = above[:, :, 0], below[:, :, -1]
-        columns = torch.cat((x[..., :2], x[..., -2:]))
+        columns = torch.cat((torch.cat(first_columns, 2), torch.cat(last_columns, 2)))
         before, after = self._exact(columns).chunk(2)
         y[..., 0], y[..., -1] = before[..., 0], after[..., -1]
         return y
@@ -164,14 +172,13 @@ class _FusedHourglass(nn.Module):
                 getattr(stage, name)
                 for name in (f"upconv{level}", f"upflow{level + 1}to{level}", f"iconv{level}")
             )
-            self.upconvs.append(_Upsampling(upconv[0], 0.1, dtype, spread=level > 0))
-            self.upflows.append(_Upsampling(upflow, None, torch.float32, spread=level > 0))
-            if level:
-                self.iconvs.append(
-                    FusedConv2d(iconv.convolution_weight(), iconv.bias, padding=1, dtype=dtype)
-                )
-            else:
-                self.iconvs.append(_Finest(iconv, heads[0], dtype))
+            if not level:
+                self.finest = _Finest(upconv[0], upflow, iconv, heads[0], dtype)
+                continue
+            self.upconvs.append(FusedUpsampling2d(upconv[0].weight, slope=0.1, dtype=dtype))
+            self.upflows.append(FusedUpsampling2d(upflow.weight))
+            weight = iconv.convolution_weight()
+            self.iconvs.append(FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype))
         self.dtype = dtype
 
     def _encode_decode(
@@ -183,15 +190,16 @@ class _FusedHourglass(nn.Module):
             x = blocks(x)
             skips.append(x)
         predictions = [self._predict(6, x, base)]
-        for level in (5, 4, 3, 2, 1, 0):
-            parts = self.upconvs[level](x), self.upflows[level](predictions[0]), skips[level]
-            x = self.iconvs[level](torch.cat([part.to(self.dtype) for part in parts], 1))
+        for level in (5, 4, 3, 2, 1):
+            up, flow = self.upconvs[level - 1](x), self.upflows[level - 1](predictions[0])
+            parts = [part.to(self.dtype) for part in (up, flow, skips[level])]
+            x = self.iconvs[level - 1](torch.cat(parts, 1))
             predictions.insert(0, self._predict(level, x, base))
-        return predictions
+        finest = self.finest(x, predictions[0], skips[0])
+        return [finest if base is None else finest + base[0], *predictions]
 
     def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
-        if level:
-            x = self.heads[level - 1](x)
+        x = self.heads[level - 1](x)
         return x if base is None else x + base[level]
 
 

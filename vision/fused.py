@@ -84,6 +84,14 @@ def space_to_depth(x: Tensor) -> Tensor:
     return x.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
 
 
+_ONEDNN = (
+    "_convolution_pointwise",
+    "_convolution_transpose_pointwise",
+    "_reorder_convolution_transpose_weight",
+    "_reorder_convolution_weight",
+)
+
+
 class FusedConv2d(nn.Module):
     """Convolution, optional addition, optional activation; takes any type, gives `dtype`.
 
@@ -91,7 +99,7 @@ class FusedConv2d(nn.Module):
         weight: (out, in, kh, kw).
         bias: (out,).
         stride: of both axes.
-        padding: of both axes.
+        padding: of both axes, or of rows and of columns.
         slope: None for no activation, 0 for ReLU, more for LeakyReLU.
         dtype: of the computation and of the result.
         block: rows and columns of outputs to compute at once; they must divide the output.
@@ -103,7 +111,7 @@ class FusedConv2d(nn.Module):
         bias: Tensor | None,
         *,
         stride: int = 1,
-        padding: int = 0,
+        padding: int | tuple[int, int] = 0,
         slope: float | None = None,
         dtype: torch.dtype = torch.float32,
         block: tuple[int, int] = (1, 1),
@@ -114,19 +122,21 @@ class FusedConv2d(nn.Module):
         self.dtype = dtype
         self.block = block
         self.stride = [stride * block[0], stride * block[1]]
-        self.padding = [padding, padding]
+        self.padding = list(padding) if isinstance(padding, tuple) else [padding, padding]
         self.slope = slope
-        self.packed = _packs(weight)
         self.weight: Tensor = weight.contiguous(memory_format=torch.channels_last)
         self.bias = bias
-        if self.packed:
-            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, self.padding, self.stride, [1, 1], 1
-            )
+        self.packs = _packs(weight)
+        self.packed = False
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """Args: x (B, in, H, W); add, of the result's shape, before the activation."""
         x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        if self.packs and not self.packed:  # the best order depends on the size
+            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
+                self.weight, self.padding, self.stride, [1, 1], 1, list(x.shape)
+            )
+            self.packed = True
         y = (self._run_packed if self.packed else self._run)(x, add)
         return y if self.block == (1, 1) else depth_to_space(y, self.block)
 
@@ -140,21 +150,68 @@ class FusedConv2d(nn.Module):
         shape = self.padding, self.stride, [1, 1], 1
         run = torch.ops.mkldnn._convolution_pointwise
         if add is None:
-            names = {None: ("none", []), 0: ("relu", [])}
-            name, scalars = names.get(self.slope, ("leaky_relu", [self.slope]))
+            name, scalars = _activation(self.slope)
             return run(x, self.weight, self.bias, *shape, name, scalars, "")
         relu = "relu" if self.slope == 0 else None
         y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
         return F.leaky_relu_(y, self.slope) if self.slope else y
 
 
+class FusedUpsampling2d(nn.Module):
+    """Transposed convolution with kernel 4, stride 2, padding 1 and no bias; optional activation.
+
+    Args:
+        weight: (in, out, 4, 4).
+        slope: None for no activation, else of the LeakyReLU.
+        dtype: of the computation and of the result.
+    """
+
+    def __init__(
+        self, weight: Tensor, *, slope: float | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.slope = slope
+        self.weight = weight.detach().to(dtype)
+        self.narrow = None
+        self.packed = _packs(self.weight)
+        if weight.shape[1] <= 8:
+            weight = upsampling_weight(weight)
+            self.narrow = FusedConv2d(weight, None, padding=1, slope=slope, dtype=dtype)
+        elif self.packed:
+            self.weight = torch.ops.mkldnn._reorder_convolution_transpose_weight(
+                self.weight, [1, 1], [0, 0], [2, 2], [1, 1], 1
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) to (B, out, 2 H, 2 W)."""
+        if self.narrow is not None:
+            return depth_to_space(self.narrow(x), (2, 2))
+        x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        if self.packed:
+            name, scalars = _activation(self.slope)
+            shape = [1, 1], [0, 0], [2, 2], [1, 1], 1
+            run = torch.ops.mkldnn._convolution_transpose_pointwise
+            return run(x, self.weight, None, *shape, name, scalars, "")
+        y = F.conv_transpose2d(x, self.weight, stride=2, padding=1)
+        return y if self.slope is None else F.leaky_relu_(y, self.slope)
+
+    def blocked(self, x: Tensor) -> Tensor:
+        """The same with 2x2 pixels in the channels: (B, 4 out, H, W)."""
+        return space_to_depth(self(x)) if self.narrow is None else self.narrow(x)
+
+
+def _activation(slope: float | None) -> tuple[str, list[float]]:
+    if slope is None:
+        return "none", []
+    return ("leaky_relu", [slope]) if slope else ("relu", [])
+
+
 def _packs(weight: Tensor) -> bool:
     ops = torch.ops.mkldnn
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    if not hasattr(ops, "_reorder_convolution_weight") or not hasattr(
-        ops, "_convolution_pointwise"
-    ):
+    if not all(hasattr(ops, name) for name in _ONEDNN):
         return False
     if weight.dtype == torch.bfloat16:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()
