@@ -1,0 +1,195 @@
+"""The optimised network predicts what the network predicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vizoo.stereo import fadnet
+from vizoo.vision import fused
+from vizoo.vision.inference import optimize
+from vizoo.vision.layers import SameConvTranspose2d
+
+
+def settle(net: nn.Module) -> nn.Module:
+    """Give the batch norms statistics and weights as after training."""
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+            if module.affine:
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.normal_(module.bias, 0, 0.1)
+    return net.eval()
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> bool:
+    return (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+NETS = {
+    "tiny": fadnet.fadnet_plus_tiny,
+    "micro": fadnet.fadnet_plus_micro,
+    "wider": lambda: fadnet.FADNetPlus(6, 5, max_disparity=100),
+}
+
+
+@pytest.fixture(scope="module", params=["tiny", "micro", "wider", "border"])
+def net(request) -> nn.Module:
+    torch.manual_seed(0)
+    if request.param == "border":  # FADNet's rules for warp, error and correlation, but thin
+
+        class Thin(fadnet.FADNet):
+            def __init__(self) -> None:
+                encoder, decoder = (10, 12, 16, 16, 16, 20), (20, 16, 12, 10, 9, 7)
+                fuse = fadnet.ResBlock(8 + self.shifts, encoder[2])
+                fadnet._TwoStage.__init__(self, encoder, decoder, 8, fuse, "instance")
+
+        return settle(Thin())
+    return settle(NETS[request.param]())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("batch", "height", "width"), [(1, 100, 170), (2, 64, 64), (1, 64, 333)])
+def test_equals_the_network(net, batch, height, width):
+    left, right = torch.rand(2, batch, 3, height, width)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    wanted = net(left, right)
+    fast = optimize(net)
+    assert close(fast(left, right), wanted)
+    assert close(fast(left, right), wanted)  # weights are packed in the first call
+    assert fast(left, right).shape == (batch, 1, height, width)
+    after = net.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert close(net(left, right), wanted, 0)
+
+
+def test_one_network_serves_several_sizes(net):
+    fast = optimize(net)
+    for size in ((64, 128), (200, 70), (64, 128)):
+        left, right = torch.rand(2, 1, 3, *size)
+        with torch.no_grad():
+            assert close(fast(left, right), net(left, right))
+
+
+@pytest.mark.parametrize("strip_bytes", [1, 100_000])
+def test_strips_do_not_show(net, strip_bytes):
+    left, right = torch.rand(2, 1, 3, 192, 128)
+    fast = optimize(net)
+    for module in fast.modules():
+        if hasattr(module, "strip_bytes"):
+            module.strip_bytes = strip_bytes
+    with torch.no_grad():
+        assert close(fast(left, right), net(left, right))
+
+
+def test_plain_path_where_onednn_lacks(net, monkeypatch):
+    monkeypatch.setattr(fused, "_ONEDNN", ("no such operator",))
+    left, right = torch.rand(2, 2, 3, 64, 128)
+    with torch.no_grad():
+        assert close(optimize(net)(left, right), net(left, right))
+
+
+def test_frozen_and_without_batch_norm(net):
+    fast = optimize(net)
+    assert not fast.training
+    assert not any(p.requires_grad for p in fast.parameters())
+    assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in fast.modules())
+    left = torch.rand(1, 3, 64, 64, requires_grad=True)
+    assert not fast(left, left.detach()).requires_grad
+
+
+def test_half_precision_stays_near_and_returns_float32(net):
+    left, right = torch.rand(2, 1, 3, 128, 192)
+    found = optimize(net, torch.bfloat16)(left, right)
+    assert found.dtype == torch.float32
+    with torch.no_grad():
+        wanted = net(left, right)
+    assert (found - wanted).abs().mean() < 0.05 * wanted.abs().mean()
+
+
+class Residual(nn.Module):
+    """A foreign network: shortcut, a convolution used twice, one whose output is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.BatchNorm2d(6), nn.ReLU())
+        self.conv1, self.bn1 = nn.Conv2d(6, 6, 3, 1, 1, bias=False), nn.BatchNorm2d(6)
+        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, 1, 1, groups=2), nn.BatchNorm2d(6, affine=False)
+        self.up, self.bn3 = nn.ConvTranspose2d(6, 4, 4, 2, 1), nn.BatchNorm2d(4)
+        self.twice, self.bn4 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.seen, self.bn5 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.same = SameConvTranspose2d(4, 2, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.stem(x)
+        x = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + x)
+        x = self.bn3(self.up(x))
+        x = self.bn4(self.twice(self.twice(x)))
+        seen = self.seen(x)
+        return {"out": self.same(self.bn5(seen) + seen)}
+
+
+def test_foreign_network():
+    net = settle(Residual())
+    x = torch.rand(2, 3, 34, 50)
+    fast = optimize(net)
+    with torch.no_grad():
+        wanted = net(x)["out"]
+    assert close(fast(x)["out"], wanted)
+    left = [name for name, m in fast.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    assert left == ["net.bn4", "net.bn5"]  # these two cannot be folded
+    half = optimize(net, torch.bfloat16)(x)["out"]
+    assert half.dtype == torch.float32
+    assert close(half, wanted, 0.05)
+
+
+def test_control_flow_that_cannot_be_traced_runs_as_it_is():
+    class Branching(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else x
+
+    net = settle(Branching(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)))
+    x = torch.rand(1, 3, 4, 4)
+    with torch.no_grad():
+        assert close(optimize(net)(x), net(x))
+
+
+def test_refuses_other_types():
+    with pytest.raises(ValueError, match="float64"):
+        optimize(nn.Conv2d(1, 1, 1), torch.float64)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (2, 2), (4, 2)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_blocks_of_outputs_equal_single_outputs(block, stride):
+    x, weight, bias = torch.rand(2, 5, 16, 24), torch.randn(3, 5, 5, 5), torch.randn(3)
+    conv = fused.FusedConv2d(weight, bias, stride=stride, padding=2, slope=0.1, block=block)
+    wanted = F.leaky_relu(F.conv2d(x, weight, bias, stride, 2), 0.1)
+    torch.testing.assert_close(conv(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("slope", [None, 0.0, 0.1])
+def test_addition_comes_before_the_activation(slope):
+    x, weight = torch.randn(2, 4, 6, 7), torch.randn(4, 4, 3, 3)
+    wanted = F.conv2d(x, weight, padding=1) + x
+    wanted = wanted if slope is None else F.leaky_relu(wanted, slope)
+    found = fused.FusedConv2d(weight, None, padding=1, slope=slope)(x, x)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [2, 20])
+def test_upsampling_equals_the_transposed_convolution(channels):
+    x, weight = torch.randn(2, 5, 6, 7), torch.randn(5, channels, 4, 4)
+    wanted = F.leaky_relu(F.conv_transpose2d(x, weight, stride=2, padding=1), 0.1)
+    layer = fused.FusedUpsampling2d(weight, slope=0.1)
+    torch.testing.assert_close(layer(x), wanted, rtol=1e-4, atol=1e-4)
+    blocked = fused.depth_to_space(layer.blocked(x), (2, 2))
+    torch.testing.assert_close(blocked, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_space_to_depth_is_undone():
+    x = torch.rand(2, 3, 4, 6)
+    assert torch.equal(fused.depth_to_space(fused.space_to_depth(x), (2, 2)), x)
