@@ -87,7 +87,10 @@ class StereoTask(LightningModule):
         return index, starts[index]
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        stages = self.net.forward_stages(batch["left"], batch["right"])
+        left, right = (
+            batch[view].contiguous(memory_format=torch.channels_last) for view in ("left", "right")
+        )
+        stages = self.net.forward_stages(left, right)
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
         limit = self.hparams.max_disparity or float("inf")
         loss = multiscale_loss(stages, batch["disparity"], batch["valid"], weights, limit)

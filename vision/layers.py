@@ -31,7 +31,7 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
         mean, std = (images.new_tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
         return (images - mean) / std
     if scheme == "instance":
-        std, mean = torch.std_mean(images, dim=(2, 3), keepdim=True)
+        std, mean = torch.std_mean(images, dim=(2, 3), correction=0, keepdim=True)
         return (images - mean) / std.clamp(min=1e-6)
     raise ValueError(f"normalization {scheme!r} is unknown: choose 'imagenet' or 'instance'")
 
@@ -39,7 +39,9 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
 def pad_to(x: Tensor, multiple: int) -> Tensor:
     """Zero-pad (B, C, H, W) on top and on the right to the next multiples of `multiple`."""
     height, width = x.shape[-2:]
-    return F.pad(x, (0, -width % multiple, -height % multiple, 0))
+    # Written so that torch.export can bound the result for a range of sizes.
+    right, top = ((size + multiple - 1) // multiple * multiple - size for size in (width, height))
+    return F.pad(x, (0, right, top, 0))
 
 
 class SameConvTranspose2d(nn.ConvTranspose2d):

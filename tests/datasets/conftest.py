@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-
-from . import trees as _trees
+import trees as _trees
 
 
 @pytest.fixture(scope="session")

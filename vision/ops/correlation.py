@@ -104,11 +104,11 @@ def _correlation_plain(left: Tensor, right: Tensor, displacements: int) -> Tenso
     dtype = accumulation_type(left)
     rows = F.pad(right.to(dtype), (displacements - 1, 0)).permute(0, 2, 1, 3)
     product = left.to(dtype).permute(0, 2, 3, 1) @ rows  # (B, H, W, W + D - 1)
-    # Row x of the product holds its band from column x on: one element more per row shears it.
-    sheared = F.pad(product.flatten(2), (0, width)).unflatten(2, (width, width + displacements))
-    band = sheared[..., :displacements].flip(-1).permute(0, 3, 1, 2) / channels
     x = torch.arange(width, device=left.device)
     d = torch.arange(displacements, device=left.device)[:, None, None]
+    columns = x[:, None] + (displacements - 1) - d[:, 0, 0]  # (W, D): the band in each row
+    band = product.gather(3, columns.expand(*product.shape[:2], -1, -1))
+    band = band.permute(0, 3, 1, 2) / channels
     return torch.where(x >= d, band, 0.0).to(left.dtype)
 
 

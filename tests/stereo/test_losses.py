@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from vizoo.stereo.losses import multiscale_loss, pool_disparity
+
+
+def test_pooling_of_dense_disparity_is_the_plain_average():
+    disparity = torch.rand(2, 1, 8, 16) * 50 + 1
+    pooled, known = pool_disparity(disparity, torch.ones_like(disparity, dtype=torch.bool), 4)
+    torch.testing.assert_close(pooled, F.avg_pool2d(disparity, 4))
+    assert known.all()
+
+
+def test_pooling_takes_known_pixels_only():
+    disparity = torch.tensor([[[[2.0, 6.0], [float("nan"), float("inf")]]]])
+    valid = torch.tensor([[[[True, True], [False, False]]]])
+    pooled, known = pool_disparity(disparity, valid, 2)
+    assert pooled.item() == 4 and known.item()
+    pooled, known = pool_disparity(disparity, torch.zeros_like(valid), 2)
+    assert pooled.item() == 0 and not known.item()
+
+
+def test_perfect_prediction_costs_nothing():
+    disparity = torch.rand(1, 1, 8, 8) * 20 + 1
+    valid = torch.ones_like(disparity, dtype=torch.bool)
+    stage = [disparity, pool_disparity(disparity, valid, 2)[0]]
+    assert multiscale_loss([stage, stage], disparity, valid, [1, 0.5]) == 0
+
+
+def test_value_by_hand():
+    truth = torch.tensor([[[[10.0, 20.0, 30.0, 300.0]]]])
+    stage = [torch.tensor([[[[10.5, 22.0, 99.0, 0.0]]]])]
+    valid = torch.tensor([[[[True, True, False, True]]]])
+    # Smooth L1 of 0.5 and 2, the third unknown, the fourth beyond the range.
+    expected = 0.7 * (0.125 + 1.5) / 2
+    assert multiscale_loss([stage], truth, valid, [0.7]).item() == pytest.approx(expected)
+
+
+def test_nothing_known_gives_zero_with_gradient():
+    prediction = torch.rand(1, 1, 4, 4, requires_grad=True)
+    disparity = torch.full((1, 1, 4, 4), float("nan"))
+    valid = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
+    loss = multiscale_loss([[prediction]], disparity, valid, [1])
+    loss.backward()
+    assert loss == 0 and (prediction.grad == 0).all()
+
+
+def test_more_weights_than_scales():
+    disparity = torch.ones(1, 1, 4, 4)
+    with pytest.raises(ValueError, match="2 scale weights for a network with 1 scales"):
+        multiscale_loss([[disparity]], disparity, disparity > 0, [1, 1])

@@ -1,0 +1,155 @@
+"""The stereo task: rounds, schedules, learning, and every built-in config as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import trees
+import yaml
+from lightning.pytorch import Trainer
+
+from vizoo.__main__ import main
+from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
+from vizoo.stereo.task import StereoTask
+from vizoo.vision.hub.weights import load_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs" / "stereo").glob("*.yaml"))
+
+
+def _data(length=4, **arguments):
+    scenes = GeneratedStereo(length, 64, 128, seed=1, max_disparity=32)
+    settings = {"crop_height": 64, "crop_width": 128, "batch_size": 2, "workers": 0}
+    return StereoDataModule(
+        train=[scenes],
+        val=[scenes],
+        test=[scenes],
+        predict=[scenes],
+        augmentation="none",
+        **{**settings, **arguments},
+    )
+
+
+def _trainer(folder, **arguments):
+    return Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        **arguments,
+    )
+
+
+def _rates(task, steps, per_epoch, epochs):
+    task.trainer = type("Trainer", (), {})()
+    task._trainer = task.trainer
+    task.trainer.estimated_stepping_batches = per_epoch * epochs
+    task.trainer.num_training_batches = per_epoch
+    task.trainer.accumulate_grad_batches = 1
+    found = task.configure_optimizers()
+    optimizer, scheduler = found["optimizer"], found["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_rounds_change_weights_and_restart_the_learning_rate():
+    task = StereoTask(
+        "fadnet_plus_micro",
+        scale_weights=[[1.0], [2.0]],
+        round_epochs=[3, 2],
+        lr=1.0,
+        lr_milestones=[2],
+        lr_gamma=0.5,
+    )
+    assert [task.round_at(epoch)[0] for epoch in range(7)] == [0, 0, 0, 1, 1, 1, 1]
+    rates = _rates(task, 12, per_epoch=2, epochs=6)
+    assert rates == [1, 1, 1, 1, 0.5, 0.5, 1, 1, 1, 1, 0.5, 0.5]
+
+
+def test_warm_up_and_cosine():
+    task = StereoTask(
+        "fadnet_plus_micro", round_epochs=[4], lr=1.0, lr_schedule="cosine", warmup_steps=3
+    )
+    rates = _rates(task, 9, per_epoch=2, epochs=4)
+    assert rates[0] == pytest.approx(0.25) and rates[0] < rates[1] < rates[2]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[8] == pytest.approx(0, abs=1e-9)
+
+
+def test_rounds_that_do_not_fit_together():
+    with pytest.raises(ValueError, match="1 lists of scale_weights and round_epochs"):
+        StereoTask("fadnet_plus_micro", scale_weights=[[1.0]], round_epochs=[1, 2])
+
+
+def test_training_lowers_the_loss_of_both_stages(tmp_path):
+    task = StereoTask("fadnet_plus_micro", lr=2e-3, optimizer="adamw")
+    batch = next(iter(_loader(_data(length=2))))
+
+    def losses():
+        with torch.no_grad():
+            stages = task.net.train().forward_stages(batch["left"], batch["right"])
+        truth, known = batch["disparity"], batch["valid"]
+        return [(stage[0] - truth)[known].abs().mean().item() for stage in stages]
+
+    before = losses()
+    _trainer(tmp_path, max_epochs=40, limit_val_batches=0).fit(task, _data(length=2))
+    after = losses()
+    assert all(new < 0.8 * old for new, old in zip(after, before, strict=True)), (before, after)
+
+
+def _loader(data):
+    data.setup("fit")
+    return data.train_dataloader()
+
+
+def test_metrics_and_predictions(tmp_path):
+    task = StereoTask("fadnet_plus_micro")
+    trainer = _trainer(tmp_path)
+    values = trainer.test(task, _data(), verbose=False)[0]
+    assert {"test/epe", "test/epe_pixel", "test/bad1", "test/bad3", "test/d1"} <= set(values)
+    found = trainer.predict(task, _data())
+    assert len(found) == 4 and found[0]["disparity"].shape == (1, 1, 64, 128)
+
+
+def test_starts_from_weights(tmp_path):
+    first = StereoTask("fadnet_plus_micro")
+    trainer = _trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    trainer.fit(first, _data())
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    second = StereoTask("fadnet_plus_micro", init_weights=str(tmp_path / "first.ckpt"))
+    for name, tensor in first.net.state_dict().items():
+        assert torch.equal(tensor, second.net.state_dict()[name]), name
+    loaded = load_weights(tmp_path / "first.ckpt")
+    assert loaded.architecture["name"] == "fadnet_plus_micro"
+    with pytest.raises(ValueError, match="fadnet_plus_micro"):
+        StereoTask("fadnet_plus_tiny", init_weights=str(tmp_path / "first.ckpt"))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_built_in_config_runs(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
+    for year in (2012, 2015):
+        monkeypatch.setenv(f"KITTI{year}", str(trees.kitti(tmp_path / f"kitti{year}", year)))
+    monkeypatch.chdir(tmp_path)
+    small = {"trainer": {"fast_dev_run": 1}, "model": {"init_args": {"model": "fadnet_plus_micro"}}}
+    settings = yaml.safe_load(config.read_text())["data"]["init_args"]
+    generated = {"length": 2, "height": 64, "width": 128}
+    # This augmentation enlarges the miniature pictures to the crop.
+    crop = {"augmentation": "strong", "crop_height": 64, "crop_width": 64}
+    small["data"] = {"init_args": {"batch_size": 2, "workers": 0, **crop}}
+    if "GeneratedStereo" in config.read_text():
+        for role in ("train", "val", "test"):
+            first = settings[role][0]
+            first["init_args"].update(generated)
+            small["data"]["init_args"][role] = [first]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    name = f"stereo/{config.name}"
+    assert main(["fit", "--config", name, "--config", "small.yaml"]) == 0
