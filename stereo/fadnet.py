@@ -293,13 +293,21 @@ class _TwoStage(nn.Module):
         return tuple(normalize_images(view, self.normalization) for view in (left, right))
 
     def _stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        left, right = self._layout(left), self._layout(right)
         features = self.extract_network(torch.cat((left, right)))
         lefts, rights = zip(*(level.chunk(2) for level in features), strict=True)
         stage1 = self.cunet([left, *lefts], self._correlate(lefts[2], rights[2]))
-        warped = self._warp(right, stage1[0])
+        warped = self._layout(self._warp(right, stage1[0]))
         error = self._colour_error(left, warped)
         stage2 = self.dispnetres(torch.cat((left, right, warped, stage1[0], error), 1), stage1)
         return stage1, stage2
+
+    def _layout(self, image: Tensor) -> Tensor:
+        """The image in the weights' memory layout: one tensor in another makes `cat` fall back."""
+        weight = next(self.extract_network.parameters(), None)  # fused: none, channels-last
+        if weight is None or weight.is_contiguous(memory_format=torch.channels_last):
+            return image.contiguous(memory_format=torch.channels_last)
+        return image
 
     def _correlate(self, left: Tensor, right: Tensor) -> Tensor:
         return correlation(left, right, self.shifts)

@@ -1,0 +1,141 @@
+"""FADNet's inference on the CPU: `vision.inference.optimize` against the published wiring.
+
+    python -m benchmarks.stereo_inference [--variants tiny micro …] [--weights FILE] [--compile]
+
+All forms of a network take turns on the same pair, so that a busy machine disturbs all alike:
+median milliseconds, and the median over the turns of how many times as fast each is. The floor is
+the network's multiply-adds at the rate of a large matrix product measured here. `--weights` also
+compares the end-point error on generated scenes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks._machine import copy_rate, gemm_rate, machine, seconds
+from benchmarks._published import published
+from vizoo.vision.complexity import count_macs
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_weights
+from vizoo.vision.inference import optimize
+
+VARIANTS = {name: f"fadnet_plus_{name}" for name in ("micro", "tiny", "slight", "mobile", "full")}
+VARIANTS["fadnet"] = "fadnet"
+VARIANTS["x"] = "fadnet_plus_x"
+
+
+def settled(name: str) -> nn.Module:
+    """A network whose batch norms do something, as after training."""
+    torch.manual_seed(0)
+    net = create_model(name)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+def forms(net: nn.Module, compiled: bool) -> dict[str, nn.Module]:
+    found = {
+        "published": published(net),
+        "float32": optimize(net),
+        "bfloat16": optimize(net, torch.bfloat16),
+    }
+    if compiled:
+        found["torch.compile"] = torch.compile(net)
+    return found
+
+
+@torch.inference_mode()
+def measure(networks: dict[str, nn.Module], left: Tensor, right: Tensor, repeat: int) -> dict:
+    """Per form its times in seconds and its output."""
+    outputs = {form: net(left, right) for form, net in networks.items()}
+    times = {form: [] for form in networks}
+    for _ in range(repeat):
+        for form, net in networks.items():
+            times[form].append(seconds(lambda net=net: net(left, right)))
+    return {form: (times[form], outputs[form]) for form in networks}
+
+
+def accuracy(path: str, scenes: int) -> Table:
+    """End-point error of a trained network in each type, on generated scenes."""
+    from vizoo.datasets.stereo.scenes import generate_scenes
+
+    net = load_weights(path).eval()
+    networks = {"as trained": net, "float32": optimize(net)}
+    networks["bfloat16"] = optimize(net, torch.bfloat16)
+    totals = dict.fromkeys(networks, 0.0)
+    for index in range(scenes):
+        scene = generate_scenes(1, 320, 640, seed=20_000, first=index)
+        for form, network in networks.items():
+            with torch.no_grad():
+                error = (network(scene["left"], scene["right"]) - scene["disparity"]).abs()
+            totals[form] += error[scene["valid"]].mean().item() / scenes
+    table = Table(title=f"End-point error of {path} on {scenes} generated scenes of 320x640, px")
+    for form in networks:
+        table.add_column(form, justify="right")
+    table.add_row(*(f"{total:.4f}" for total in totals.values()))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = [name for name in VARIANTS if name != "x"]
+    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=default)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
+    parser.add_argument("--weights", help="trained network to compare the types' errors on")
+    parser.add_argument("--scenes", type=int, default=16)
+    parser.add_argument("--compile", action="store_true", help="also torch.compile (minutes)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.compile and not (shutil.which("g++") or shutil.which("clang++")):
+        parser.error("--compile needs a C++ compiler (g++ or clang++)")
+    console = Console(width=120)
+    rate = gemm_rate()
+    height, width = options.size
+    console.print(
+        f"{machine()}; {rate / 1e9:.0f} GMAC/s in float32, {gemm_rate(torch.bfloat16) / 1e9:.0f} "
+        f"in bfloat16, copies {copy_rate() / 1e9:.0f} GB/s"
+    )
+    table = Table(title=f"FADNet, batch 1, {height}x{width}: median ms, and times as fast")
+    table.add_column("variant")
+    columns = ["floor", "published", "float32", "times", "difference", "bfloat16", "× float32"]
+    columns += ["torch.compile", "times"] if options.compile else []
+    for column in columns:
+        table.add_column(column, justify="right")
+    for variant in options.variants:
+        left, right = torch.rand(2, 1, 3, height, width)
+        networks = forms(settled(VARIANTS[variant]), options.compile)
+        results = measure(networks, left, right, options.repeat)
+        ms = {form: 1e3 * median(times) for form, (times, _) in results.items()}
+
+        def ratio(slow: str, fast: str, results: dict = results) -> str:
+            pairs = zip(results[slow][0], results[fast][0], strict=True)
+            return f"{median(a / b for a, b in pairs):.2f}"
+
+        wanted = results["published"][1]
+        difference = (results["float32"][1] - wanted).abs().max() / wanted.abs().max()
+        with torch.device("meta"):
+            macs = count_macs(create_model(VARIANTS[variant]), left.to("meta"), right.to("meta"))
+        row = [f"{1e3 * macs / rate:.0f}", f"{ms['published']:.0f}", f"{ms['float32']:.0f}"]
+        row += [ratio("published", "float32"), f"{difference:.0e}"]
+        row += [f"{ms['bfloat16']:.0f}", ratio("float32", "bfloat16")]
+        if options.compile:
+            row += [f"{ms['torch.compile']:.0f}", ratio("published", "torch.compile")]
+        table.add_row(variant, *row)
+    console.print(table)
+    if options.weights:
+        console.print(accuracy(options.weights, options.scenes))
+
+
+if __name__ == "__main__":
+    main()
