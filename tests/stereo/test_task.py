@@ -12,8 +12,10 @@ from lightning.pytorch import Trainer
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
+from vizoo.stereo.callbacks import DisparityWriter
 from vizoo.stereo.task import StereoTask
 from vizoo.vision.hub.weights import load_weights
+from vizoo.vision.io.disparity import read_disparity
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "stereo").glob("*.yaml"))
@@ -117,6 +119,18 @@ def test_metrics_and_predictions(tmp_path):
     assert {"test/epe", "test/epe_pixel", "test/bad1", "test/bad3", "test/d1"} <= set(values)
     found = trainer.predict(task, _data())
     assert len(found) == 4 and found[0]["disparity"].shape == (1, 1, 64, 128)
+
+
+@pytest.mark.parametrize("suffix", ["png", "pfm", "npy"])
+def test_predictions_are_written(tmp_path, suffix):
+    writer = DisparityWriter(str(tmp_path / "found"), suffix)
+    task = StereoTask("fadnet_plus_micro")
+    task.forward = lambda left, right: 100 * left[:, :1]  # within what a PNG can hold
+    found = _trainer(tmp_path, callbacks=[writer]).predict(task, _data())
+    for prediction in found:
+        disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.{suffix}")
+        expected = prediction["disparity"][0]
+        torch.testing.assert_close(disparity, expected, rtol=0, atol=0.002)
 
 
 def test_starts_from_weights(tmp_path):
