@@ -157,6 +157,8 @@ class _Hourglass(nn.Module):
 
     def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
         prediction = getattr(self, f"{self.head}{level}")(x)
+        # Half types hold 100 pixels to a quarter of a pixel only.
+        prediction = prediction.to(torch.promote_types(prediction.dtype, torch.float32))
         return prediction if base is None else prediction + base[level]
 
 
