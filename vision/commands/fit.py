@@ -24,6 +24,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..callbacks import KeepLast
 from ..hub.weights import load_pickle
+from ..memory import keep_freed_memory
 from ._configs import resolve_config
 from ._messages import condense, own_words
 
@@ -105,6 +106,7 @@ def run(args: list[str]) -> int:
         ValueError: whatever the user can put right, in one line.
     """
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    keep_freed_memory()
     keeper = KeepLast()
     handler = signal.getsignal(signal.SIGINT)
     try:

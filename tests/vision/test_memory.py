@@ -1,0 +1,28 @@
+"""The setting is of the whole process, so it is tried in one of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import resource, torch
+from vizoo.vision.memory import keep_freed_memory
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+kept = keep_freed_memory()
+torch.ones(1 << 25)
+before = faults()
+torch.ones(1 << 25)
+print(kept, faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
+def test_freed_memory_serves_the_next_tensor():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kept, faults = done.stdout.split()
+    # 128 MB are 32,768 pages of 4 kB.
+    assert kept == "False" or int(faults) < 1000
