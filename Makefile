@@ -27,9 +27,7 @@ lint: $(VENV)/.installed-dev ## check style and formatting with ruff
 	$(BIN)/ruff format --check .
 
 bench: $(VENV)/.installed ## run the benchmarks, one after the other
-	@set -e; for file in benchmarks/[a-z]*.py; do \
-	  if [ -e "$$file" ]; then echo "== $$file"; $(BIN)/python "$$file"; fi; \
-	done
+	$(BIN)/python -m benchmarks
 
 clean: ## remove .venv, caches and what the demo wrote
 	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .ruff_cache .hypothesis
