@@ -1,0 +1,60 @@
+"""`vizoo demo`, on a handful of scenes."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from vizoo.__main__ import main
+from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.stereo.commands import demo
+from vizoo.stereo.metrics import DisparityMetrics
+from vizoo.vision.commands._configs import resolve_config
+from vizoo.vision.hub.weights import load_weights
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A demo of a few steps."""
+    with open(resolve_config(demo._CONFIG), encoding="utf-8") as file:
+        config = yaml.safe_load(file)
+    for role, length in (("train", 8), ("val", 1)):
+        config["data"]["init_args"][role][0]["init_args"]["length"] = length
+    config["data"]["init_args"]["workers"] = 0
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(demo, "_CONFIG", str(path))
+    monkeypatch.setattr(demo, "_UNSEEN", 2)
+
+
+def test_trains_tests_infers_and_says_where(small, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["demo", "--epochs", "1", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    for method in ("FADNet++ tiny", "StereoSGBM", "best constant"):
+        assert method in said
+    for name in ("comparison.png", "scene_disparity.pfm", "scene_depth.npy", "scene_cloud.png"):
+        path = out / "pair" / name
+        assert path.is_file()
+    assert str(out / "pair" / "comparison.png") in said
+    weights = out / "fadnet_demo.safetensors"
+    assert load_weights(weights).architecture["name"] == "fadnet_plus_tiny"
+    pair = [str(out / "pair" / side) for side in ("left.png", "right.png")]
+    again = ["--model", str(weights), "--calib", str(out / "pair" / "calib.txt")]
+    assert main(["infer", "stereo", *pair, *again, "--out", str(tmp_path / "again")]) == 0
+
+
+def test_own_pair_needs_both_images(capsys):
+    assert main(["demo", "left.png"]) == 2
+    assert "both LEFT and RIGHT" in capsys.readouterr().err
+
+
+def test_semi_global_matching_finds_most_scenes():
+    scenes = GeneratedStereo(4, 128, 256, seed=3, max_disparity=32)
+    found, constant = DisparityMetrics(), DisparityMetrics()
+    for sample in scenes:
+        truth, valid = sample["disparity"][None], sample["valid"][None]
+        disparity = demo.semi_global_matching(sample["left"], sample["right"])
+        found.update(truth.new_tensor(disparity)[None, None], truth, valid)
+        constant.update(truth[valid].median().expand_as(truth), truth, valid)
+    assert found.compute()["bad2"] < constant.compute()["bad2"] / 2
