@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import types
 
-import torch
 from torch import Tensor, nn
 
 from vizoo.stereo.fadnet import FADNetPlus
@@ -32,7 +31,7 @@ def _stages(self: nn.Module, left: Tensor, right: Tensor) -> tuple[tuple[Tensor,
     stage1 = self.cunet([left, *lefts], volume)
     warped = self._warp(right, stage1[0])
     error = self._colour_error(left, warped)
-    return stage1, self.dispnetres(torch.cat((left, right, warped, stage1[0], error), 1), stage1)
+    return stage1, self.dispnetres((left, right, warped, stage1[0], error), stage1)
 
 
 def _correlation(left: Tensor, right: Tensor, shifts: int, plus: bool) -> Tensor:

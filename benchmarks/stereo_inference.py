@@ -5,7 +5,8 @@
 All forms of a network take turns on the same pair, so that a busy machine disturbs all alike:
 median milliseconds, and the median over the turns of how many times as fast each is. The floor is
 the network's multiply-adds at the rate of a large matrix product measured here. `--weights` also
-compares the end-point error on generated scenes.
+compares the end-point error on generated scenes. With `--threads 1` times are CPU times of the
+process, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations

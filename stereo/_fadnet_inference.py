@@ -17,7 +17,6 @@ from ..vision.fused import (
     blocked_weight,
     depth_to_space,
     fold_batch_norm,
-    space_to_depth,
 )
 
 __all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefinementStage"]
@@ -108,15 +107,19 @@ class _Finest(nn.Module):
         weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
         bias = (second.sum((2, 3)) * iconv.bias.detach()).sum(1)
         weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
+        self.parts = [upconv.out_channels, 1]
+        weight, of_image = weight[:, :-3], weight[:, -3:]
+        self.of_image = FusedConv2d(of_image, bias.repeat(16), stride=4, padding=2, dtype=dtype)
         weight = weight.unflatten(3, (4, 2)).unflatten(2, (4, 2)).permute(0, 3, 5, 1, 2, 4)
-        self.parts = [upconv.out_channels, 1, 3]
         weight = torch.cat([part.flatten(1, 3) for part in weight.split(self.parts, 3)], 1)
-        self.conv = FusedConv2d(weight, bias.repeat(16), stride=2, padding=(0, 1), dtype=dtype)
+        self.conv = FusedConv2d(weight, None, stride=2, padding=(0, 1), dtype=dtype)
 
     def forward(self, x: Tensor, flow: Tensor, image: Tensor) -> Tensor:
-        """Level-1 features and prediction and the blocked image to the prediction, unrectified."""
+        """Level-1 features and prediction and the image to the prediction, unrectified."""
         height = x.shape[2]
-        others = torch.cat((self.upflow.blocked(flow).to(self.dtype), image.to(self.dtype)), 1)
+        flow = self.upflow.blocked(flow).to(self.dtype)
+        image = image.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        image_part = self.of_image(image)
         row = x.shape[0] * x.shape[3] * 4 * sum(self.parts) * self.dtype.itemsize
         rows = max(2, self.strip_bytes // row // 2 * 2)
         strips, first_columns, last_columns = [], [], []
@@ -126,9 +129,10 @@ class _Finest(nn.Module):
             # One row more on either side, for which the strip's end would be the border.
             outer = max(low - 1, 0)
             up = self.upconv.blocked(x[:, :, outer : high + 1])[:, :, low - outer : high - outer]
-            part = torch.cat((up, others[:, :, low:high]), 1)
+            part = torch.cat((up, flow[:, :, low:high]), 1)
             above, below = int(start == 0), int(stop == height)
-            strips.append(self.conv(F.pad(part, (0, 0, above, below)) if above + below else part))
+            padded = F.pad(part, (0, 0, above, below)) if above + below else part
+            strips.append(self.conv(padded, image_part[:, :, start // 2 : stop // 2]))
             if above:
                 top = part[:, :, :2]
             if below:
@@ -137,16 +141,19 @@ class _Finest(nn.Module):
             first_columns.append(own[..., :2])
             last_columns.append(own[..., -2:])
         y = depth_to_space(torch.cat(strips, 2), (4, 4)).float()
-        above, below = self._exact(torch.cat((top, bottom))).chunk(2)
+        images = torch.cat((image[:, :, :4], image[:, :, -4:]))
+        above, below = self._exact(torch.cat((top, bottom)), images).chunk(2)
         y[:, :, 0], y[:, :, -1] = above[:, :, 0], below[:, :, -1]
         columns = torch.cat((torch.cat(first_columns, 2), torch.cat(last_columns, 2)))
-        before, after = self._exact(columns).chunk(2)
+        images = torch.cat((image[..., :4], image[..., -4:]))
+        before, after = self._exact(columns, images).chunk(2)
         y[..., 0], y[..., -1] = before[..., 0], after[..., -1]
         return y
 
-    def _exact(self, x: Tensor) -> Tensor:
+    def _exact(self, x: Tensor, image: Tensor) -> Tensor:
         parts = x.split([4 * part for part in self.parts], 1)
-        return self.head(self.iconv(torch.cat([depth_to_space(p, (2, 2)) for p in parts], 1)))
+        parts = [depth_to_space(part, (2, 2)) for part in parts]
+        return self.head(self.iconv(torch.cat((*parts, image), 1)))
 
 
 class _FusedHourglass(nn.Module):
@@ -185,7 +192,7 @@ class _FusedHourglass(nn.Module):
         self, skips: list[Tensor], base: tuple[Tensor, ...] | None = None
     ) -> list[Tensor]:
         x = skips[-1]
-        skips = [space_to_depth(skips[0].contiguous(memory_format=torch.channels_last)), *skips[1:]]
+        skips = list(skips)
         for blocks in self.down:
             x = blocks(x)
             skips.append(x)
@@ -226,7 +233,8 @@ class FusedRefinementStage(_FusedHourglass):
         self.encoder = FusedEncoder(stage, dtype)
         self.conv3_1 = FusedBlock(stage.conv3_1, dtype)
 
-    def forward(self, inputs: Tensor, base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        at_half, at_quarter, at_eighth = self.encoder(inputs)
-        skips = [inputs[:, :3], at_half, at_quarter, self.conv3_1(at_eighth)]
+    def forward(self, inputs: tuple[Tensor, ...], base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        joined = torch.cat([part.to(self.dtype) for part in inputs], 1)
+        at_half, at_quarter, at_eighth = self.encoder(joined)
+        skips = [inputs[0], at_half, at_quarter, self.conv3_1(at_eighth)]
         return tuple(F.relu(p) for p in self._encode_decode(skips, base))

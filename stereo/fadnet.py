@@ -197,17 +197,17 @@ class RefinementStage(_Hourglass):
         self.conv1, self.conv2, self.conv3 = features.conv1, features.conv2, features.conv3
         self.conv3_1 = ResBlock(encoder[2], encoder[2])
 
-    def forward(self, inputs: Tensor, base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: tuple[Tensor, ...], base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Seven rectified predictions, finest first.
 
         Args:
-            inputs: left, right, warped right, disparity and colour error, (B, 11, H, W).
+            inputs: left, right, warped right, disparity and colour error, (B, C, H, W).
             base: predictions of stage 1, finest first.
         """
-        at_half = self.conv1(inputs)
+        at_half = self.conv1(torch.cat(inputs, 1))
         at_quarter = self.conv2(at_half)
         at_eighth = self.conv3_1(self.conv3(at_quarter))
-        skips = [inputs[:, :3], at_half, at_quarter, at_eighth]
+        skips = [inputs[0], at_half, at_quarter, at_eighth]
         return tuple(F.relu(p) for p in self._encode_decode(skips, base))
 
 
@@ -301,13 +301,13 @@ class _TwoStage(nn.Module):
         stage1 = self.cunet([left, *lefts], self._correlate(lefts[2], rights[2]))
         warped = self._layout(self._warp(right, stage1[0]))
         error = self._colour_error(left, warped)
-        stage2 = self.dispnetres(torch.cat((left, right, warped, stage1[0], error), 1), stage1)
+        stage2 = self.dispnetres((left, right, warped, stage1[0], error), stage1)
         return stage1, stage2
 
     def _layout(self, image: Tensor) -> Tensor:
         """The image in the weights' memory layout: one tensor in another makes `cat` fall back."""
-        weight = next(self.extract_network.parameters(), None)  # fused: none, channels-last
-        if weight is None or weight.is_contiguous(memory_format=torch.channels_last):
+        weight = next(self.extract_network.parameters(), image)
+        if weight.is_contiguous(memory_format=torch.channels_last):
             return image.contiguous(memory_format=torch.channels_last)
         return image
 

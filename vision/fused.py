@@ -153,7 +153,7 @@ class FusedConv2d(nn.Module):
             name, scalars = _activation(self.slope)
             return run(x, self.weight, self.bias, *shape, name, scalars, "")
         relu = "relu" if self.slope == 0 else None
-        add = add.to(self.dtype)
+        add = add.to(self.dtype).contiguous(memory_format=torch.channels_last)
         y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
         return F.leaky_relu_(y, self.slope) if self.slope else y
 
