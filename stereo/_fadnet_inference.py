@@ -55,9 +55,14 @@ def _folded(
     return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
 
 
+def _block(channels: int) -> tuple[int, int]:
+    """How many outputs to compute at once, so that they fill a vector of 16."""
+    return {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(channels, (1, 1))
+
+
 def _first(conv: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
     weight = conv[0].weight
-    block = {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(weight.shape[0], (1, 1))
+    block = _block(len(weight))
     return FusedConv2d(
         weight, conv[0].bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block
     )
@@ -185,7 +190,9 @@ class _FusedHourglass(nn.Module):
             self.upconvs.append(FusedUpsampling2d(upconv[0].weight, slope=0.1, dtype=dtype))
             self.upflows.append(FusedUpsampling2d(upflow.weight))
             weight = iconv.convolution_weight()
-            self.iconvs.append(FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype))
+            block = _block(len(weight)) if level < 5 else (1, 1)
+            conv = FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block)
+            self.iconvs.append(conv)
         self.dtype = dtype
 
     def _encode_decode(
