@@ -36,7 +36,7 @@ def multiscale_loss(
     weights: Sequence[float],
     max_disparity: float = 192.0,
 ) -> Tensor:
-    """Smooth L1 at every scale, summed over scales and stages (FADNet, section III-D).
+    """Smooth L1 at every scale, summed over scales and stages, as FADNet's published program.
 
     Args:
         stages: for each stage its predictions, finest first; each (B, 1, H / 2^k, W / 2^k) in
@@ -52,6 +52,9 @@ def multiscale_loss(
     Raises:
         ValueError: a stage has fewer predictions than there are weights.
     """
+    scales = min(map(len, stages))
+    if scales < len(weights):
+        raise ValueError(f"{len(weights)} scale weights for a network with {scales} scales")
     total = disparity.new_zeros((), dtype=torch.float32)
     for scale, weight in enumerate(weights):
         if not weight:
@@ -60,10 +63,6 @@ def multiscale_loss(
         kept = known & (target > 0) & (target < max_disparity)
         count = kept.sum().clamp(min=1)
         for stage in stages:
-            if len(stage) < len(weights):
-                raise ValueError(
-                    f"{len(weights)} scale weights for a network with {len(stage)} scales"
-                )
             error = F.smooth_l1_loss(stage[scale].float(), target, reduction="none")
             total = total + weight * torch.where(kept, error, 0).sum() / count
     return total

@@ -62,10 +62,11 @@ class DisparityMetrics(Metric):
         self.smooth += F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none").sum(
             dtype=torch.float64
         )
-        self.b1 += (error > 1).sum()
-        self.b2 += (error > 2).sum()
-        self.b3 += (error > 3).sum()
-        self.d1 += ((error > 3) & (error > 0.05 * disparity)).sum()
+        # Written as "not right", so that a prediction that is not a number is wrong.
+        self.b1 += (counted & ~(error <= 1)).sum()
+        self.b2 += (counted & ~(error <= 2)).sum()
+        self.b3 += (counted & ~(error <= 3)).sum()
+        self.d1 += (counted & ~((error <= 3) | (error <= 0.05 * disparity))).sum()
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name, float32 scalars."""

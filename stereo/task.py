@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import accumulate
-from math import cos, pi
+from math import ceil, cos, pi
 from typing import Any, Literal
 
 import torch
 from lightning import LightningModule
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor
 
 from ..vision.hub.registry import create_model
@@ -42,8 +43,11 @@ class StereoTask(LightningModule):
         lr_milestones: epochs counted from the start of the round.
         lr_gamma: factor at each milestone.
         warmup_steps: steps of linear warm-up at the start of each round.
-        max_disparity: larger ground truth is left out of loss and metrics; None for no bound in
-            the metrics.
+        max_disparity: ground truth from here on is left out of the loss.
+        metric_max_disparity: the same for the metrics; None for no bound (KITTI).
+
+    Raises:
+        ValueError: a setting is unknown, or two do not fit together.
     """
 
     def __init__(
@@ -60,7 +64,8 @@ class StereoTask(LightningModule):
         lr_milestones: list[int] | None = None,
         lr_gamma: float = 0.5,
         warmup_steps: int = 0,
-        max_disparity: float | None = 192.0,
+        max_disparity: float = 192.0,
+        metric_max_disparity: float | None = 192.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -71,10 +76,20 @@ class StereoTask(LightningModule):
                 f"{len(self.scale_weights)} lists of scale_weights and round_epochs "
                 f"{self.round_epochs}: give one list of weights and one positive length a round"
             )
+        if lr_schedule not in ("milestones", "cosine", "constant"):
+            raise ValueError(
+                f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
+            )
+        known = list_optimizers()
+        if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
+            near = get_close_matches(optimizer, known) or known
+            raise ValueError(
+                f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
+            )
         self.net = create_model(model, weights=init_weights, **(model_args or {}))
         self.net.to(memory_format=torch.channels_last)  # 1.6 times as fast on a CPU
-        self.val_metrics = DisparityMetrics(max_disparity)
-        self.test_metrics = DisparityMetrics(max_disparity)
+        self.val_metrics = DisparityMetrics(metric_max_disparity)
+        self.test_metrics = DisparityMetrics(metric_max_disparity)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity (B, 1, H, W) of images (B, 3, H, W) in [0, 1]."""
@@ -87,13 +102,11 @@ class StereoTask(LightningModule):
         return index, starts[index]
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        left, right = (
-            batch[view].contiguous(memory_format=torch.channels_last) for view in ("left", "right")
-        )
-        stages = self.net.forward_stages(left, right)
+        stages = self.net.forward_stages(batch["left"], batch["right"])
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
-        limit = self.hparams.max_disparity or float("inf")
-        loss = multiscale_loss(stages, batch["disparity"], batch["valid"], weights, limit)
+        loss = multiscale_loss(
+            stages, batch["disparity"], batch["valid"], weights, self.hparams.max_disparity
+        )
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
         return loss
 
@@ -119,15 +132,20 @@ class StereoTask(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         hparams = self.hparams
-        optimizer = create_optimizer_v2(
-            self.net,
-            opt=hparams.optimizer,
-            lr=hparams.lr,
-            **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
-        )
+        try:
+            optimizer = create_optimizer_v2(
+                self.net,
+                opt=hparams.optimizer,
+                lr=hparams.lr,
+                **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
+            )
+        except TypeError as error:
+            raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
         total = self.trainer.estimated_stepping_batches
+        if hparams.lr_schedule == "cosine" and total == float("inf"):
+            raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
         per_epoch = max(
-            1, self.trainer.num_training_batches // self.trainer.accumulate_grad_batches
+            1, ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
         )
 
         def factor(step: int) -> float:

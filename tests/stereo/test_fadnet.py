@@ -111,12 +111,3 @@ def test_strict_about_missing_and_surplus_tensors():
     state["cunet.conv9.weight"] = torch.zeros(1)
     with pytest.raises(ValueError, match=r"(?s)cunet\.conv4\.bn1\.weight.*cunet\.conv9\.weight"):
         load_state(net, state, "file.pth")
-
-
-@pytest.mark.parametrize("size, batch", [((256, 448), 8), ((192, 320), 8), ((320, 640), 4)])
-def test_channels_last_training_at_the_sizes_of_the_configs(size, batch):
-    net = create_model("fadnet_plus_tiny").train().to(memory_format=torch.channels_last)
-    views = torch.rand(2, batch, 3, *size).unbind()
-    left, right = (view.contiguous(memory_format=torch.channels_last) for view in views)
-    sum(stage[0].mean() for stage in net.forward_stages(left, right)).backward()
-    assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from vizoo.stereo import fadnet
 
+CONFIGS = Path(fadnet.__file__).parents[1] / "configs" / "stereo"
 CODE = """
 import torch
 from vizoo.stereo import fadnet
@@ -21,11 +24,21 @@ assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not No
 """
 
 
-@pytest.mark.parametrize("name", ["fadnet_plus_micro", "fadnet_plus_tiny"])
-@pytest.mark.parametrize("shape", [(4, 320, 640), (8, 256, 448)])
-def test_a_step_does_not_crash(name, shape):
+def _trainings():
+    """Network, batch and crop of each config; the large networks are slow and take one pair."""
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        task, data = (settings[part]["init_args"] for part in ("model", "data"))
+        large = task["model"] not in ("fadnet_plus_tiny", "fadnet_plus_micro")
+        crop = 1 if large else data["batch_size"], data["crop_height"], data["crop_width"]
+        marks = [pytest.mark.slow] if large else []
+        yield pytest.param(task["model"], crop, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("name, crop", _trainings())
+def test_a_step_does_not_crash(name, crop):
     """In a process of its own, since what is feared is a segmentation fault."""
-    batch, height, width = shape
+    batch, height, width = crop
     code = CODE.format(name=name, batch=batch, height=height, width=width)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]

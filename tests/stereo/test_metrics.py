@@ -46,6 +46,12 @@ def test_unknown_pixels_do_not_count_whatever_they_hold():
     assert _compute(torch.full_like(disparity, 6.0), disparity, valid)["epe"] == 1
 
 
+def test_a_prediction_that_is_no_number_is_wrong():
+    disparity = torch.full((1, 1, 1, 2), 5.0)
+    values = _compute(torch.tensor([5.0, float("nan")]).view(1, 1, 1, 2), disparity)
+    assert all(values[name] == 0.5 for name in ("bad1", "bad2", "bad3", "d1"))
+
+
 def test_images_without_truth_are_left_out():
     disparity = torch.zeros(2, 1, 2, 2)
     disparity[0] = 4

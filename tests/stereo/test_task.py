@@ -12,8 +12,10 @@ from lightning.pytorch import Trainer
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
+from vizoo.datasets.stereo.transforms import recipe
 from vizoo.stereo.callbacks import DisparityWriter
 from vizoo.stereo.task import StereoTask
+from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.io.disparity import read_disparity
 
@@ -46,12 +48,12 @@ def _trainer(folder, **arguments):
     )
 
 
-def _rates(task, steps, per_epoch, epochs):
+def _rates(task, steps, per_epoch, epochs, accumulate=1):
     task.trainer = type("Trainer", (), {})()
     task._trainer = task.trainer
     task.trainer.estimated_stepping_batches = per_epoch * epochs
-    task.trainer.num_training_batches = per_epoch
-    task.trainer.accumulate_grad_batches = 1
+    task.trainer.num_training_batches = per_epoch * accumulate - (accumulate > 1)
+    task.trainer.accumulate_grad_batches = accumulate
     found = task.configure_optimizers()
     optimizer, scheduler = found["optimizer"], found["lr_scheduler"]["scheduler"]
     rates = []
@@ -72,8 +74,10 @@ def test_rounds_change_weights_and_restart_the_learning_rate():
         lr_gamma=0.5,
     )
     assert [task.round_at(epoch)[0] for epoch in range(7)] == [0, 0, 0, 1, 1, 1, 1]
-    rates = _rates(task, 12, per_epoch=2, epochs=6)
-    assert rates == [1, 1, 1, 1, 0.5, 0.5, 1, 1, 1, 1, 0.5, 0.5]
+    expected = [1, 1, 1, 1, 0.5, 0.5, 1, 1, 1, 1, 0.5, 0.5]
+    assert _rates(task, 12, per_epoch=2, epochs=6) == expected
+    # Three batches, two a step: an epoch ends with a step of one.
+    assert _rates(task, 12, per_epoch=2, epochs=6, accumulate=2) == expected
 
 
 def test_warm_up_and_cosine():
@@ -89,6 +93,13 @@ def test_warm_up_and_cosine():
 def test_rounds_that_do_not_fit_together():
     with pytest.raises(ValueError, match="1 lists of scale_weights and round_epochs"):
         StereoTask("fadnet_plus_micro", scale_weights=[[1.0]], round_epochs=[1, 2])
+
+
+def test_unknown_schedule_and_a_cosine_without_end():
+    with pytest.raises(ValueError, match="cosin.*milestones, cosine or constant"):
+        StereoTask("fadnet_plus_micro", lr_schedule="cosin")
+    with pytest.raises(ValueError, match="needs an end"):
+        _rates(StereoTask("fadnet_plus_micro", lr_schedule="cosine"), 1, 1, float("inf"))
 
 
 def test_training_lowers_the_loss_of_both_stages(tmp_path):
@@ -148,6 +159,18 @@ def test_starts_from_weights(tmp_path):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_built_in_config_fits_together(config):
+    settings = yaml.safe_load(config.read_text())
+    task, data = (settings[part]["init_args"] for part in ("model", "data"))
+    assert task["model"] in list_models("stereo/*")
+    assert sum(task["round_epochs"]) == settings["trainer"]["max_epochs"]
+    assert {len(weights) for weights in task["scale_weights"]} == {7}
+    assert data["crop_height"] % 64 == data["crop_width"] % 64 == 0
+    assert recipe(data["augmentation"], data["crop_height"], data["crop_width"]) is not None
+    StereoTask(**{**task, "model": "fadnet_plus_micro"})
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_built_in_config_runs(config, tmp_path, monkeypatch):
     monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
     for year in (2012, 2015):
@@ -167,3 +190,12 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
     name = f"stereo/{config.name}"
     assert main(["fit", "--config", name, "--config", "small.yaml"]) == 0
+
+
+def test_an_optimizer_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="no optimizer 'adamm'; did you mean adam"):
+        StereoTask("fadnet_plus_micro", optimizer="adamm")
+    task = StereoTask("fadnet_plus_micro", optimizer_args={"weight_dcay": 1})
+    with pytest.raises(ValueError, match="optimizer_args of adam: .*weight_dcay"):
+        _trainer(tmp_path, max_steps=1).fit(task, _data())
+    StereoTask("fadnet_plus_micro", optimizer="lookahead_adam")
