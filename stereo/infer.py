@@ -88,7 +88,7 @@ class StereoResult:
         points = depth_to_points(depth, camera.focal, cx, cy, camera.focal_y)
         surface = smooth_surface(torch.from_numpy(self.disparity)[None, None])
         near = depth <= (self.default_max_depth(camera) if max_depth is None else max_depth)
-        keep = (surface & near & (depth > 0))[0, 0].numpy()
+        keep = (surface & near & (depth > 0) & torch.isfinite(depth))[0, 0].numpy()
         return points[0].permute(1, 2, 0).numpy()[keep], self.image[keep]
 
     def default_max_depth(self, calibration: StereoCalibration) -> float:
@@ -128,18 +128,25 @@ class StereoResult:
         asked for by name, a point cloud without Open3D or without a point.
         """
         folder = Path(folder)
+        highest = self.disparity.max()
         if formats is None:
             formats = FORMATS
-            if self.disparity.max() >= _PNG_LIMIT:
+            if highest >= _PNG_LIMIT:
                 formats = ("pfm", "npy")
                 warnings.warn("no 16-bit PNG written: it ends at 256 px", stacklevel=2)
+        formats = check_formats(formats)
+        if "png" in formats and highest >= _PNG_LIMIT:
+            raise ValueError(
+                f"{folder / name}_disparity.png: a disparity of {highest:.2f} px does not fit: a "
+                "16-bit PNG ends below 256 px; choose the formats pfm and npy"
+            )
         written = []
 
         def target(ending: str) -> Path:
             written.append(folder / f"{name}_{ending}")
             return written[-1]
 
-        for suffix in check_formats(formats):
+        for suffix in formats:
             write_disparity(target(f"disparity.{suffix}"), self.disparity)
         write_image(target("disparity_colour.png"), disparity_picture(self.disparity))
         if calibration is None:
@@ -243,7 +250,7 @@ def load_network(model: str | os.PathLike) -> nn.Module:
     from ..vision.hub.weights import load_weights
 
     name = os.fspath(model)
-    if Path(name).suffix or os.sep in name or Path(name).is_file():
+    if Path(name).suffix or os.sep in name or (name and Path(name).exists()):
         net = load_weights(name)
         architecture = getattr(net, "architecture", None)
         if architecture and model_info(architecture["name"]).task != "stereo":

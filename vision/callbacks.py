@@ -1,22 +1,78 @@
-"""Training callbacks that every task shares."""
+"""What every training run shares: last.ckpt, whole checkpoints, a line an epoch for a log."""
 
 from __future__ import annotations
 
+import io
+import itertools
+import os
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-__all__ = ["KeepLast"]
+from .io.files import atomic_write
+
+__all__ = ["EpochLines", "KeepLast", "WholeCheckpoints"]
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint beside its place and renames it, so that none is ever half a file.
+
+    Lightning writes to the machine's temporary folder and moves the file from there, which is a
+    copy where that folder lies on another disk: a run killed then loses its last checkpoint.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike, storage_options: Any = None
+    ) -> None:
+        """Write a file; addresses such as ``s3://`` are left to Lightning."""
+        if "://" in os.fspath(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        # Through memory, because torch.save says of a full disk only that writing failed.
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content.getbuffer())
+
+
+class EpochLines(Callback):
+    """Prints a line after every epoch where no progress bar shows: stdout is no terminal.
+
+    The line holds what a task logs with ``prog_bar=True``; it goes where Lightning logs, to
+    stderr. A run whose progress bar is switched off prints none.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock; an epoch that a resumed run goes on with has no start of its own."""
+        self._started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the line; Lightning has validated by now."""
+        if trainer.progress_bar_callback is None or sys.stdout.isatty():
+            return
+        last = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
+        values = (f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items())
+        parts = (*values, f"{time.perf_counter() - self._started:.0f} s")
+        where = f"epoch {trainer.current_epoch + 1}{last}, step {trainer.global_step}"
+        rank_zero_info(f"{where}: {', '.join(parts)}")
+        self._started = time.perf_counter()
 
 
 class KeepLast(Checkpoint):
     """Keep ``last.ckpt``: written after every epoch, and when a fit is interrupted or fails.
 
     It lies beside the files of a `ModelCheckpoint` if there is one, else in ``checkpoints/`` of
-    the run's folder. A fit resumes from it with ``--ckpt_path``.
+    the run's folder. A fit resumes from it with ``--ckpt_path``. The file that another run left
+    there is kept as ``last-v1.ckpt`` and so on.
 
     Attributes:
         path: the file, or None before `setup`.
@@ -45,6 +101,7 @@ class KeepLast(Checkpoint):
             if isinstance(callback, ModelCheckpoint) and callback.dirpath:
                 self.path = Path(callback.dirpath) / "last.ckpt"
                 break
+        self._earlier = self._age()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file; Lightning calls checkpoint callbacks last, after the validation."""
@@ -69,5 +126,21 @@ class KeepLast(Checkpoint):
             or step in (self._step_saved, getattr(self, "_step_resumed", step))
         ):
             return
+        if not self.written and trainer.is_global_zero:
+            self._keep_earlier(trainer.ckpt_path)
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step_saved = step
+
+    def _keep_earlier(self, resumed: str | os.PathLike | None) -> None:
+        """Rename the file of another run, which this one does not go on with."""
+        if self._earlier is None or self._age() != self._earlier:
+            return  # none, or one that a ModelCheckpoint of this run has written meanwhile
+        if resumed and os.path.exists(resumed) and os.path.samefile(self.path, resumed):
+            return
+        numbers = (self.path.with_name(f"last-v{number}.ckpt") for number in itertools.count(1))
+        kept = next(path for path in numbers if not path.exists())
+        os.replace(self.path, kept)
+        rank_zero_info(f"an earlier run's {self.path} is now {kept.name}")
+
+    def _age(self) -> int | None:
+        return self.path.stat().st_mtime_ns if self.path.is_file() else None

@@ -108,6 +108,8 @@ class StereoDataset(Dataset):
                 _check_size(path, mask, record.left, left)
                 valid = valid & mask
             disparity = disparity * valid
+            if not valid.any():
+                warnings.warn(f"{record.disparity}: no pixel has a known disparity", stacklevel=2)
         sample = {
             "left": left,
             "right": right,

@@ -87,7 +87,7 @@ def _expand(text: str) -> list[Path]:
         nothing = f"{text}: no image in this folder ({' '.join(SUFFIXES)})"
     else:
         files = [Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file()]
-        nothing = f"{text}: no such file" + (" matches" if glob.has_magic(text) else "")
+        nothing = f"{text}: no {'file matches' if glob.has_magic(text) else 'such file'}"
     if not files:
         raise FileNotFoundError(nothing)
     return sorted(files)

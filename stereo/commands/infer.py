@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from ...vision.io.calibration import StereoCalibration
     from ..infer import StereoPredictor
 
-_CHECKED = (
-    5  # pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout
+# Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
+_CHECKED = 5
+
+_ENDINGS = tuple(
+    "disparity.pfm disparity.png disparity.npy disparity_colour.png depth.npy depth_colour.png "
+    "cloud.png cloud.ply".split()
 )
 
 
@@ -62,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 2 if any of several failed."""
     pairs = _pairs(args)
-    _check_folder(Path(args.out), pairs)
+    _check_folder(args.out, pairs)
     calibrations = _calibrations(args, pairs)
     if args.format is not None:
         from ..infer import check_formats
@@ -79,8 +84,11 @@ def run(args: argparse.Namespace) -> int:
                 if len(pairs) == 1:
                     raise
                 failures += 1
-                report = {"left": str(pair.left), "right": str(pair.right), "error": str(error)}
-                print(f"vizoo: error: {error}", file=sys.stderr)
+                reason = str(error)
+                if isinstance(error, OSError) and error.strerror and error.filename:
+                    reason = f"{error.filename}: {error.strerror}"
+                report = {"left": str(pair.left), "right": str(pair.right), "error": reason}
+                print(f"vizoo: error: {reason}", file=sys.stderr)
             reports.append(report)
             if not args.json:
                 _show(report)
@@ -104,9 +112,15 @@ def _pairs(args: argparse.Namespace) -> list[Pair]:
     return find_pairs(args.left, args.right)
 
 
-def _check_folder(out: Path, pairs: list[Pair]) -> None:
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
+def _check_folder(name: str, pairs: list[Pair]) -> None:
+    out = Path(name)
+    if not name:
+        raise ValueError("--out is empty; name a folder (`.` for this one)")
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out {out}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out {out}: {there} is not writable; name another folder")
     for pair in pairs:
         for file in (pair.left, pair.right):
             if file.parent.resolve() == out.resolve():
@@ -179,8 +193,13 @@ def _infer(
                 f"the calibration is for {calibration.width}x{calibration.height} images and was "
                 f"scaled to {width}x{height}"
             )
-            calibration = calibration.resized(width, height)
-    if check and left.shape == right.shape:
+            try:
+                calibration = calibration.resized(width, height)
+            except ValueError as error:
+                raise ValueError(f"{pair.left}: {error}") from error
+    if left.shape == right.shape and left.equal(right):
+        notes.append("left and right are the same picture")
+    elif check and left.shape == right.shape:
         from ..rectification import check_pair
 
         notes += check_pair(*(i.mul(255).byte().permute(1, 2, 0).numpy() for i in (left, right)))
@@ -200,6 +219,9 @@ def _infer(
             max_depth=args.max_depth,
         )
     notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
+    old = _left_over(Path(args.out), pair.name, files)
+    if old:
+        notes.append(f"of an earlier run, not of this one: {', '.join(map(str, old))}")
     for note in notes:
         _warn(f"{pair.left.name}: {note}")
     low, middle, high = (float(v) for v in np.quantile(result.disparity, (0, 0.5, 1)))
@@ -212,6 +234,12 @@ def _infer(
         "warnings": notes,
         "files": [str(file) for file in files],
     }
+
+
+def _left_over(folder: Path, name: str, written: list[Path]) -> list[Path]:
+    """Return results that an earlier run left under this pair's name."""
+    found = {path for end in _ENDINGS if (path := folder / f"{name}_{end}").exists()}
+    return sorted(found - set(written))
 
 
 def _show(report: dict) -> None:

@@ -314,3 +314,11 @@ def test_real_pair(shared):
     sample = StereoPairs(*(str(folder / name) for name in ("im0.png", "im1.png", "disp0.pfm")))[0]
     assert sample["left"].shape == (3, 490, 941)
     assert sample["valid"].float().mean().item() == pytest.approx(0.49, abs=0.01)
+
+
+def test_a_map_without_any_known_disparity_is_named(tmp_path, trees):
+    root = own_pairs(tmp_path, trees, 1)
+    np.save(root / "D/scene0/a.npy", np.full((trees.HEIGHT, trees.WIDTH), np.nan, np.float32))
+    pairs = StereoPairs(f"{root}/L/*/*", f"{root}/R/*/*", f"{root}/D/*/*.npy")
+    with pytest.warns(UserWarning, match=r"a\.npy: no pixel has a known disparity"):
+        assert not pairs[0]["valid"].any()

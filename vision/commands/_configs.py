@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+import yaml
+
 __all__ = ["CONFIGS", "list_configs", "resolve_config"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -23,8 +25,12 @@ def resolve_config(name: str) -> str:
 
     Raises:
         FileNotFoundError: neither; the message names the nearest.
+        ValueError: a file that is no config.
     """
-    if name.lstrip().startswith("{") or "://" in name or Path(name).is_file():
+    if name.lstrip().startswith("{") or "://" in name:
+        return name
+    if Path(name).is_file():
+        _check(name)
         return name
     names = list_configs()
     for candidate in (name, f"{name}.yaml"):
@@ -37,3 +43,17 @@ def resolve_config(name: str) -> str:
     ]
     hint = f"did you mean {', '.join(near)}?" if near else f"built in: {', '.join(names) or 'none'}"
     raise FileNotFoundError(f"{name}: no such config here or built in; {hint}")
+
+
+def _check(path: str) -> None:
+    """Say which of several files is no config; the parser's message names none."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a config: not text at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a config: it holds no keys such as `model:` or `data:`")

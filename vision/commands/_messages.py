@@ -7,6 +7,8 @@ import importlib
 import inspect
 import re
 
+from lightning.pytorch import Trainer
+
 __all__ = ["condense", "own_words"]
 
 _NOISE = (
@@ -41,7 +43,14 @@ def condense(message: str) -> str:
     text = " ".join(kept) or message.strip()
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"Expected an? (\w+)\.? (?:Got|Given) value:", r"expected \1, got", text)
-    return text + _nearest_option(text)
+    inner = re.search(r"Got value: Namespace\(class_path='([\w.]+)\.(\w+)'", text)
+    owners = [inner.groups()] if inner else re.findall(r"class_path '([\w.]+)\.(\w+)'", text)
+    hint = _nearest_option(text, owners[-1]) if owners else ""
+    text = re.sub(
+        r"Type \S*Callable\S*(?: \S+)* expects a function or a callable class: ", "", text
+    )
+    text = re.sub(r"\. Got value: Namespace\(.*", "", text)
+    return text + (hint or _nearest_name(text))
 
 
 def own_words(message: str) -> str:
@@ -55,14 +64,28 @@ def own_words(message: str) -> str:
     return message
 
 
-def _nearest_option(text: str) -> str:
+def _nearest_option(text: str, owner: tuple[str, str]) -> str:
     option = re.search(r"Option '(\w+)' is not accepted", text)
-    owners = re.findall(r"class_path '([\w.]+)\.(\w+)'", text)
-    if not option or not owners:
+    if not option:
         return ""
-    cls = getattr(importlib.import_module(owners[-1][0]), owners[-1][1], None)
+    cls = getattr(importlib.import_module(owner[0]), owner[1], None)
     if not inspect.isclass(cls):
         return ""
     names = [name for name in inspect.signature(cls).parameters if name != "self"]
     near = difflib.get_close_matches(option[1], names, n=1)
     return f"; did you mean '{near[0]}'?" if near else f"; it takes {', '.join(names) or 'none'}"
+
+
+def _nearest_name(text: str) -> str:
+    """Hint at a class of a module, or at an option of the trainer or the command."""
+    if found := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", text):
+        module = importlib.import_module(found[1])
+        names = getattr(module, "__all__", dir(module))
+    elif found := re.search(r"not accept option '(trainer)\.(\w+)", text):
+        names = list(inspect.signature(Trainer).parameters)
+    elif found := re.search(r"not accept option '()(\w+)", text):
+        names = ["ckpt_path", "data", "model", "seed_everything", "trainer"]
+    else:
+        return ""
+    near = difflib.get_close_matches(found[2], names, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} {value}: must be at least 1")
+    if not 0 <= args.seconds < float("inf"):
+        raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     device = _device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -165,7 +167,9 @@ def _load(model: str) -> nn.Module:
     from ..hub.registry import create_model
     from ..hub.weights import load_weights
 
-    return load_weights(model) if os.path.isfile(model) else create_model(model)
+    if Path(model).suffix or os.sep in model or os.path.exists(model):
+        return load_weights(model)
+    return create_model(model)
 
 
 def _on_meta(net: nn.Module) -> nn.Module:

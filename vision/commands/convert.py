@@ -24,13 +24,17 @@ def run(args: argparse.Namespace) -> int:
         ValueError: a file that no model recognises or that does not fit.
     """
     from ..hub.published import recognise
-    from ..hub.weights import is_lightning, read_weights, write_weights
+    from ..hub.weights import check_stored, is_lightning, read_weights, write_weights
 
     if args.target.suffix != ".safetensors":
         raise ValueError(f"{args.target}: the target must end in .safetensors")
     if args.target.exists() and not args.force:
         raise FileExistsError(f"{args.target}: exists already; --force overwrites it")
-    stored = read_weights(args.source) if is_lightning(args.source) else recognise(args.source)
+    if is_lightning(args.source):
+        stored = read_weights(args.source)
+        check_stored(stored, args.source)
+    else:
+        stored = recognise(args.source)
     write_weights(stored, args.target)
     values = sum(tensor.numel() for tensor in stored.state.values())
     print(f"{args.target}: {stored.name}, {len(stored.state)} tensors, {values:,} values")

@@ -19,10 +19,12 @@ from typing import Any
 import lightning.pytorch
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..callbacks import KeepLast
+from ..callbacks import EpochLines, KeepLast, WholeCheckpoints
 from ..hub.weights import load_pickle
 from ..memory import keep_freed_memory
 from ._configs import resolve_config
@@ -83,14 +85,26 @@ class VizooCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """A checkpoint replaces the weights a stage started from; that file may be gone by now."""
         options = self.config[self.subcommand]
+        trained = options.get("ckpt_path") or options.get(f"model.init_args.{_START}")
+        if self.subcommand != "fit" and not trained:
+            print(
+                f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
+                f"give --ckpt_path or --model.{_START}",
+                file=sys.stderr,
+            )
         if options.get("ckpt_path") and options.get(f"model.init_args.{_START}"):
             options[f"model.init_args.{_START}"] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
         """Leave the appended checkpoint callback out where checkpoints are switched off."""
         if self.config_init[self.subcommand]["trainer"].get("enable_checkpointing") is False:
-            self.trainer_defaults = {}
-        return super().instantiate_trainer(**kwargs)
+            callbacks = self.trainer_defaults["callbacks"]
+            others = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
+            self.trainer_defaults = {"callbacks": others}
+        trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpoints()
+        return trainer
 
 
 def run(args: list[str]) -> int:
@@ -167,7 +181,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         seed_everything_default=0,
         # Without it the second run into a folder fails.
         save_config_kwargs={"overwrite": True},
-        trainer_defaults={"callbacks": [keeper]},
+        trainer_defaults={"callbacks": [keeper, EpochLines()]},
         auto_configure_optimizers=False,
         parser_kwargs={
             "prog": "vizoo",

@@ -12,14 +12,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from .registry import create_model, family_modules
+from .registry import family_modules
 from .weights import (
     StoredWeights,
     all_tensors,
-    check_state,
+    check_stored,
     existing_file,
     few,
     load_pickle,
@@ -51,11 +50,10 @@ def recognise(path: str | os.PathLike[str]) -> StoredWeights:
         except ValueError as error:
             reasons.append(str(error))
             continue
-        with torch.device("meta"):
-            model = create_model(name, **architecture)
-        check_state(model, renamed, os.fspath(path))
         facts = {"converted_from": path.name, "sha256": _sha256(path)}
-        return StoredWeights(name, architecture, renamed, facts)
+        stored = StoredWeights(name, architecture, renamed, facts)
+        check_stored(stored, path)
+        return stored
     raise ValueError(f"{path}: no model family recognises it: {'; '.join(reasons)}")
 
 
@@ -84,7 +82,11 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         state = state[inner]
     if not isinstance(state, Mapping) or not state:
         raise ValueError(f"{path}: holds a {type(state).__name__}, not a state dict")
-    wrong = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
+    wrong = [
+        str(key)
+        for key, value in state.items()
+        if not (isinstance(value, Tensor) and isinstance(key, str))
+    ]
     if wrong:
         raise ValueError(f"{path}: not a state dict: no tensor under {few(wrong)}")
     if all(key.startswith("module.") for key in state):

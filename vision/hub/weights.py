@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from .registry import create_model
 __all__ = [
     "StoredWeights",
     "check_state",
+    "check_stored",
     "is_lightning",
     "load_state",
     "load_weights",
@@ -103,7 +105,10 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
         key: value.detach().cpu().clone().contiguous() for key, value in stored.state.items()
     }
     with atomic_write(path) as temporary:
-        save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
+        try:
+            save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from error
     return path
 
 
@@ -165,9 +170,15 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> No
         source: what the error calls the state, such as its path.
 
     Raises:
-        ValueError: see `check_state`.
+        ValueError: see `check_state`; also where values are not finite.
     """
     check_state(model, state, source)
+    broken = [k for k, v in state.items() if v.is_floating_point() and not v.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{source}: {len(broken)} tensors hold values that are not finite ({few(broken)}): the "
+            "training that wrote them diverged; take an earlier file"
+        )
     model.load_state_dict(dict(state), strict=True)
 
 
@@ -202,6 +213,20 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> N
         ]
         name = getattr(model, "architecture", {}).get("name", type(model).__name__)
         raise ValueError(f"{source}: does not fit {name}: tensors {'; '.join(parts)}")
+
+
+def check_stored(stored: StoredWeights, path: str | os.PathLike[str]) -> None:
+    """Compare weights with the model that they name, without memory for a second copy.
+
+    Raises:
+        ValueError: no such model or arguments, or tensors that do not fit it.
+    """
+    try:
+        with torch.device("meta"):
+            model = create_model(stored.name, **stored.architecture)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error
+    check_state(model, stored.state, os.fspath(path))
 
 
 def _read_safetensors(path: Path) -> StoredWeights:
@@ -284,7 +309,9 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
         ValueError: a damaged file, or a pickle that names more than that; it lists the names.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         names = _blocked_globals(path)
         if names:

@@ -38,10 +38,22 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise NotADirectoryError(f"cannot make the folder {path.parent}: {error}") from error
+        raise NotADirectoryError(
+            f"cannot make the folder {path.parent}: a file is in the way; name another folder"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"cannot make the folder {path.parent}: {reason}") from error
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is not None:
+            # Writers say "No space left on device" without a name, or with the temporary one.
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        if str(path) in str(error):
+            raise
+        raise OSError(f"{path}: cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)

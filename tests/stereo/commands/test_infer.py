@@ -171,7 +171,7 @@ def test_bad_images(scene, capsys):
     (scene / "r.png").write_text("no image at all, but quite a long text in its place")
     assert "not an image" in refused(capsys, "l.png", "r.png", *rest)
     assert "x.png: no such file" in refused(capsys, "l.png", "x.png", *rest)
-    assert "no such file matches" in refused(capsys, "q*.png", "r.png", *rest)
+    assert "no file matches" in refused(capsys, "q*.png", "r.png", *rest)
     write_image(scene / "r.png", np.zeros((8, 8, 3), np.uint8))
     assert "48x32 against 8x8" in refused(capsys, "l.png", "r.png", *rest)
     assert not (scene / "out").exists()
@@ -228,3 +228,49 @@ def test_warnings(scene, capsys):
     assert capsys.readouterr().err == ""
     assert good("--focal", "9", "--baseline", "60") == 0
     assert "takes metres" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("", "--out is empty"),
+        ("l.png", "is a file; name a folder"),
+        ("l.png/sub/out", "l.png is a file; name a folder"),
+    ],
+)
+def test_no_place_for_results(scene, capsys, out, says):
+    assert says in refused(capsys, "l.png", "r.png", "--model", "stand-in", "--out", out)
+
+
+def test_one_picture_given_twice(scene, capsys):
+    assert call("l.png", "l.png", "--model", "stand-in", "--out", "out") == 0
+    assert "l.png: left and right are the same picture" in capsys.readouterr().err
+
+
+def test_results_of_an_earlier_run_are_named(scene, capsys):
+    assert good("--focal", "100", "--baseline", "0.5") == 0
+    assert good("--focal", "100", "--baseline", "0.5") == 0
+    assert "earlier run" not in capsys.readouterr().err
+    assert good("--format", "pfm") == 0
+    said = capsys.readouterr().err
+    assert "of an earlier run, not of this one: out/l_cloud" in said
+    assert "out/l_depth.npy" in said and "out/l_disparity.png" in said
+    assert "l_disparity.pfm" not in said and "l_disparity_colour.png" not in said
+
+
+def test_a_format_too_narrow_leaves_nothing_half_written(scene, capsys, monkeypatch):
+    monkeypatch.setattr(Constant, "forward", lambda _, left, right: left[:, :1] * 0 + 300)
+    words = ("l.png", "r.png", "--model", "stand-in", "--out", "out", "--format", "pfm", "png")
+    assert "a 16-bit PNG ends below 256 px" in refused(capsys, *words)
+    assert not (scene / "out").exists()
+
+
+def test_a_calibration_of_infinite_depth(scene, capsys):
+    assert good("--focal", "1e30", "--baseline", "1e30") == 0
+    assert "no point cloud written" in capsys.readouterr().err
+
+
+def test_a_folder_as_model(scene, capsys):
+    (scene / "run").mkdir()
+    words = ("l.png", "r.png", "--model", "run", "--out", "out")
+    assert "run: is a folder; name the weight file in it" in refused(capsys, *words)

@@ -1,16 +1,19 @@
 """`vizoo fit` and the traps of LightningCLI, each with a test of its own."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 from vizoo.__main__ import main
+from vizoo.vision import callbacks
 
 FIT = ["fit", "--config", "toy.yaml"]
 
@@ -166,7 +169,7 @@ def test_last_lies_beside_a_model_checkpoint(toy):
         (["--trainer.accelerator=gpux"], "invalid accelerator name"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
-        (["-c", "broken.yaml"], "Problems parsing config"),
+        (["-c", "broken.yaml"], "broken.yaml, line 2: not YAML"),
     ],
 )
 def test_errors_are_one_line(toy, capsys, words, says):
@@ -205,5 +208,103 @@ def test_configs_by_name(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError, match=r"did you mean stereo/fadnet_kitti\.yaml\?"):
             _configs.resolve_config(name)
     (tmp_path / "stereo").mkdir()
-    (tmp_path / "stereo/fadnet_kitti.yaml").touch()
+    (tmp_path / "stereo/fadnet_kitti.yaml").write_text("model: {}")
     assert _configs.resolve_config("stereo/fadnet_kitti.yaml") == "stereo/fadnet_kitti.yaml"
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """What the callbacks log; Lightning's handler keeps the stderr of its first import."""
+    lines = []
+    monkeypatch.setattr(callbacks, "rank_zero_info", lines.append)
+    return lines
+
+
+def test_an_earlier_runs_last_checkpoint_is_kept(toy, logged):
+    assert main(FIT) == 0
+    first = checkpoint()
+    assert main([*FIT, "--model.lr=0.3"]) == 0
+    assert logged[0].endswith("checkpoints/last.ckpt is now last-v1.ckpt")
+    kept = torch.load("checkpoints/last-v1.ckpt", weights_only=True)
+    assert torch.equal(kept["state_dict"]["net.weight"], first["state_dict"]["net.weight"])
+    # A run that goes on writes its own file anew.
+    last = ["--ckpt_path", "checkpoints/last.ckpt"]
+    assert main([*FIT, "--model.lr=0.3", "--trainer.max_epochs=3", *last]) == 0
+    assert sorted(os.listdir("checkpoints")) == ["last-v1.ckpt", "last.ckpt"]
+    # What a ModelCheckpoint of the same run writes is no earlier run's.
+    own = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.save_last=true"]
+    assert main([*FIT, *own, "--trainer.callbacks.dirpath=kept"]) == 0
+    assert not os.path.exists("kept/last-v1.ckpt")
+
+
+def test_a_checkpoint_is_written_whole_or_not_at_all(toy, capsys, monkeypatch):
+    """Every checkpoint goes through a rename: the earlier file stays until then."""
+    assert main(FIT) == 0
+
+    def full(path, content):
+        with open(path, "wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    last = ["--ckpt_path", "checkpoints/last.ckpt"]
+    line = error(capsys, *FIT, "--trainer.max_epochs=3", *last)
+    assert line.endswith("last.ckpt: No space left on device")
+    assert checkpoint()["epoch"] == 1
+    assert os.listdir("checkpoints") == ["last.ckpt"]
+
+
+def test_a_line_an_epoch_without_a_terminal(toy, logged):
+    bar = "--trainer.enable_progress_bar=true"
+    assert main([*FIT, bar, "--trainer.enable_checkpointing=false"]) == 0
+    lines = [line.partition(":")[0] for line in logged]
+    assert lines == ["epoch 1/2, step 2", "epoch 2/2, step 4"]
+    assert main(FIT) == 0
+    assert len(logged) == 2
+
+
+def test_a_line_for_an_epoch_resumed_in_its_middle(toy, logged, monkeypatch):
+    bar = "--trainer.enable_progress_bar=true"
+    assert main([*FIT, bar, "--model.interrupt_at=1"]) == 130
+    monkeypatch.setenv("RESUMED", "1")
+    last = ["--model.interrupt_at=1", "--ckpt_path", "checkpoints/last.ckpt"]
+    assert main([*FIT, bar, *last]) == 0
+    lines = [line.partition(":")[0] for line in logged]
+    assert lines == ["epoch 1/2, step 2", "epoch 2/2, step 4"]
+
+
+def test_a_random_network_is_said(toy, capsys):
+    assert main(["validate", *FIT[1:]]) == 0
+    assert "warning: no trained weights: validate runs a random" in capsys.readouterr().err
+    assert main(FIT) == 0
+    assert main(["validate", *FIT[1:], "--ckpt_path", "checkpoints/last.ckpt"]) == 0
+    assert "no trained weights" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x89PNG", "bad.yaml: not a config: not text at byte 0"),
+        (b"", "bad.yaml: not a config: it holds no keys"),
+        (b"model: [1\n", "bad.yaml, line 2: not YAML: "),
+        (b"trainr: {max_epochs: 1}", "'trainr.max_epochs'; did you mean 'trainer'?"),
+        (b"trainer: {max_epoch: 1}", "'trainer.max_epoch'; did you mean 'max_epochs'?"),
+        (b"data: {class_path: toytask.ToyDatas}", "'ToyDatas'; did you mean 'ToyData'?"),
+    ],
+)
+def test_a_config_that_is_none(toy, capsys, content, says):
+    (toy / "bad.yaml").write_bytes(content)
+    assert says in error(capsys, *FIT, "-c", "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("{class_path: vizoo.datasets.stereo.KITTI2015, init_args: {rot: x}}", "mean 'root'?"),
+        ("{class_path: vizoo.datasets.stereo.KITI2015}", "mean 'KITTI2015'?"),
+    ],
+)
+def test_a_typo_in_a_data_set(toy, capsys, entry, says):
+    module = "--data=vizoo.datasets.stereo.StereoDataModule"
+    line = error(capsys, *FIT, module, f"--data.train=[{entry}]")
+    assert line.endswith(says) and "Callable" not in line and "Namespace" not in line

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from vizoo.__main__ import main
 from vizoo.vision.commands import doctor
+from vizoo.vision.hub import weights
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 
@@ -116,7 +118,7 @@ def test_bench_prints_lines(capsys):
     ("words", "says"),
     [
         (["fadnet_plus_tyni"], "did you mean fadnet_plus_tiny"),
-        (["missing.ckpt"], "is a path"),
+        (["missing.ckpt"], "missing.ckpt: no such weight file"),
         (["fadnet_plus_micro", "--batch", "0"], "--batch 0: must be at least 1"),
         (["fadnet_plus_micro", "--device", "gpux"], "--device gpux: not usable here"),
         (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
@@ -127,3 +129,47 @@ def test_bench_errors(capsys, words, says):
     assert main(["bench", *words]) == 2
     said = capsys.readouterr().err
     assert says in said and len(said.splitlines()) == 1
+
+
+def test_convert_refuses_a_training_run_that_does_not_fit(tmp_path, monkeypatch, capsys, micro):
+    monkeypatch.chdir(tmp_path)
+    content = {
+        "pytorch-lightning_version": "2.6.6",
+        "hyper_parameters": {"model": "fadnet_plus_tiny"},
+        "state_dict": {f"net.{key}": value for key, value in micro.state_dict().items()},
+    }
+    for name, says in (
+        ("fadnet_plus_tiny", "last.ckpt: does not fit fadnet_plus_tiny: tensors "),
+        ("fadnet_plus_nano", "last.ckpt: no model is called 'fadnet_plus_nano'; did you mean"),
+    ):
+        content["hyper_parameters"]["model"] = name
+        torch.save(content, "last.ckpt")
+        assert main(["convert", "last.ckpt", "net.safetensors"]) == 2
+        assert says in capsys.readouterr().err
+    torch.save({1: torch.ones(2)}, "numbered.pth")
+    assert main(["convert", "numbered.pth", "net.safetensors"]) == 2
+    assert "not a state dict: no tensor under 1" in capsys.readouterr().err
+    assert not (tmp_path / "net.safetensors").exists()
+
+
+def test_convert_on_a_full_disk(tmp_path, capsys, monkeypatch, micro):
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device")
+
+    save_weights(micro, tmp_path / "a.safetensors")
+    monkeypatch.setattr(weights, "save_file", full)
+    assert main(["convert", f"{tmp_path}/a.safetensors", f"{tmp_path}/b.safetensors"]) == 2
+    assert "b.safetensors: I/O error: No space left" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["."], ".: is a folder"),
+        (["fadnet_plus_micro", "--seconds", "nan"], "--seconds nan: must be a time"),
+    ],
+)
+def test_bench_refuses(capsys, words, says):
+    assert main(["bench", *words]) == 2
+    assert says in capsys.readouterr().err

@@ -151,3 +151,13 @@ def test_lightning_checkpoint(family, tmp_path):
     torch.save(content, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match="name no model"):
         load_weights(tmp_path / "last.ckpt")
+
+
+def test_weights_of_a_diverged_training_are_refused(saved, tmp_path):
+    net, _ = saved
+    net.first.bias.data[0] = float("nan")
+    path = save_weights(net, tmp_path / "diverged.safetensors")
+    with pytest.raises(
+        ValueError, match=r"1 tensors hold .* not finite \(first\.bias\): .*diverged"
+    ):
+        load_weights(path)

@@ -1,5 +1,8 @@
 """atomic_write: all or nothing."""
 
+import errno
+import os
+
 import pytest
 
 from vizoo.vision.io.files import atomic_write
@@ -31,3 +34,18 @@ def test_folder_in_the_way(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot make"), atomic_write(tmp_path / "file" / "a.txt"):
         pass
+
+
+def test_a_full_disk_is_said_with_the_name(tmp_path):
+    target = tmp_path / "a.npy"
+    target.write_text("earlier")
+    with pytest.raises(OSError) as caught, atomic_write(target) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.filename == str(target) and caught.value.errno == errno.ENOSPC
+    # NumPy gives a text alone: "4096 requested and 0 written".
+    with pytest.raises(OSError, match="a.npy: cannot be written: 4096 requested"):
+        with atomic_write(target) as temporary:
+            raise OSError("4096 requested and 0 written")
+    assert target.read_text() == "earlier"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npy"]
