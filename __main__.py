@@ -33,6 +33,7 @@ class Command:
     raw: bool = False
 
 
+_DEMO = "demo/fadnet_demo.safetensors"
 _GENERATED = "--config stereo/fadnet_generated.yaml"
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
@@ -69,9 +70,10 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "stereo.commands.infer",
             "disparity, depth and a point cloud of stereo pairs",
             (
-                "vizoo infer stereo left.png right.png --out result",
-                "vizoo infer stereo left.png right.png --calib calib.txt --out result",
                 "vizoo infer stereo left.png right.png --model last.ckpt --out result",
+                f"vizoo infer stereo left.png right.png --model {_DEMO} --calib calib.txt "
+                "--out result",
+                f"vizoo infer stereo 'left/*.png' 'right/*.png' --model {_DEMO} --out result",
             ),
         ),
     },
@@ -232,7 +234,7 @@ def _overview() -> str:
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
     lines = (
         "vizoo demo",
-        "vizoo infer stereo left.png right.png --out result",
+        f"vizoo infer stereo left.png right.png --model {_DEMO} --out result",
         f"vizoo fit {_GENERATED}",
         "vizoo models 'stereo/*'",
         "vizoo doctor",

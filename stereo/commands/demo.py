@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from ..infer import StereoPredictor
 
 _CONFIG = "stereo/fadnet_demo.yaml"
-_UNSEEN = 40
-_MAX_DISPARITY = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("left", nargs="?", metavar="LEFT", help="a left image of your own")
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="its right image")
     parser.add_argument("--out", metavar="DIR", default="demo", help="default: demo")
-    parser.add_argument(
-        "--epochs", type=int, metavar="N", default=16, help="of 60 steps (default: 16)"
-    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="default: what its config says")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,21 +31,22 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.left is None) != (args.right is None):
         raise ValueError("give both LEFT and RIGHT, or neither")
-    if args.epochs < 1:
+    if args.epochs is not None and args.epochs < 1:
         raise ValueError(f"--epochs must be at least 1, not {args.epochs}")
     out = Path(args.out)
-    print(f"1. Training FADNet++ tiny on generated scenes, {args.epochs} epochs of 60 steps")
-    checkpoint = out / "training" / "version_0" / "checkpoints" / "last.ckpt"
-    shutil.rmtree(out / "training", ignore_errors=True)
-    code = fit.run(["fit", "--config", str(_write_config(out, args.epochs))])
+    config = _config(out, args.epochs)
+    print("1. Training FADNet++ tiny on generated scenes")
+    code = fit.run(["fit", "--config", str(_write(config, out / "training.yaml"))])
     if code:
         return code
+    checkpoints = (out / "training").glob("version_*/checkpoints/last.ckpt")
     weights = out / "fadnet_demo.safetensors"
-    save_weights(load_weights(checkpoint), weights, trained_on="generated scenes")
+    newest = max(checkpoints, key=lambda path: path.stat().st_mtime)
+    save_weights(load_weights(newest), weights, trained_on="generated scenes")
     predictor = StereoPredictor(weights)
 
-    print(f"\n2. Testing on {_UNSEEN} scenes that it has not seen")
-    scenes = _unseen_scenes()
+    scenes = _unseen_scenes(config)
+    print(f"\n2. Testing on {len(scenes)} scenes that it has not seen")
     _report(predictor, scenes)
 
     print("\n3. Inferring a pair")
@@ -65,29 +61,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_config(out: Path, epochs: int) -> Path:
+def _config(out: Path, epochs: int | None) -> dict[str, Any]:
     """The demo's config, with all that it writes under `out`."""
     import yaml
 
     from ...vision.commands._configs import resolve_config
-    from ...vision.io.files import atomic_write
 
     config = yaml.safe_load(Path(resolve_config(_CONFIG)).read_text(encoding="utf-8"))
-    config["trainer"]["max_epochs"] = epochs
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
-    config["model"]["init_args"]["round_epochs"] = [epochs]
+    if epochs is not None:
+        config["trainer"]["max_epochs"] = epochs
+        config["model"]["init_args"]["round_epochs"] = [epochs]
     for role in ("train", "val"):
         config["data"]["init_args"][role][0]["init_args"]["cache"] = str(out / "scenes")
-    path = out / "training.yaml"
+    return config
+
+
+def _write(config: dict[str, Any], path: Path) -> Path:
+    import yaml
+
+    from ...vision.io.files import atomic_write
+
     with atomic_write(path) as temporary:
         temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     return path
 
 
-def _unseen_scenes() -> Dataset:
+def _unseen_scenes(config: dict[str, Any]) -> Dataset:
     from ...datasets.stereo import GeneratedStereo
 
-    return GeneratedStereo(_UNSEEN, 192, 384, seed=3, max_disparity=_MAX_DISPARITY)
+    return GeneratedStereo(**config["data"]["init_args"]["test"][0]["init_args"])
 
 
 def _report(predictor: StereoPredictor, scenes: Dataset) -> None:

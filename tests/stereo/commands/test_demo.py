@@ -18,19 +18,22 @@ def small(tmp_path, monkeypatch):
     """A demo of a few steps."""
     with open(resolve_config(demo._CONFIG), encoding="utf-8") as file:
         config = yaml.safe_load(file)
-    for role, length in (("train", 8), ("val", 1)):
+    for role, length in (("train", 8), ("val", 1), ("test", 2)):
         config["data"]["init_args"][role][0]["init_args"]["length"] = length
     config["data"]["init_args"]["workers"] = 0
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setattr(demo, "_CONFIG", str(path))
-    monkeypatch.setattr(demo, "_UNSEEN", 2)
 
 
 def test_trains_tests_infers_and_says_where(small, tmp_path, capsys):
     out = tmp_path / "out"
+    mine = out / "training" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("not the demo's")
     assert main(["demo", "--epochs", "1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
+    assert mine.is_file()
     for method in ("FADNet++ tiny", "StereoSGBM", "best constant"):
         assert method in said
     for name in ("comparison.png", "scene_disparity.pfm", "scene_depth.npy", "scene_cloud.png"):
