@@ -126,7 +126,9 @@ class _Finest(nn.Module):
         image = image.to(self.dtype).contiguous(memory_format=torch.channels_last)
         image_part = self.of_image(image)
         row = x.shape[0] * x.shape[3] * 4 * sum(self.parts) * self.dtype.itemsize
-        rows = max(2, self.strip_bytes // row // 2 * 2)
+        rows = max(2, self.strip_bytes // max(1, row) // 2 * 2)
+        if x.device.type != "cpu":  # one launch rather than many
+            rows = height
         strips, first_columns, last_columns = [], [], []
         for start in range(0, height, rows):
             stop = min(start + rows, height)

@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 __all__ = [
     "FusedConv2d",
+    "FusedUpsampling2d",
+    "blocked_weight",
     "depth_to_space",
     "fold_batch_norm",
     "space_to_depth",
@@ -117,6 +119,8 @@ class FusedConv2d(nn.Module):
         block: tuple[int, int] = (1, 1),
     ) -> None:
         super().__init__()
+        if weight.device.type != "cpu":  # blocks fill a CPU's vectors; a GPU would only do more
+            block = (1, 1)
         weight = blocked_weight(weight.detach(), stride, block).to(dtype)
         bias = None if bias is None else bias.detach().repeat(block[0] * block[1]).to(dtype)
         self.dtype = dtype

@@ -59,6 +59,9 @@ class _Frozen(nn.Module):
         self.net = net
         self.dtype = dtype
 
+    def __deepcopy__(self, memo: dict) -> nn.Module:
+        raise TypeError("an optimised network cannot be copied: optimize the network itself again")
+
     @torch.no_grad()
     def forward(self, *args: object, **kwargs: object) -> object:
         if self.dtype is None:

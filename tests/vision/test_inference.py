@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,6 +92,13 @@ def test_plain_path_where_onednn_lacks(net, monkeypatch):
     left, right = torch.rand(2, 2, 3, 64, 128)
     with torch.no_grad():
         assert close(optimize(net)(left, right), net(left, right))
+
+
+def test_an_empty_batch_and_no_copies(net):
+    fast = optimize(net)
+    assert fast(*torch.rand(2, 0, 3, 64, 128)).shape == (0, 1, 64, 128)
+    with pytest.raises(TypeError, match="optimize the network itself again"):
+        copy.deepcopy(fast)
 
 
 def test_frozen_and_without_batch_norm(net):
