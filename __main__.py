@@ -283,7 +283,7 @@ def _lightning_sdk():
             return point.load()
     try:
         return importlib.import_module("lightning_sdk.cli.entrypoint").main_cli
-    except ImportError:
+    except (ImportError, AttributeError):
         return None
 
 

@@ -19,7 +19,7 @@ command -v "$python" >/dev/null 2>&1 ||
 version='import sys; print("%d.%d" % sys.version_info[:2])'
 wanted=$("$python" -c "$version") || stop "'$python' does not run: name another with PYTHON=..."
 case $wanted in
-3.1[0-9]) ;;
+3.1[0-3]) ;;
 *) stop "'$python' is Python $wanted, vizoo needs 3.10 to 3.13: name another with PYTHON=..." ;;
 esac
 

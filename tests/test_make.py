@@ -73,11 +73,12 @@ def test_no_python(root, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_python_too_old(root, tmp_path, fake):
-    python = fake("echo 3.9")
+@pytest.mark.parametrize("version", ["3.9", "3.14", "3.19"])
+def test_another_python(root, tmp_path, fake, version):
+    python = fake(f"echo {version}")
     done = run("sh", "scripts/venv.sh", cwd=root, PYTHON=python, VENV=str(tmp_path / "v"))
     assert done.returncode == 2
-    assert "is Python 3.9, vizoo needs 3.10 to 3.13" in done.stderr
+    assert f"is Python {version}, vizoo needs 3.10 to 3.13" in done.stderr
     assert not (tmp_path / "v").exists()
 
 

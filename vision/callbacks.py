@@ -51,6 +51,9 @@ class EpochLines(Callback):
     stderr. A run whose progress bar is switched off prints none.
     """
 
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock; an epoch that a resumed run goes on with has no start of its own."""
         self._started = time.perf_counter()
@@ -83,6 +86,8 @@ class KeepLast(Checkpoint):
         self.path: Path | None = None
         self.interruption: BaseException | None = None
         self._step_saved = 0
+        self._step_resumed: int | None = None
+        self._earlier: int | None = None
 
     @property
     def written(self) -> bool:
@@ -123,7 +128,8 @@ class KeepLast(Checkpoint):
             or trainer.fast_dev_run
             or trainer.sanity_checking
             or self.path is None
-            or step in (self._step_saved, getattr(self, "_step_resumed", step))
+            or self._step_resumed is None
+            or step in (self._step_saved, self._step_resumed)
         ):
             return
         if not self.written and trainer.is_global_zero:

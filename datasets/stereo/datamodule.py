@@ -27,7 +27,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from .mixture import EpochSampler, Mixture, collate, split_by_seed
+from .mixture import EpochSampler, Mixture, ShareSampler, collate, split_by_seed
 from .transforms import recipe
 
 __all__ = ["StereoDataModule"]
@@ -46,7 +46,7 @@ class StereoDataModule(LightningDataModule):
     Training sets are mixed by weights, augmented by a recipe and cropped to one size. Validation,
     test and prediction take the pairs whole, several sets one after the other. The same seed
     gives the same training samples whatever the number of workers; on several GPUs each takes its
-    share of every epoch.
+    share of every epoch, and of validation and test, where every pair counts once.
 
     A set is given as a data set, or as a function that makes it, which is what a YAML file comes
     to: the sets are then made, and their files checked, when ``fit``, ``test``, ... begins, and
@@ -139,10 +139,7 @@ class StereoDataModule(LightningDataModule):
         mixture = Mixture(
             self._some("train"), self.weights, self.samples_per_epoch, self.augment, self.seed
         )
-        processes, rank = 1, 0
-        if self.trainer is not None:
-            processes, rank = self.trainer.world_size, self.trainer.global_rank
-        sampler = EpochSampler(mixture, processes, rank, seed=self.seed)
+        sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
         whole_batches = len(sampler) >= self.batch_size
         return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
 
@@ -176,7 +173,19 @@ class StereoDataModule(LightningDataModule):
         return self.sets(role)
 
     def _whole(self, role: str) -> DataLoader:
-        return self._loader(ConcatDataset(self._some(role)), self.eval_batch_size)
+        whole = ConcatDataset(self._some(role))
+        processes, rank = self._place()
+        # Lightning divides what is to be predicted by itself, and without repeating any.
+        if processes == 1 or role == "predict":
+            return self._loader(whole, self.eval_batch_size)
+        sampler = ShareSampler(whole, processes, rank)
+        return self._loader(whole, self.eval_batch_size, sampler=sampler)
+
+    def _place(self) -> tuple[int, int]:
+        """Return the number of processes and which of them this is."""
+        if self.trainer is None:
+            return 1, 0
+        return self.trainer.world_size, self.trainer.global_rank
 
     def _loader(self, dataset: Dataset, batch_size: int, **arguments: object) -> DataLoader:
         return DataLoader(

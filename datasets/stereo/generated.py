@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.files import atomic_write
-from .scenes import generate_scenes
+from .scenes import SCENES_VERSION, generate_scenes
 
 __all__ = ["GeneratedStereo"]
 
@@ -30,7 +30,7 @@ class GeneratedStereo(Dataset):
         vertical_offset: largest vertical misalignment of the right view in pixels.
         photometric: whether the views differ photometrically.
         cache: folder that keeps the scenes (12 bytes a pixel), so that later epochs read what the
-            first one made; empty it after an upgrade. None: every scene is made anew.
+            first one made. None: every scene is made anew.
 
     Raises:
         ValueError: if ``length`` is not positive (other values: see `generate_scenes`).
@@ -60,7 +60,7 @@ class GeneratedStereo(Dataset):
         if cache is not None:
             limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}"
             folder = Path(os.path.expandvars(cache)).expanduser()
-            self.cache = folder / f"{seed}-{height}x{width}-{limits}"
+            self.cache = folder / f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
 
     def __len__(self) -> int:
         return self.length

@@ -101,6 +101,34 @@ class EpochSampler(DistributedSampler):
         return (start + position for position in super().__iter__())
 
 
+class ShareSampler(DistributedSampler):
+    """One process's share of a data set, in order: every sample once, whatever the processes.
+
+    PyTorch's own sampler repeats samples until the shares are equal, so that a mean over all
+    processes counts some twice. Here shares differ by one at most.
+
+    Args:
+        dataset: the whole.
+        processes: how many share it.
+        rank: which of them this is.
+
+    Raises:
+        ValueError: fewer samples than processes; one without any would leave the rest waiting.
+    """
+
+    def __init__(self, dataset: Dataset, processes: int, rank: int) -> None:
+        if len(dataset) < processes:
+            raise ValueError(
+                f"{len(dataset)} pairs to evaluate on {processes} processes: take fewer "
+                f"(--trainer.devices {max(1, len(dataset))})"
+            )
+        super().__init__(dataset, processes, rank, shuffle=False)
+        self.num_samples = len(range(rank, len(dataset), processes))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.rank, len(self.dataset), self.num_replicas))
+
+
 class Part(Dataset):
     """Some samples of a data set.
 

@@ -21,7 +21,10 @@ from .scene_layers import BACKGROUNDS, LAYERS, draw_scene
 from .scene_masks import coverage, sample
 from .scene_textures import SIZE, TextureBank, texture_bank
 
-__all__ = ["generate_scenes", "scene_seed"]
+__all__ = ["SCENES_VERSION", "generate_scenes", "scene_seed"]
+
+# Raise it with every change that makes other scenes of a seed: caches hold the scenes they made.
+SCENES_VERSION = 1
 
 _NEWTON_STEPS = 4
 
@@ -251,10 +254,9 @@ def generate_scenes(
 ) -> dict[str, Tensor]:
     """Generates stereo pairs with dense exact ground truth.
 
-    Scene i of a seed is the same whatever the count and the batch. Speed at 320x640 on
-    a two-core machine (`benchmarks/scenes.py`, 2 threads): a pair costs 0.15 s of one core; 4.4
-    pairs/s were measured while eight other processes wanted the same cores. A call renders on one
-    thread; for more, use `GeneratedStereo` with several loader workers.
+    Scene i of a seed is the same whatever the count and the batch. A pair of 320x640 costs 0.15 s
+    of one core (`benchmarks/scenes.py`). A call renders on one thread; for more, use
+    `GeneratedStereo` with several loader workers.
 
     Args:
         count: number of scenes B.

@@ -19,12 +19,10 @@ __all__ = [
     "RECIPES",
     "ColourJitter",
     "Compose",
-    "Pad",
     "RandomCrop",
     "RandomErase",
     "RandomScale",
     "RandomVerticalFlip",
-    "Resize",
     "recipe",
 ]
 
@@ -151,11 +149,10 @@ class ColourJitter:
 
 
 class RandomErase:
-    """Fill rectangles of the right image with its mean colour, as if something hid that part.
+    """Fill one or two rectangles of the right image with its mean colour, as if hidden there.
 
     Args:
         probability: of erasing at all.
-        rectangles: the largest number of them; one at least.
         smallest: least side, pixels.
         largest: greatest side, pixels. The part outside the image is cut off.
     """
@@ -163,19 +160,17 @@ class RandomErase:
     def __init__(
         self,
         probability: float = 0.5,
-        rectangles: int = 2,
         smallest: int = 50,
         largest: int = 100,
     ) -> None:
-        self.probability, self.rectangles = probability, rectangles
-        self.smallest, self.largest = smallest, largest
+        self.probability, self.smallest, self.largest = probability, smallest, largest
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         if _uniform(0, 1, generator) >= self.probability:
             return sample
         right = sample["right"].clone()
         colour = right.mean(dim=(1, 2)).view(3, 1, 1)
-        for _ in range(_integer(1, self.rectangles, generator)):
+        for _ in range(_integer(1, 2, generator)):
             y = _integer(0, right.shape[1] - 1, generator)
             x = _integer(0, right.shape[2] - 1, generator)
             height = _integer(self.smallest, self.largest, generator)
@@ -227,37 +222,6 @@ class RandomScale:
             max(self.height, math.floor(height * scale_y + 0.5)),
             max(self.width, math.floor(width * scale_x + 0.5)),
         )
-
-
-class Resize:
-    """Resize to a fixed size, disparities scaled by the ratio of the widths."""
-
-    def __init__(self, height: int, width: int) -> None:
-        self.height, self.width = height, width
-
-    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
-        return resize(sample, self.height, self.width)
-
-
-class Pad:
-    """Pad with zeros, invalid in the maps, on top and on the right up to a fixed size.
-
-    Raises:
-        ValueError: the image is larger.
-    """
-
-    def __init__(self, height: int, width: int) -> None:
-        self.height, self.width = height, width
-
-    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
-        height, width = sample["left"].shape[1:]
-        if height > self.height or width > self.width:
-            raise ValueError(
-                f"{sample.get('name', 'sample')}: {width}x{height} pixels are more than the "
-                f"{self.width}x{self.height} to pad to"
-            )
-        edges = (0, self.width - width, self.height - height, 0)
-        return _map(sample, lambda image: F.pad(image, edges))
 
 
 def resize(sample: dict, height: int, width: int) -> dict:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, DistributedSampler
 
 from vizoo.datasets.stereo import (
     KITTI2015,
@@ -187,6 +188,23 @@ def test_sampler_divides_an_epoch_among_processes():
         halves = [list(sampler) for sampler in samplers]
         assert sorted(halves[0] + halves[1]) == list(range(12 * epoch, 12 * (epoch + 1)))
         assert len(halves[0]) == 6 and sorted(halves[0]) != halves[0]
+
+
+def test_evaluation_counts_every_pair_once():
+    data = StereoDataModule(test=[Numbered(13, "a"), Numbered(7, "b")], workers=0)
+    seen = []
+    for rank in range(8):
+        data.trainer = SimpleNamespace(world_size=8, global_rank=rank)
+        loader = data.test_dataloader()
+        assert isinstance(loader.sampler, DistributedSampler)  # else Lightning replaces it
+        share = [name for batch in loader for name in batch["name"]]
+        assert len(share) == len(loader.sampler) == (3 if rank < 4 else 2)
+        seen += share
+    whole = [f"a{i}" for i in range(13)] + [f"b{i}" for i in range(7)]
+    assert sorted(seen) == sorted(whole)
+    data.trainer = SimpleNamespace(world_size=21, global_rank=0)
+    with pytest.raises(ValueError, match=r"20 pairs to evaluate on 21 .*--trainer\.devices 20"):
+        data.test_dataloader()
 
 
 def test_split_by_seed():

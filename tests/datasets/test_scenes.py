@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vizoo.datasets.stereo import generated
 from vizoo.datasets.stereo import scenes as module
 from vizoo.datasets.stereo.generated import GeneratedStereo
 from vizoo.datasets.stereo.scenes import generate_scenes
@@ -191,3 +192,14 @@ def test_gpu_shows_the_same_scenes():
 def test_device_argument():
     scene = generate_scenes(1, 48, 96, seed=0, device=torch.device("cpu"))
     assert scene["left"].device.type == "cpu"
+
+
+def test_the_cache_belongs_to_a_version_of_the_scenes(tmp_path, monkeypatch):
+    def kept():
+        return {path.name for path in tmp_path.iterdir()}
+
+    GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
+    first = kept()
+    monkeypatch.setattr(generated, "SCENES_VERSION", generated.SCENES_VERSION + 1)
+    GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
+    assert len(first) == 1 and len(kept()) == 2

@@ -10,6 +10,7 @@ import numpy as np
 __all__ = ["cloud_picture"]
 
 _BACKGROUND = (18, 20, 26)
+_OVERSAMPLE = 2  # squares are drawn at this many times the size, then averaged
 _NOWHERE = np.float32(3e38)  # depth of a pixel that nothing was painted on
 
 
@@ -22,7 +23,6 @@ def cloud_picture(
     yaw: float = 8.0,
     pitch: float = 4.0,
     width: int = 1280,
-    oversample: int = 2,
 ) -> np.ndarray:
     """Render the point cloud that one camera saw from beside that camera.
 
@@ -37,7 +37,6 @@ def cloud_picture(
         source_size: (height, width) of its image.
         yaw, pitch: degrees that the virtual camera stands to the right of the real one, and above.
         width: of the picture, pixels; its height follows the cloud's, up to the width.
-        oversample: squares are drawn at this many times the size, then averaged.
 
     Returns:
         (H, W, 3) uint8 RGB.
@@ -60,16 +59,16 @@ def cloud_picture(
     seen = depth > 0.05 * distance
     x, y, depth, colours = x[seen], y[seen], depth[seen], colours[seen]
     left, right, top, bottom = _frame(x, y, source_size[1] / source_focal)
-    zoom = oversample * width / (right - left)  # pixels for a slope of 1
+    zoom = _OVERSAMPLE * width / (right - left)  # pixels for a slope of 1
     height = round(min((bottom - top) / (right - left), 1.0) * width)
     footprint = zoom / source_focal * points[seen, 2] / depth
     picture, buffer = _splat(
-        (y - (top + bottom) / 2) * zoom + oversample * height / 2,
+        (y - (top + bottom) / 2) * zoom + _OVERSAMPLE * height / 2,
         (x - left) * zoom,
         depth,
         footprint,
         colours,
-        (oversample * height, oversample * width),
+        (_OVERSAMPLE * height, _OVERSAMPLE * width),
     )
     for _ in range(2):
         picture, buffer = _close_gaps(picture, buffer)
