@@ -1,18 +1,22 @@
 """Stereo pairs of your own: three glob patterns, or a list file.
 
-A list file has one pair a line: ``left right [disparity [normal]]``, with blanks or tabs between
-(tabs where a path has blanks), paths relative to a root. This is also the format of the list files
-published with FADNet (``driving_release.list`` and others). Empty lines and lines that start with
-``#`` are passed over; the fourth column is not used.
+A list file has one pair a line: ``left right [disparity [normal]]``, with blanks or tabs between,
+a path with blanks in quotes, comments after ``#``, paths relative to a root; the fourth column is
+not used. This is also the format of the list files published with FADNet
+(``driving_release.list`` and others). Where the maps named there are ``.npy``, FADNet's authors
+stored the lowest row first, which no suffix tells: such a list needs
+``encoding="npy-bottom-up"``. PFM needs none.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from ...vision.io.pairing import doubtful_pairing, read_columns
 from .base import StereoDataset, StereoRecord, check_files, expand_path
 
 __all__ = ["PairList", "StereoPairs", "find_pairs", "read_pair_list"]
@@ -51,7 +55,7 @@ class PairList(StereoDataset):
     Args:
         list_file: the list.
         root: what its paths are relative to; None: the folder of the list.
-        encoding: as in ``StereoPairs``.
+        encoding: as in ``StereoPairs``; ``npy-bottom-up`` for lists of FADNet's with ``.npy`` maps.
         transform: called with each sample, returns the sample to use.
 
     Raises:
@@ -85,7 +89,10 @@ class PairList(StereoDataset):
 def find_pairs(
     left: str, right: str, disparity: str | None = None, encoding: str | None = None
 ) -> list[StereoRecord]:
-    """Match files of two or three patterns in sorted order (see ``StereoPairs``)."""
+    """Match files of two or three patterns in sorted order (see ``StereoPairs``).
+
+    Warns (``UserWarning``) where their names do not agree.
+    """
     patterns = {"left": left, "right": right}
     if disparity is not None:
         patterns["disparity"] = disparity
@@ -100,6 +107,10 @@ def find_pairs(
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{counts[kind]} match {patterns[kind]}" for kind in patterns)
         raise ValueError(f"the patterns match different numbers of files: {listed}")
+    for kind in list(patterns)[1:]:
+        doubt = doubtful_pairing(found["left"], found[kind])
+        if doubt:
+            warnings.warn(doubt, stacklevel=3)
     names = _names(found["left"])
     maps = found.get("disparity", [None] * len(names))
     return [
@@ -110,26 +121,8 @@ def find_pairs(
 
 def read_pair_list(list_file: Path, root: Path, encoding: str | None = None) -> list[StereoRecord]:
     """Read a list file (see the module's text) without checking that its files exist."""
-    try:
-        lines = list_file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{list_file}: not a text file (UTF-8): {error.reason}") from error
-    except IsADirectoryError as error:
-        raise ValueError(f"{list_file} is a folder, not a list file") from error
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{list_file}: no such list file") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        columns = [part for part in (line.split("\t") if "\t" in line else line.split()) if part]
-        if not 2 <= len(columns) <= 4:
-            raise ValueError(
-                f"{list_file}, line {number}: {len(columns)} columns; a line reads "
-                "'left right [disparity [normal]]'"
-            )
-        rows.append([os.path.normpath(root / column.strip()) for column in columns[:3]])
+    lines = read_columns(list_file, 2, 4, "left right [disparity [normal]]")
+    rows = [[os.path.normpath(root / word) for word in words[:3]] for _, words in lines]
     names = _names([row[0] for row in rows])
     return [
         StereoRecord(name, row[0], row[1], row[2] if len(row) > 2 else None, encoding)

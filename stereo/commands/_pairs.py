@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import glob
-import shlex
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...vision.io.pairing import doubtful_pairing, read_columns
+
 __all__ = ["Pair", "find_pairs", "read_list"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+_TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Pair:
 
 
 def find_pairs(left: str, right: str) -> list[Pair]:
-    """Pair files, folders or globs in sorted order.
+    """Pair files, folders or globs in sorted order; warns where the names do not agree.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -36,45 +39,44 @@ def find_pairs(left: str, right: str) -> list[Pair]:
             f"{left} gives {len(lefts)} images and {right} gives {len(rights)}: they are paired in "
             "sorted order, so the counts must agree (or name the pairs with --list)"
         )
+    doubt = doubtful_pairing(lefts, rights)
+    if doubt:
+        warnings.warn(doubt, stacklevel=2)
     return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
 
 
 def read_list(path: str) -> list[Pair]:
     """Read a list: a line holds a left and a right image and, if wanted, a calibration file.
 
-    Names with blanks are quoted; ``#`` begins a comment; relative paths count from the list's
-    folder.
+    A list of a data set will do too, whose third column is the true disparity: it is not used,
+    which a warning says. Relative paths count from the list's folder; quotes and comments as in
+    `read_columns`.
 
     Raises:
         FileNotFoundError: the list or a file that it names does not exist.
         ValueError: a line is not of that form, or the list is empty.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"{path}: no such list of pairs")
-    try:
-        lines = source.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: a list of pairs is text, this is not") from error
-    pairs = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-        if not words:
-            continue
-        if len(words) not in (2, 3):
-            raise ValueError(
-                f"{path}, line {number}: {len(words)} words; a line is LEFT RIGHT [CALIBRATION]"
-            )
-        files = [source.parent / word for word in words]
+    folder, form = Path(path).parent, "LEFT RIGHT [CALIBRATION]"
+    pairs, truths = [], 0
+    for number, words in read_columns(path, 2, 4, form):
+        if len(words) > 2 and words[2].lower().endswith(_TRUTH):
+            truths += 1
+            words = words[:2]
+        if len(words) > 3:
+            raise ValueError(f"{path}, line {number}: {len(words)} columns; a line reads {form!r}")
+        files = [folder / word for word in words]
         for file in files:
             if not file.is_file():
                 raise FileNotFoundError(f"{path}, line {number}: {file}: no such file")
         pairs.append(Pair(files[0], files[1], calibration=files[2] if len(files) == 3 else None))
     if not pairs:
         raise ValueError(f"{path}: the list names no pair")
+    if truths:
+        warnings.warn(
+            f"{path}: the third column of {truths} lines is a disparity map and is not used; here "
+            "it may hold a calibration file",
+            stacklevel=2,
+        )
     return _named(pairs)
 
 

@@ -8,7 +8,8 @@ import os
 import sys
 import time
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 2 if any of several failed."""
-    pairs = _pairs(args)
+    with _notes() as notes:
+        pairs = _pairs(args)
+    for note in notes:
+        _warn(note)
     _check_folder(args.out, pairs)
     calibrations = _calibrations(args, pairs)
     if args.format is not None:
@@ -209,8 +213,7 @@ def _infer(
     except ValueError as error:
         raise ValueError(f"{pair.left} and {pair.right}: {error}") from error
     seconds = time.perf_counter() - started
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _notes() as said:
         files = result.save(
             args.out,
             pair.name,
@@ -218,7 +221,7 @@ def _infer(
             formats=args.format,
             max_depth=args.max_depth,
         )
-    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
+    notes += said
     old = _left_over(Path(args.out), pair.name, files)
     if old:
         notes.append(f"of an earlier run, not of this one: {', '.join(map(str, old))}")
@@ -253,6 +256,16 @@ def _show(report: dict) -> None:
     )
     for file in report["files"]:
         print(f"  {file}")
+
+
+@contextmanager
+def _notes() -> Iterator[list[str]]:
+    """Collect the warnings of a block that are for the user."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
 def _warn(message: str) -> None:

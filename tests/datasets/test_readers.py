@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -236,7 +237,7 @@ def test_list_files(tmp_path, trees):
         "# left right disparity\n\n"
         "L/scene0/a.png R/scene0/a.png D/scene0/a.pfm\n"
         "L/scene1/a.png\tR/scene1/a.png\tD//scene1/a.pfm\tnormal/unused.exr\n"
-        "L/scene2/a.png R/scene2/a.png\n"
+        "L/scene2/a.png 'R/scene2/a.png'  # without truth\n"
     )
     pairs = PairList(listing)
     assert len(pairs) == 3 and pairs.records[2].disparity is None
@@ -253,10 +254,36 @@ def test_list_files(tmp_path, trees):
     with pytest.raises(FileNotFoundError, match="no pairs found"):
         PairList(other, root=root)
     other.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="not a text file"):
+    with pytest.raises(ValueError, match="not text"):
         PairList(other, root=root)
     with pytest.raises(FileNotFoundError, match="no such list file"):
         PairList(root / "none.list")
+
+
+def test_maps_of_a_published_list_stored_bottom_up(tmp_path, trees):
+    root = own_pairs(tmp_path, trees, 1)
+    truth = np.arange(1, 1 + trees.HEIGHT * trees.WIDTH, dtype=np.float32)
+    truth = truth.reshape(trees.HEIGHT, trees.WIDTH)
+    np.save(root / "D/scene0/a.npy", truth[::-1])
+    listing = root / "mine.list"
+    listing.write_text("L/scene0/a.png R/scene0/a.png D/scene0/a.npy\n")
+    sample = PairList(listing, encoding="npy-bottom-up")[0]
+    assert np.array_equal(sample["disparity"][0], truth)
+    assert np.array_equal(PairList(listing)[0]["disparity"][0], truth[::-1])
+
+
+def test_patterns_that_pair_different_scenes_warn(tmp_path, trees):
+    root = own_pairs(tmp_path, trees, 4)
+    patterns = [f"{root}/{name}" for name in ("L/*/*.png", "R/*/*.png", "D/*/*.pfm")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        StereoPairs(*patterns)
+    for gone in ("L/scene0/a.png", "R/scene2/a.png", "D/scene0/a.pfm"):
+        (root / gone).unlink()
+    with pytest.warns(
+        UserWarning, match="L/scene1/a.png is paired with .*R/scene0/a.png, and 2 of"
+    ):
+        StereoPairs(*patterns)
 
 
 def test_published_list_of_scene_flow(tmp_path, trees):

@@ -5,6 +5,7 @@ encoding            stored values
 ==================  ==========================================================================
 ``pfm``             float32 pixels (Scene Flow, Middlebury 2014, ETH3D)
 ``npy``             NumPy array of pixels, (H, W)
+``npy-bottom-up``   the same with the lowest row first, as in FADNet's published lists (read only)
 ``kitti``           16-bit grey PNG: 256 d, 0 where unknown
 ``sintel``          8-bit RGB PNG: d = 4 R + G / 2^6 + B / 2^14
 ``middlebury:N``    8-bit grey PNG: N d, 0 where unknown (Middlebury 2001 to 2006: N is 1 to 8)
@@ -56,6 +57,8 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
         values = read_pfm(path)
     elif encoding == "npy":
         values = _read_npy(path)
+    elif encoding == "npy-bottom-up":
+        values = _read_npy(path)[::-1]
     elif encoding == "kitti":
         values = _read_grey(path, np.uint16) / np.float32(256)
     elif encoding == "sintel":
@@ -66,8 +69,8 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
         values = _read_exr(path)
     else:
         raise ValueError(
-            f"unknown disparity encoding {encoding!r}: pfm, npy, kitti, sintel, exr or "
-            "middlebury:N (N the scale, as in middlebury:4)"
+            f"unknown disparity encoding {encoding!r}: pfm, npy, npy-bottom-up, kitti, sintel, exr "
+            "or middlebury:N (N the scale, as in middlebury:4)"
         )
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"{path}: a disparity map has one channel, this has shape {values.shape}")

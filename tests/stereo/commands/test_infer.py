@@ -149,8 +149,27 @@ def test_list(scene, capsys):
     assert "line 2" in refused(capsys, "--list", "pairs.txt", "--out", "o")
     (scene / "pairs.txt").write_text("a/0.png\n")
     assert "LEFT RIGHT [CALIBRATION]" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+    (scene / "pairs.txt").write_text("l.png r.png calib.txt more.txt\n")
+    assert "4 columns" in refused(capsys, "--list", "pairs.txt", "--out", "o")
     (scene / "pairs.txt").write_text("a/0.png b/0.png\na/0.png b/1.png\n")
     assert "would both write" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+
+
+def test_the_list_of_a_data_set(scene, capsys):
+    (scene / "train.list").write_text("l.png r.png nowhere/d.pfm nowhere/normal.exr\n")
+    assert call("--list", "train.list", "--model", "stand-in", "--out", "out") == 0
+    assert "third column of 1 lines is a disparity map" in capsys.readouterr().err
+    assert "l_disparity.pfm" in results(scene / "out")
+
+
+def test_names_that_do_not_agree_are_said(scene, capsys):
+    folders(scene)
+    words = ("--model", "stand-in", "--out", "out", "--format", "npy")
+    assert call("a", "b", *words) == 0
+    assert "is paired with" not in capsys.readouterr().err
+    (scene / "b/0.png").rename(scene / "b/3.png")
+    assert call("a", "b", *words) == 0
+    assert "warning: a/0.png is paired with b/1.png, and 3 of 3" in capsys.readouterr().err
 
 
 def test_one_bad_pair_of_many(scene, capsys):

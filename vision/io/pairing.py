@@ -1,0 +1,107 @@
+"""List files and sorted file names: which files belong together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["doubtful_pairing", "read_columns"]
+
+# A quote counts where a word begins, so that a name such as don't.png needs none.
+_WORD = re.compile(r"""[ \t]*(?:"([^"]*)"|'([^']*)'|([^ \t"'#][^ \t]*))(?=[ \t]|$)""")
+
+
+def read_columns(
+    path: str | os.PathLike, least: int, most: int, form: str
+) -> list[tuple[int, list[str]]]:
+    """Read a list file: columns with blanks or tabs between.
+
+    A name with blanks stands in single or double quotes; ``#`` at the beginning of a word starts a
+    comment; lines without a word are passed over.
+
+    Args:
+        path: the list, UTF-8.
+        least: columns that a line has at least.
+        most: columns that a line has at most.
+        form: what a line should look like, for the error.
+
+    Returns:
+        Line number, from 1, and columns of every line that has any.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no text file, or a line is not of that form; the message names the line.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a list file: not text (UTF-8): {error.reason}") from error
+    except IsADirectoryError as error:
+        raise ValueError(f"{path} is a folder, not a list file") from error
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such list file") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        words = _split(line, f"{path}, line {number}")
+        if not words:
+            continue
+        if not least <= len(words) <= most:
+            raise ValueError(
+                f"{path}, line {number}: {len(words)} columns; a line reads {form!r} (a name with "
+                "blanks stands in quotes)"
+            )
+        rows.append((number, words))
+    return rows
+
+
+def doubtful_pairing(left: Sequence[str | Path], other: Sequence[str | Path]) -> str | None:
+    """Say whether files paired in sorted order seem not to belong together.
+
+    Words and numbers of a name that all files of its list share (``left``, ``im0``, the folder)
+    say nothing; the rest should agree. Numbers are compared as numbers: sorting puts ``10`` before
+    ``2`` but ``0002`` before ``0010``.
+
+    Args:
+        left: the left images.
+        other: what is paired with them, as many.
+
+    Returns:
+        One line that names the first such pair, or None.
+    """
+    keys = zip(_distinctive(left), _distinctive(other), strict=True)
+    odd = [index for index, (one, two) in enumerate(keys) if one != two]
+    if not odd:
+        return None
+    first = odd[0]
+    return (
+        f"{left[first]} is paired with {other[first]}, and {len(odd)} of {len(left)} pairs differ "
+        "in their names: pairs are matched in sorted order; is a file missing or surplus?"
+    )
+
+
+def _split(line: str, where: str) -> list[str]:
+    words, end = [], 0
+    while match := _WORD.match(line, end):
+        words.append(next(word for word in match.groups() if word is not None))
+        end = match.end()
+    rest = line[end:].strip(" \t")
+    if rest and not rest.startswith("#"):
+        raise ValueError(f"{where}: a quote is not closed, or text follows it: {rest}")
+    if "" in words:
+        raise ValueError(f"{where}: an empty name")
+    return words
+
+
+def _distinctive(paths: Sequence[str | Path]) -> list[list[str | int]]:
+    names = [os.path.splitext(os.fspath(path))[0].lower() for path in paths]
+    words = [re.findall(r"\d+|[^\W\d_]+", name) for name in names]
+    if len(set(map(len, words))) == 1:
+        columns = [column for column in zip(*words, strict=True) if len(set(column)) > 1]
+        words = [list(row) for row in zip(*columns, strict=True)] or [[] for _ in words]
+    else:
+        common = set.intersection(*map(set, words)) if words else set()
+        words = [[word for word in row if word not in common] for row in words]
+    return [[int(word) if word.isdecimal() else word for word in row] for row in words]
