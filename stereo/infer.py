@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..vision.device import choose_device
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
 from ..vision.inference import optimize
 from ..vision.io.calibration import StereoCalibration
@@ -33,6 +34,7 @@ __all__ = ["StereoPredictor", "StereoResult", "load_network"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
+_SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -199,7 +201,7 @@ class StereoPredictor:
     def __init__(
         self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
     ) -> None:
-        self.device = _device(device)
+        self.device = choose_device(device)
         if dtype not in _DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
         if dtype == "float16" and self.device.type == "cpu":
@@ -268,7 +270,11 @@ def load_network(model: str | os.PathLike) -> nn.Module:
 
 
 def as_image(image: Image, which: str = "image") -> Tensor:
-    """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor."""
+    """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor.
+
+    Raises:
+        ValueError: none of these, or a tensor with values outside [0, 1].
+    """
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
@@ -276,7 +282,14 @@ def as_image(image: Image, which: str = "image") -> Tensor:
             return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
     elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
         if image.is_floating_point():
-            return image.detach().float().cpu()
+            image = image.detach().float().cpu()
+            low, high = (float(value) for value in image.aminmax())
+            if not (low >= -_SLACK and high <= 1 + _SLACK):
+                raise ValueError(
+                    f"{which}: values from {low:g} to {high:g}; a float tensor holds 0 to 1: "
+                    "divide 8-bit values by 255, and leave normalisation to the network"
+                )
+            return image
     shape = getattr(image, "shape", None)
     raise ValueError(
         f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
@@ -295,18 +308,6 @@ def check_formats(formats: Iterable[str]) -> list[str]:
     if unknown:
         raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
     return formats
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name!r} cannot be used here: {reason}") from error
-    return device
 
 
 def _name(image: Image) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["VIEWS", "count_macs", "count_parameters", "example_inputs"]
-
-VIEWS = {"stereo": 2}
-"""Images that a task's network takes at once."""
+__all__ = ["count_macs", "count_parameters", "example_inputs"]
 
 
 def count_parameters(net: nn.Module) -> int:
@@ -39,7 +38,7 @@ def count_macs(net: nn.Module, *inputs: Tensor) -> int:
 
 
 def example_inputs(
-    task: str,
+    net: nn.Module,
     height: int,
     width: int,
     *,
@@ -47,12 +46,17 @@ def example_inputs(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
-    """Random images for a task's network, each (batch, 3, height, width) in [0, 1].
+    """Random images for a network, each (batch, 3, height, width) in [0, 1].
 
-    Raises:
-        ValueError: an unknown task.
+    Returns:
+        As many as the network's ``forward`` has arguments without a default.
     """
-    if task not in VIEWS:
-        raise ValueError(f"no example inputs for task {task!r}; there are {', '.join(VIEWS)}")
+    arguments = inspect.signature(net.forward).parameters.values()
+    views = [
+        argument
+        for argument in arguments
+        if argument.default is argument.empty
+        and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
+    ]
     shape = (batch, 3, height, width)
-    return tuple(torch.rand(shape, device=device, dtype=dtype) for _ in range(VIEWS[task]))
+    return tuple(torch.rand(shape, device=device, dtype=dtype) for _ in views)

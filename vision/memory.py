@@ -1,11 +1,16 @@
-"""How the process holds memory."""
+"""How the process holds memory, and how much."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["keep_freed_memory"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["PeakMemory", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -27,3 +32,47 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, -1))
+
+
+class PeakMemory:
+    """Peak memory inside a `with` block.
+
+    Attributes:
+        bytes: after the block; on a GPU the allocator's peak, on the CPU the growth of resident
+            memory beyond what was held before (0 outside Linux).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.bytes = 0
+
+    def __enter__(self) -> PeakMemory:
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            # Writing 5 makes Linux forget the earlier peak; elsewhere the growth is a lower bound.
+            try:
+                Path("/proc/self/clear_refs").write_text("5")
+            except OSError:
+                pass
+            self._before = _status("VmRSS")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+
+        if self.device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self.device)
+        else:
+            self.bytes = max(0, _status("VmHWM") - self._before)
+
+
+def _status(key: str) -> int:
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    row = next((line for line in text.splitlines() if line.startswith(f"{key}:")), None)
+    return 1024 * int(row.split()[1]) if row else 0

@@ -161,6 +161,17 @@ def test_refused(pair, tmp_path):
         vizoo.StereoPredictor(Ramp(float("nan")))(*pair)
 
 
+@pytest.mark.parametrize("scale", [255.0, -1.0, float("nan")])
+def test_tensors_in_another_range(scale):
+    image = torch.linspace(0, 1, 3 * 8 * 8).view(3, 8, 8)
+    predictor = vizoo.StereoPredictor(Ramp())
+    predictor(image * 1.004, image)  # what interpolation leaves
+    with pytest.raises(
+        ValueError, match=r"right: values from .* to .*; a float tensor holds 0 to 1"
+    ):
+        predictor(image, image * scale)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

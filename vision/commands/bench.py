@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..device import choose_device
+from ..memory import PeakMemory
 from ._sizes import add_size, parse_size
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name, or a file of weights")
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
     parser.add_argument("--dtype", default="float32", choices=_DTYPES)
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
     parser.add_argument(
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name} {value}: must be at least 1")
     if not 0 <= args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds:g}: must be a time")
-    device = _device(args.device)
+    device = choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     net = _load(args.model).eval()
     info = model_info(net.architecture["name"])
-    meta = example_inputs(info.task, height, width, device="meta")
+    meta = example_inputs(net, height, width, device="meta")
     report: dict[str, Any] = {
         "model": info.name,
         "size": [height, width],
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         "macs": count_macs(_on_meta(net), *meta),
         "runs": {},
     }
-    inputs = example_inputs(info.task, height, width, batch=args.batch, device=device)
+    inputs = example_inputs(net, height, width, batch=args.batch, device=device)
     dtype = getattr(torch, args.dtype)
     net = net.to(device)
     report["runs"]["plain"] = measure(net, inputs, dtype, args.seconds)
@@ -104,7 +106,7 @@ def measure(
     cuda = device.type == "cuda"
     times: list[float] = []
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    peak = _PeakMemory(device)
+    peak = PeakMemory(device)
     with torch.inference_mode(), autocast, peak:
         end = time.perf_counter() + seconds
         while len(times) < 4 or time.perf_counter() < end:
@@ -124,45 +126,6 @@ def measure(
     }
 
 
-class _PeakMemory:
-    """Peak memory inside a `with` block."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.bytes = 0
-
-    def __enter__(self) -> _PeakMemory:
-        import torch
-
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            # Writing 5 makes Linux forget the earlier peak; elsewhere the growth is a lower bound.
-            try:
-                Path("/proc/self/clear_refs").write_text("5")
-            except OSError:
-                pass
-            self._before = _status("VmRSS")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        import torch
-
-        if self.device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self.device)
-        else:
-            self.bytes = max(0, _status("VmHWM") - self._before)
-
-
-def _status(key: str) -> int:
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return 0
-    row = next((line for line in text.splitlines() if line.startswith(f"{key}:")), None)
-    return 1024 * int(row.split()[1]) if row else 0
-
-
 def _load(model: str) -> nn.Module:
     from ..hub.registry import create_model
     from ..hub.weights import load_weights
@@ -179,18 +142,6 @@ def _on_meta(net: nn.Module) -> nn.Module:
 
     with torch.device("meta"):
         return create_model(**net.architecture)
-
-
-def _device(text: str) -> torch.device:
-    import torch
-
-    try:
-        device = torch.device(text)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {text}: not usable here ({reason})") from error
-    return device
 
 
 def _lines(report: dict[str, Any]) -> str:

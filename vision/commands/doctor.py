@@ -14,17 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
+from ..system import missing_library
 
-_LIBRARIES = {
-    "libusb-1.0.so.0": "libusb-1.0-0",
-    "libGL.so.1": "libgl1",
-    "libgomp.so.1": "libgomp1",
-    "libX11.so.6": "libx11-6",
-    "libgthread-2.0.so.0": "libglib2.0-0",
-    "libEGL.so.1": "libegl1",
-}
-"""System library to the Debian package that has it."""
+__all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
 
 _FREE_WANTED = 5e9
 """Bytes: PyTorch with its CUDA wheels, or some training runs."""
@@ -99,24 +91,11 @@ def _package(module: str, wheel: str, *, core: bool) -> Callable[[], Check]:
         try:
             found = importlib.import_module(module)
         except (ImportError, OSError) as error:
-            return Check(wheel, False, _reason(error), remedy(error, wheel), core)
+            todo = missing_library(error) or f"pip install {wheel}"
+            return Check(wheel, False, _reason(error), todo, core)
         return Check(wheel, True, getattr(found, "__version__", "present"), core=core)
 
     return check
-
-
-def remedy(error: Exception, wheel: str) -> str:
-    """What to do about an import that failed.
-
-    Example:
-        >>> remedy(ImportError("libGL.so.1: cannot open shared object file"), "open3d")
-        'apt-get install libgl1 (libGL.so.1 is missing)'
-    """
-    library = re.search(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object", str(error))
-    if library is None:
-        return f"pip install {wheel}"
-    package = _LIBRARIES.get(library[1], f"the system package that has {library[1]}")
-    return f"apt-get install {package} ({library[1]} is missing)"
 
 
 def _cuda() -> Check:

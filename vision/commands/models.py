@@ -60,7 +60,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
     info = model_info(name)
     with torch.device("meta"):
         net = create_model(name)
-    inputs = example_inputs(info.task, height, width, device="meta")
+    inputs = example_inputs(net, height, width, device="meta")
     return {
         "name": name,
         "task": info.task,

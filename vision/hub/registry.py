@@ -61,11 +61,6 @@ class ModelEntry:
         return self.function.__module__
 
     @property
-    def summary(self) -> str:
-        """The first line of its docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
-
-    @property
     def weights_path(self) -> Path | None:
         """Where its trained weights lie, or None where there are none on this machine."""
         path = ROOT / self.weights if self.weights else None
@@ -156,15 +151,12 @@ def create_model(
     return model
 
 
-def list_models(
-    pattern: str = "*", *, task: str | None = None, pretrained: bool = False
-) -> list[str]:
+def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Names of the registered models, sorted.
 
     Args:
         pattern: shell pattern on the name (``"fadnet_plus_*"``) or on ``task/name``
             (``"stereo/*"``).
-        task: only this task's models.
         pretrained: only models whose trained weights are here.
     """
     for module in family_modules():
@@ -173,7 +165,6 @@ def list_models(
         entry.name
         for entry in _ENTRIES.values()
         if fnmatchcase(f"{entry.task}/{entry.name}" if "/" in pattern else entry.name, pattern)
-        and task in (None, entry.task)
         and (not pretrained or entry.weights_path is not None)
     )
 

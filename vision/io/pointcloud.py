@@ -8,12 +8,10 @@ from types import ModuleType
 
 import numpy as np
 
+from ..system import missing_library
 from .files import atomic_write
 
 __all__ = ["open3d", "write_point_cloud"]
-
-_DEBIAN = {"libusb-1.0": "libusb-1.0-0", "libGL.so": "libgl1", "libgomp": "libgomp1"}
-_DEBIAN |= {"libX11": "libx11-6", "libEGL": "libegl1"}
 
 
 def open3d() -> ModuleType:
@@ -30,9 +28,10 @@ def open3d() -> ModuleType:
             f"point clouds need Open3D ({error}): pip install open3d-cpu, or open3d"
         ) from error
     except (ImportError, OSError) as error:
-        package = next((p for name, p in _DEBIAN.items() if name in str(error)), None)
-        remedy = f"; on Debian or Ubuntu: apt-get install {package}" if package else ""
-        raise ImportError(f"Open3D cannot be loaded ({error}){remedy}") from error
+        remedy = missing_library(error)
+        raise ImportError(
+            f"Open3D cannot be loaded ({error})" + (f"; {remedy}" if remedy else "")
+        ) from error
     return open3d
 
 

@@ -87,14 +87,16 @@ def test_doctor_says_what_to_do(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ("libusb-1.0.so.0: cannot open shared object file", "apt-get install libusb-1.0-0 "),
         ("libGL.so.1: cannot open shared object file: No such file", "apt-get install libgl1 "),
-        ("libodd.so.3: cannot open shared object file", "package that has libodd.so.3"),
         ("No module named 'open3d'", "pip install open3d"),
     ],
 )
-def test_remedies(message, says):
-    assert says in doctor.remedy(ImportError(message), "open3d")
+def test_remedies(monkeypatch, message, says):
+    def fail(name):
+        raise ImportError(message)
+
+    monkeypatch.setattr(doctor.importlib, "import_module", fail)
+    assert says in doctor._package("open3d", "open3d", core=False)().remedy
 
 
 def test_bench(tmp_path, capsys, micro):
@@ -120,7 +122,7 @@ def test_bench_prints_lines(capsys):
         (["fadnet_plus_tyni"], "did you mean fadnet_plus_tiny"),
         (["missing.ckpt"], "missing.ckpt: no such weight file"),
         (["fadnet_plus_micro", "--batch", "0"], "--batch 0: must be at least 1"),
-        (["fadnet_plus_micro", "--device", "gpux"], "--device gpux: not usable here"),
+        (["fadnet_plus_micro", "--device", "gpux"], "device 'gpux' cannot be used here"),
         (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
         (["fadnet_plus_micro", "--size", "big"], "--size big: give"),
     ],

@@ -11,7 +11,7 @@ from vizoo.vision.hub import registry
 def test_patterns(family):
     assert registry.list_models("dummy*") == ["dummy_deep", "dummy_small"]
     assert registry.list_models("toy/*") == ["dummy_deep", "dummy_small"]
-    assert registry.list_models("*_deep", task="toy") == ["dummy_deep"]
+    assert registry.list_models("toy/*_deep") == ["dummy_deep"]
     assert registry.list_models("toy/*", pretrained=True) == []
     assert registry.list_models("nothing*") == []
 
@@ -21,7 +21,7 @@ def test_create_keeps_the_architecture(family):
     assert net.architecture == {"name": "dummy_small", "width": 3}
     assert net.first.out_channels == 3
     info = registry.model_info("dummy_small")
-    assert (info.name, info.task, info.summary) == ("dummy_small", "toy", "A small network.")
+    assert (info.name, info.task, info.arguments) == ("dummy_small", "toy", ("width",))
 
 
 @pytest.mark.parametrize("name", ["dummy_smal", "Dummy-Small", "toy/dummy_small", "dummysmall"])

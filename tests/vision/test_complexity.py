@@ -1,0 +1,33 @@
+"""What a network costs, whatever its task."""
+
+import pytest
+import torch
+from torch import nn
+
+from vizoo.vision.complexity import count_macs, count_parameters, example_inputs
+
+
+class Net(nn.Module):
+    """Takes one image, two, or three."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+
+
+class One(Net):
+    def forward(self, image, scale=1.0):
+        return self.conv(image) * scale
+
+
+class Three(Net):
+    def forward(self, left, middle, right, *, flip=False):
+        return self.conv(left) + self.conv(middle) + self.conv(right)
+
+
+@pytest.mark.parametrize(("net", "views"), [(One(), 1), (Three(), 3)])
+def test_as_many_images_as_the_network_takes(net, views):
+    inputs = example_inputs(net, 8, 16, batch=2)
+    assert [tuple(image.shape) for image in inputs] == [(2, 3, 8, 16)] * views
+    assert count_macs(net, *inputs) == views * 2 * 8 * 16 * 3 * 4 * 9
+    assert count_parameters(net) == 108 and torch.isfinite(inputs[0]).all()

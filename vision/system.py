@@ -1,0 +1,36 @@
+"""System libraries that wheels load and a bare Debian lacks."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["DEBIAN", "missing_library"]
+
+DEBIAN = {
+    "libusb-1.0.so.0": "libusb-1.0-0",
+    "libGL.so.1": "libgl1",
+    "libEGL.so.1": "libegl1",
+    "libX11.so.6": "libx11-6",
+    "libgomp.so.1": "libgomp1",
+    "libidn2.so.0": "libidn2-0",
+    "libudev.so.1": "libudev1",
+}
+"""System library to the Debian package that has it; scripts/system-libraries.sh installs them."""
+
+
+def missing_library(error: Exception) -> str | None:
+    """Say how to get the system library for want of which an import failed.
+
+    Returns:
+        What to do, or None where the error names no such library.
+
+    Example:
+        >>> missing_library(ImportError("libGL.so.1: cannot open shared object file"))
+        'on Debian or Ubuntu: apt-get install libgl1 (libGL.so.1 is missing)'
+    """
+    library = re.search(r"(lib[\w.+-]+\.so[.\d]*): cannot open", str(error))
+    if library is None:
+        return None
+    if library[1] not in DEBIAN:
+        return f"install the system package that has {library[1]}"
+    return f"on Debian or Ubuntu: apt-get install {DEBIAN[library[1]]} ({library[1]} is missing)"
