@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 __all__ = ["add_arguments", "run"]
 
+_OPTIONS = ("normalization", "max_disparity")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("source", type=Path, help="published checkpoint, or a .ckpt of `vizoo fit`")
+    parser.add_argument("source", type=Path, help="published checkpoint, .ckpt of `vizoo fit`")
     parser.add_argument("target", type=Path, help="file to write, ending in .safetensors")
+    parser.add_argument(
+        "--normalization",
+        choices=("imagenet", "instance"),
+        help="how the network was fed in training, if the file does not say",
+    )
+    parser.add_argument(
+        "--max-disparity",
+        type=int,
+        metavar="N",
+        help="pixels that the network was trained for, if the file does not say",
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the target")
 
 
@@ -21,20 +35,25 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         FileNotFoundError: no source.
         FileExistsError: the target is there and ``--force`` was not given.
-        ValueError: a file that no model recognises or that does not fit.
+        ValueError: a file that no model recognises or that does not fit, or an option that its
+            model does not take.
     """
     from ..hub.published import recognise
-    from ..hub.weights import check_stored, is_lightning, read_weights, write_weights
+    from ..hub.registry import model_info
+    from ..hub.weights import check_stored, names_its_model, read_weights, write_weights
 
     if args.target.suffix != ".safetensors":
         raise ValueError(f"{args.target}: the target must end in .safetensors")
     if args.target.exists() and not args.force:
         raise FileExistsError(f"{args.target}: exists already; --force overwrites it")
-    if is_lightning(args.source):
-        stored = read_weights(args.source)
-        check_stored(stored, args.source)
-    else:
-        stored = recognise(args.source)
+    known = names_its_model(args.source)
+    stored = read_weights(args.source) if known else recognise(args.source)
+    given = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+    for name in given:
+        if name not in model_info(stored.name).arguments:
+            raise ValueError(f"{stored.name} has no --{name.replace('_', '-')}; leave it out")
+    stored = replace(stored, architecture={**stored.architecture, **given})
+    check_stored(stored, args.source)
     write_weights(stored, args.target)
     values = sum(tensor.numel() for tensor in stored.state.values())
     print(f"{args.target}: {stored.name}, {len(stored.state)} tensors, {values:,} values")

@@ -7,6 +7,7 @@ task are read too. Pickles are read with ``weights_only=True`` and without a fal
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -29,9 +31,9 @@ __all__ = [
     "StoredWeights",
     "check_state",
     "check_stored",
-    "is_lightning",
     "load_state",
     "load_weights",
+    "names_its_model",
     "read_weights",
     "save_weights",
     "write_weights",
@@ -41,6 +43,18 @@ KEY = "vizoo"
 FORMAT = 1
 SHOWN = 4
 """How many tensor names an error lists before it only counts."""
+
+
+# What the pickle of a NumPy number names: checkpoints of older programs keep losses as such.
+# NumPy 2 calls the module otherwise than NumPy 1 did; either reads files of both.
+_scalar = np.float64(0).__reduce__()[0]
+_NUMPY: list[Any] = [
+    (_scalar, "numpy.core.multiarray.scalar"),
+    (_scalar, "numpy._core.multiarray.scalar"),
+    (codecs.encode, "_codecs.encode"),
+    np.dtype,
+    *(type(np.dtype(code)) for code in "?bhilqBHILQefd"),
+]
 
 
 @dataclass(frozen=True)
@@ -147,8 +161,8 @@ def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
     return _read_lightning(path)
 
 
-def is_lightning(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a Lightning checkpoint.
+def names_its_model(path: str | os.PathLike[str]) -> bool:
+    """Whether `read_weights` is for this file: one of `save_weights`, or a Lightning checkpoint.
 
     Raises:
         FileNotFoundError: no such file.
@@ -156,7 +170,8 @@ def is_lightning(path: str | os.PathLike[str]) -> bool:
     """
     path = existing_file(path)
     if path.suffix == ".safetensors":
-        return False
+        with open_safetensors(path) as file:
+            return KEY in (file.metadata() or {})
     content = load_pickle(path, mmap=zipfile.is_zipfile(path))
     return isinstance(content, Mapping) and "pytorch-lightning_version" in content
 
@@ -303,13 +318,13 @@ def all_tensors(file: Any) -> dict[str, Tensor]:
 
 
 def load_pickle(path: Path, *, mmap: bool = False) -> Any:
-    """`torch.load` of tensors and plain values only.
+    """`torch.load` of tensors, plain values and NumPy's numbers only.
 
     Raises:
         ValueError: a damaged file, or a pickle that names more than that; it lists the names.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
             warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
@@ -330,7 +345,8 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
 
 def _blocked_globals(path: Path) -> list[str]:
     try:
-        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        with torch.serialization.safe_globals(_NUMPY):
+            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception:  # damaged too, so that there is nothing to name
         return []
 

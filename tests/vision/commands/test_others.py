@@ -10,7 +10,7 @@ from vizoo.__main__ import main
 from vizoo.vision.commands import doctor
 from vizoo.vision.hub import weights
 from vizoo.vision.hub.registry import create_model
-from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.hub.weights import StoredWeights, load_weights, save_weights
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,26 @@ def test_convert(tmp_path, monkeypatch, capsys, micro):
     assert "none.tar: no such weight file" in capsys.readouterr().err
     assert main(["convert", "best.tar", "other.pth"]) == 2
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_convert_keeps_and_takes_architecture(tmp_path, monkeypatch, capsys, micro):
+    monkeypatch.chdir(tmp_path)
+    torch.save(published(micro), "best.tar")
+    words = ("--normalization", "instance", "--max-disparity", "360")
+    assert main(["convert", "best.tar", "net.safetensors", *words]) == 0
+    wanted = {"name": "fadnet_plus_micro", "normalization": "instance", "max_disparity": 360}
+    assert load_weights("net.safetensors").architecture == wanted
+    assert main(["convert", "net.safetensors", "again.safetensors", "--max-disparity", "64"]) == 0
+    assert load_weights("again.safetensors").architecture == {**wanted, "max_disparity": 64}
+    capsys.readouterr()
+    assert main(["convert", "best.tar", "x.safetensors", "--max-disparity", "999"]) == 2
+    assert "best.tar: max_disparity must be from 1 to 407" in capsys.readouterr().err
+    state = {"extract_network.conv1.0.weight": torch.ones(64, 3, 7, 7)}
+    monkeypatch.setattr(
+        "vizoo.vision.hub.published.recognise", lambda path: StoredWeights("fadnet", {}, state)
+    )
+    assert main(["convert", "best.tar", "x.safetensors", "--max-disparity", "192"]) == 2
+    assert "fadnet has no --max-disparity; leave it out" in capsys.readouterr().err
 
 
 def test_convert_a_training_run(tmp_path, micro):

@@ -1,11 +1,16 @@
 """Published checkpoints: unwrapping, and which family they belong to."""
 
+import io
+import zipfile
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from vizoo.vision.hub.published import read_published, recognise
 from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_pickle
 
 STATE = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
 
@@ -25,6 +30,41 @@ def test_wrappings(tmp_path, content):
     # Only a `module.` that leads every key comes from a wrapper.
     assert list(state) == ["a.weight", "module.b"]
     assert torch.equal(state["a.weight"], torch.ones(2))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
+def test_numpy_numbers_beside_the_state(tmp_path, zipped, module):
+    """KITTI's best.tar of FADNet keeps losses as NumPy scalars; old PyTorch wrote no zip."""
+    content = {
+        "model": {"state_dict": STATE},
+        "train_loss": np.float64(1.5),
+        "test_loss": np.float32(0.5),
+        "epoch": np.int64(3),
+        "kind": np.dtype("float32"),
+    }
+    torch.save(content, tmp_path / "x.tar", _use_new_zipfile_serialization=zipped)
+    written = np.float64(0).__reduce__()[0].__module__.encode()
+    data = (tmp_path / "x.tar").read_bytes()
+    assert written in data
+    data = (
+        rezipped(tmp_path / "x.tar", written, module.encode())
+        if zipped
+        else data.replace(written, module.encode())
+    )
+    (tmp_path / "x.tar").write_bytes(data)
+    assert list(read_published(tmp_path / "x.tar")) == ["a.weight", "module.b"]
+    loaded = load_pickle(tmp_path / "x.tar")
+    assert loaded["train_loss"] == 1.5 and loaded["epoch"] == 3
+
+
+def rezipped(path, old: bytes, new: bytes) -> bytes:
+    """The same archive with another name in its pickle."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(content, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(old, new))
+    return content.getvalue()
 
 
 def test_safetensors(tmp_path):
