@@ -1,6 +1,9 @@
 """The `vizoo` and `lightning` commands: table, help, errors, speed."""
 
+import importlib
+import itertools
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -162,3 +165,37 @@ def test_lightning_hands_over(monkeypatch):
     assert heard == [["lightning", "run", "job"]]
     del sdk.main_cli  # a later version may call it otherwise
     assert command.lightning(["run", "job"]) == 2
+
+
+def examples(capsys, *words: str) -> list[list[str]]:
+    """Split the example lines of a command's help; what a shell would redirect is left out."""
+    assert command.main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    lines = text[text.index("examples:\n") :].splitlines()[1:]
+    lines = list(itertools.takewhile(lambda line: line.startswith("  "), lines))
+    assert lines
+    split = [shlex.split(line.partition(" > ")[0]) for line in lines]
+    assert all(line[0] == "vizoo" for line in split)
+    return [line[1:] for line in split]
+
+
+def check_example(words: list[str], capsys) -> None:
+    """Parse an example, without running it."""
+    name, *rest = words
+    entry = command.COMMANDS[name]
+    if isinstance(entry, dict):
+        kind, *rest = rest
+        entry, name = entry[kind], f"{name} {kind}"
+    if not entry.raw:
+        module = importlib.import_module(f"vizoo.{entry.module}")
+        command._parser(name, entry, module).parse_args(rest)
+    elif "mine.yaml" not in rest:  # a file of the reader's own
+        rest = [word for word in rest if word not in ("--print_config", "--ckpt_path", "last.ckpt")]
+        assert command.main([name, *rest, "--print_config"]) == 0
+        assert "class_path: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["", *OWN, "infer", "fit", "test"])
+def test_examples_parse(capsys, name):
+    for words in examples(capsys, *name.split()):
+        check_example(words, capsys)
