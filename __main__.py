@@ -24,47 +24,26 @@ class Command:
             where ``raw``, only ``run(words) -> int``.
         help: what it does, in half a line.
         examples: command lines.
-        raw: the module parses its own words.
+        raw: the module parses its own words and has its own examples.
     """
 
     module: str
     help: str
-    examples: tuple[str, ...]
+    examples: tuple[str, ...] = ()
     raw: bool = False
 
 
 _DEMO = "demo/fadnet_demo.safetensors"
-_GENERATED = "--config stereo/fadnet_generated.yaml"
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
         "stereo.commands.demo",
         "train a small stereo network on generated scenes and look at what it sees",
         ("vizoo demo", "vizoo demo --out /tmp/demo"),
     ),
-    "fit": Command(
-        "vision.commands.fit",
-        "train a model from a config",
-        (f"vizoo fit {_GENERATED}", f"vizoo fit {_GENERATED} --trainer.max_epochs 5"),
-        raw=True,
-    ),
-    "validate": Command(
-        "vision.commands.fit",
-        "run the validation set through a model",
-        (f"vizoo validate {_GENERATED} --ckpt_path last.ckpt",),
-        raw=True,
-    ),
-    "test": Command(
-        "vision.commands.fit",
-        "run the test set through a model",
-        (f"vizoo test {_GENERATED} --ckpt_path last.ckpt",),
-        raw=True,
-    ),
-    "predict": Command(
-        "vision.commands.fit",
-        "run the prediction set through a model",
-        (f"vizoo predict {_GENERATED} --ckpt_path last.ckpt",),
-        raw=True,
-    ),
+    "fit": Command("vision.commands.fit", "train a model from a config", raw=True),
+    "validate": Command("vision.commands.fit", "run the validation set through a model", raw=True),
+    "test": Command("vision.commands.fit", "run the test set through a model", raw=True),
+    "predict": Command("vision.commands.fit", "run the prediction set through a model", raw=True),
     "infer": {
         "stereo": Command(
             "stereo.commands.infer",
@@ -235,7 +214,7 @@ def _overview() -> str:
     lines = (
         "vizoo demo",
         f"vizoo infer stereo left.png right.png --model {_DEMO} --out result",
-        f"vizoo fit {_GENERATED}",
+        "vizoo fit --config stereo/fadnet_generated.yaml",
         "vizoo models 'stereo/*'",
         "vizoo doctor",
     )
