@@ -29,6 +29,7 @@ class GeneratedStereo(Dataset):
         max_disparity: upper limit in pixels, see `generate_scenes`.
         vertical_offset: largest vertical misalignment of the right view in pixels.
         photometric: whether the views differ photometrically.
+        clutter: how crowded the scenes are, 0 to 1, see `generate_scenes`.
         cache: folder that keeps the scenes (12 bytes a pixel), so that later epochs read what the
             first one made. None: every scene is made anew.
 
@@ -45,6 +46,7 @@ class GeneratedStereo(Dataset):
         max_disparity: float = 192.0,
         vertical_offset: float = 0.0,
         photometric: bool = True,
+        clutter: float = 1.0,
         cache: str | None = None,
     ):
         if length < 1:
@@ -56,9 +58,10 @@ class GeneratedStereo(Dataset):
         self.max_disparity = max_disparity
         self.vertical_offset = vertical_offset
         self.photometric = photometric
+        self.clutter = clutter
         self.cache = None
         if cache is not None:
-            limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}"
+            limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
             folder = Path(os.path.expandvars(cache)).expanduser()
             self.cache = folder / f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
 
@@ -86,6 +89,7 @@ class GeneratedStereo(Dataset):
             max_disparity=self.max_disparity,
             vertical_offset=self.vertical_offset,
             photometric=self.photometric,
+            clutter=self.clutter,
             first=index,
         )
         return {name: value[0] for name, value in scene.items()}

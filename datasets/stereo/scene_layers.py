@@ -179,7 +179,7 @@ def _paint(layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform) -> None
 
 
 def draw_scene(
-    generator: torch.Generator, height: int, width: int, max_disparity: float
+    generator: torch.Generator, height: int, width: int, max_disparity: float, clutter: float
 ) -> dict[str, Tensor]:
     """Draws the layers of one scene, farthest first.
 
@@ -188,6 +188,7 @@ def draw_scene(
         height: image height in pixels.
         width: image width in pixels.
         max_disparity: no left pixel exceeds this disparity, in pixels.
+        clutter: share of the usual number of layers before the walls, 0 to 1.
 
     Returns:
         Named parameters, each a float tensor (LAYERS,).
@@ -203,7 +204,7 @@ def draw_scene(
     layer |= {name: torch.zeros(LAYERS) for name in ("phase", "cx", "cy", "rx", "ry")}
     layer["kind"] = kind.float()
     layer["kind"][:BACKGROUNDS] = 0
-    count = BACKGROUNDS + 10 + int(27 * scene.table[86, 0])
+    count = BACKGROUNDS + round(clutter * (10 + int(27 * scene.table[86, 0])))
     layer["active"] = (torch.arange(LAYERS) < count).float()
     layer["height"], layer["width"] = height, width
 

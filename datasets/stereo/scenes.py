@@ -249,6 +249,7 @@ def generate_scenes(
     device: str | torch.device = "cpu",
     vertical_offset: float = 0.0,
     photometric: bool = True,
+    clutter: float = 1.0,
     first: int = 0,
     batch: int | None = None,
 ) -> dict[str, Tensor]:
@@ -269,6 +270,7 @@ def generate_scenes(
         vertical_offset: largest vertical misalignment of the right view, in pixels.
         photometric: apply the camera (blur, exposure, noise, quantisation, …); without it the two
             views show one radiance.
+        clutter: how crowded the scenes are: 1 for 10 to 36 objects, 0 for bare rooms.
         first: index of the first scene in the series.
         batch: scenes rendered together; by default one on the CPU, where each layer then stays in
             its own window, and 16 on a GPU.
@@ -290,6 +292,8 @@ def generate_scenes(
             f"scenes: max_disparity {max_disparity} (want more than 1), "
             f"vertical_offset {vertical_offset} (want 0 or more)"
         )
+    if not 0 <= clutter <= 1:
+        raise ValueError(f"scenes: clutter {clutter}: want 0 to 1")
     device = str(torch.device(device))
     batch = batch or (1 if device == "cpu" else 16)
     parts = []
@@ -299,7 +303,13 @@ def generate_scenes(
         with _one_thread(device):
             parts.append(
                 _generate(
-                    seeds, (height, width), max_disparity, device, vertical_offset, photometric
+                    seeds,
+                    (height, width),
+                    max_disparity,
+                    device,
+                    vertical_offset,
+                    photometric,
+                    clutter,
                 )
             )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -313,9 +323,10 @@ def _generate(
     device: str,
     vertical_offset: float,
     photometric: bool,
+    clutter: float,
 ) -> dict[str, Tensor]:
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    scenes = [draw_scene(generator, *size, max_disparity) for generator in generators]
+    scenes = [draw_scene(generator, *size, max_disparity, clutter) for generator in generators]
     tilt = torch.stack([torch.rand(2, generator=generator) for generator in generators])
     tilt = (tilt - 0.5) * vertical_offset
     left, right = _render(scenes, *size, tilt, device)

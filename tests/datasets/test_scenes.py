@@ -203,3 +203,14 @@ def test_the_cache_belongs_to_a_version_of_the_scenes(tmp_path, monkeypatch):
     monkeypatch.setattr(generated, "SCENES_VERSION", generated.SCENES_VERSION + 1)
     GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
     assert len(first) == 1 and len(kept()) == 2
+
+
+def test_clutter_covers_the_walls():
+    """Fewer objects leave more of the background, whose disparity has fewer steps."""
+    edges = []
+    for clutter in (0.0, 0.3, 1.0):
+        scenes = generate_scenes(4, 64, 128, seed=5, clutter=clutter)["disparity"]
+        edges.append(((scenes[..., 1:] - scenes[..., :-1]).abs() > 1).float().mean().item())
+    assert edges[0] < edges[1] < edges[2]
+    with pytest.raises(ValueError, match="clutter 2: want 0 to 1"):
+        generate_scenes(1, 64, 128, seed=5, clutter=2)
