@@ -172,8 +172,10 @@ class StereoTask(LightningModule):
 
     def _log_metrics(self, stage: str, metrics: DisparityMetrics) -> None:
         values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
-        self.log_dict({k: v for k, v in values.items() if not k.endswith("/epe")})
-        self.log(f"{stage}/epe", values[f"{stage}/epe"], prog_bar=True)
+        epe = values.pop(f"{stage}/epe")
+        # Equal on all processes already; Lightning cannot know and would warn.
+        self.log_dict(values, sync_dist=True)
+        self.log(f"{stage}/epe", epe, prog_bar=True, sync_dist=True)
         metrics.reset()
 
     def _log_picture(self, batch: dict[str, Any], prediction: Tensor) -> None:
