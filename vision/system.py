@@ -1,10 +1,11 @@
-"""System libraries that wheels load and a bare Debian lacks."""
+"""What the machine brings: instructions for bfloat16, the system libraries that wheels load."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-__all__ = ["DEBIAN", "missing_library"]
+__all__ = ["DEBIAN", "bfloat16_instructions", "missing_library"]
 
 DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
@@ -34,3 +35,14 @@ def missing_library(error: Exception) -> str | None:
     if library[1] not in DEBIAN:
         return f"install the system package that has {library[1]}"
     return f"on Debian or Ubuntu: apt-get install {DEBIAN[library[1]]} ({library[1]} is missing)"
+
+
+def bfloat16_instructions() -> list[str]:
+    """The CPU's instruction sets for bfloat16, by the kernel's names; empty where it has none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return []
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    flags = set(match[1].split()) if match else set()
+    return sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})

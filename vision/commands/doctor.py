@@ -7,14 +7,13 @@ import importlib
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..system import missing_library
+from ..system import bfloat16_instructions, missing_library
 
 __all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
 
@@ -115,19 +114,9 @@ def _cuda() -> Check:
 
 
 def _bf16() -> Check:
-    flags = _cpu_flags()
-    fast = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+    fast = bfloat16_instructions()
     found = ", ".join(fast) if fast else "the CPU computes bfloat16 without hardware for it, slowly"
     return Check("bfloat16 on the CPU", bool(fast), found, "" if fast else "use float32 on the CPU")
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return set(match[1].split()) if match else set()
 
 
 def _threads() -> Check:
