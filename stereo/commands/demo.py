@@ -66,7 +66,7 @@ def _config(out: Path, epochs: int | None) -> dict[str, Any]:
     """The demo's config, with all that it writes under `out`."""
     import yaml
 
-    from ...vision.commands._configs import resolve_config
+    from ...vision.configs import resolve_config
     from ...vision.system import bfloat16_instructions
 
     config = yaml.safe_load(Path(resolve_config(_CONFIG)).read_text(encoding="utf-8"))

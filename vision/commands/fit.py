@@ -25,9 +25,9 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..callbacks import EpochLines, KeepLast, WholeCheckpoints
+from ..configs import resolve_config
 from ..hub.weights import load_pickle
 from ..memory import keep_freed_memory
-from ._configs import resolve_config
 from ._messages import condense, own_words
 
 __all__ = ["VizooCLI", "run"]

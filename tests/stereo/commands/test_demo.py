@@ -9,7 +9,7 @@ from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.stereo.commands import demo
 from vizoo.stereo.metrics import DisparityMetrics
-from vizoo.vision.commands._configs import resolve_config
+from vizoo.vision.configs import resolve_config
 from vizoo.vision.hub.weights import load_weights
 
 

@@ -194,22 +194,22 @@ def test_help_shows_examples_first(capsys, verb):
 
 
 def test_configs_by_name(tmp_path, monkeypatch):
-    from vizoo.vision.commands import _configs
+    from vizoo.vision import configs
 
     folder = tmp_path / "configs"
     (folder / "stereo").mkdir(parents=True)
     (folder / "stereo/fadnet_kitti.yaml").touch()
-    monkeypatch.setattr(_configs, "CONFIGS", folder)
+    monkeypatch.setattr(configs, "CONFIGS", folder)
     path = str(folder / "stereo/fadnet_kitti.yaml")
     monkeypatch.chdir(tmp_path)
-    assert _configs.resolve_config("stereo/fadnet_kitti.yaml") == path
-    assert _configs.resolve_config("stereo/fadnet_kitti") == path
+    assert configs.resolve_config("stereo/fadnet_kitti.yaml") == path
+    assert configs.resolve_config("stereo/fadnet_kitti") == path
     for name in ("stereo/fadnet_kiti.yaml", "fadnet_kitti", "kitti/fadnet_kitty"):
         with pytest.raises(FileNotFoundError, match=r"did you mean stereo/fadnet_kitti\.yaml\?"):
-            _configs.resolve_config(name)
+            configs.resolve_config(name)
     (tmp_path / "stereo").mkdir()
     (tmp_path / "stereo/fadnet_kitti.yaml").write_text("model: {}")
-    assert _configs.resolve_config("stereo/fadnet_kitti.yaml") == "stereo/fadnet_kitti.yaml"
+    assert configs.resolve_config("stereo/fadnet_kitti.yaml") == "stereo/fadnet_kitti.yaml"
 
 
 @pytest.fixture
