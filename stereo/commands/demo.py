@@ -128,6 +128,8 @@ def _report(predictor: StereoPredictor, scenes: Dataset) -> None:
 def semi_global_matching(left: object, right: object) -> np.ndarray:
     """Disparity of OpenCV's StereoSGBM, (H, W) float32; holes take the row's smaller neighbour.
 
+    Rows in which nothing was found become 0.
+
     Args:
         left: (3, H, W) tensor in [0, 1].
         right: the same shape.
@@ -154,7 +156,8 @@ def semi_global_matching(left: object, right: object) -> np.ndarray:
     views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
     found = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
     before, after = (_carry(found[:, ::step])[:, ::step] for step in (1, -1))
-    return np.where(found > 0, found, np.fmin(before, after))
+    filled = np.where(found > 0, found, np.fmin(before, after))
+    return np.where(np.isfinite(filled), filled, 0)
 
 
 def _carry(found: np.ndarray) -> np.ndarray:
