@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import yaml
 
 from vizoo.__main__ import main
@@ -61,3 +62,8 @@ def test_semi_global_matching_finds_most_scenes():
         found.update(truth.new_tensor(disparity)[None, None], truth, valid)
         constant.update(truth[valid].median().expand_as(truth), truth, valid)
     assert found.compute()["bad2"] < constant.compute()["bad2"] / 2
+
+
+def test_semi_global_matching_of_nothing_is_zero():
+    grey = torch.full((3, 64, 160), 0.5)
+    assert (demo.semi_global_matching(grey, grey) == 0).all()
