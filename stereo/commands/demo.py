@@ -67,12 +67,9 @@ def _config(out: Path, epochs: int | None) -> dict[str, Any]:
     import yaml
 
     from ...vision.configs import resolve_config
-    from ...vision.system import bfloat16_instructions
 
     config = yaml.safe_load(Path(resolve_config(_CONFIG)).read_text(encoding="utf-8"))
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
-    if bfloat16_instructions():
-        config["trainer"]["precision"] = "bf16-mixed"
     if epochs is not None:
         config["trainer"]["max_epochs"] = epochs
         config["model"]["init_args"]["round_epochs"] = [epochs]
