@@ -1,0 +1,1 @@
+"""The engine of neural architecture search: knows no task."""

@@ -1,0 +1,403 @@
+"""Search spaces: the choices of a network in order, and what can be done with them.
+
+Pure Python, without torch: whatever trains, measures or searches supernets speaks these words.
+
+>>> depth = Choice("depth", (1, 2))
+>>> kernels = [Choice(f"kernel{i}", (3, 5, 7)) for i in range(2)]
+>>> space = SearchSpace([depth, *kernels], {"kernel1": [{"depth": (2,)}]})
+>>> space.count()
+12
+>>> space.smallest()
+Architecture({'depth': 1, 'kernel0': 3, 'kernel1': None})
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+from .architecture import Architecture, Scalar, near
+from .conditions import Condition, checked_conditions, count, parents_first
+from .values import Value
+
+__all__ = ["Architecture", "Choice", "Condition", "SearchSpace"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Choice(Value):
+    """A name and the values it can have, the smallest network's first, the largest's last.
+
+    Args:
+        name: unique within a space.
+        values: at least one; all different; numbers ascending. (Where a larger number makes a
+            smaller network, such as a stride, choose a level and map it to the number.)
+
+    Raises:
+        ValueError: the name is empty, or the values are not as said.
+    """
+
+    name: str
+    values: tuple[Scalar, ...]
+
+    def __init__(self, name: str, values: Sequence[Scalar]) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a choice has to be a string, not {name!r}")
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ValueError(f"choice {name!r} needs a list of at least one value, not {values!r}")
+        if any(value is None for value in values):
+            raise ValueError(f"choice {name!r} cannot have None among its values: it means unused")
+        values = tuple(Architecture(dict.fromkeys([name], value))[name] for value in values)
+        if len(set(values)) < len(values):
+            raise ValueError(f"choice {name!r} has a value twice in {list(values)}")
+        if not any(isinstance(v, str) for v in values) and list(values) != sorted(values):
+            raise ValueError(
+                f"choice {name!r} needs its numbers in ascending order, not {list(values)}"
+            )
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def largest(self) -> Scalar:
+        return self.values[-1]
+
+    @property
+    def smallest(self) -> Scalar:
+        return self.values[0]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (self,)
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        return values[self.name]
+
+    def find(self, value: Any) -> int:
+        """The index of ``value``, or −1. True is not 1 here, and 3.0 is 3."""
+        for index, own in enumerate(self.values):
+            if own == value and isinstance(own, bool) == isinstance(value, bool):
+                return index
+        return -1
+
+
+class SearchSpace:
+    """The choices of a network, in order, and when each of them matters.
+
+    Every architecture it gives is canonical: choices that do not matter are None, so that two
+    architectures are the same network exactly if they are equal.
+
+    Args:
+        choices: with different names.
+        conditions: name of a choice → when it matters: any of these mappings from another
+            choice's name to those of its values under which this one matters (all of a mapping's
+            entries have to hold; a choice that does not matter itself has no value). A choice
+            without condition always matters; one with an empty list never.
+
+    Raises:
+        ValueError: a name occurs twice, or a condition names something unknown or depends on
+            itself.
+    """
+
+    def __init__(
+        self, choices: Iterable[Choice], conditions: Mapping[str, Condition] | None = None
+    ) -> None:
+        self._choices: dict[str, Choice] = {}
+        for choice in choices:
+            if self._choices.setdefault(choice.name, choice) is not choice:
+                raise ValueError(f"two choices have the name {choice.name!r}")
+        self._conditions = checked_conditions(self._choices, conditions or {})
+        self._order = [self._choices[n] for n in parents_first(self._choices, self._conditions)]
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """Name → choice, in order."""
+        return MappingProxyType(self._choices)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._choices)
+
+    @property
+    def conditions(self) -> Mapping[str, Condition]:
+        """Name → when it matters, simplified; choices that always matter are left out."""
+        return MappingProxyType(self._conditions)
+
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self._choices.values())
+
+    def __len__(self) -> int:
+        """The number of choices."""
+        return len(self._choices)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __contains__(self, architecture: object) -> bool:
+        """Whether it is a canonical architecture of this space."""
+        if not isinstance(architecture, Architecture):
+            return False
+        try:
+            return self.validate(architecture) == architecture
+        except ValueError:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SearchSpace):
+            return NotImplemented
+        return self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({len(self)} choices, 10^{math.log10(self.count()):.1f} architectures)"
+
+    def sample(self, rng: random.Random) -> Architecture:
+        """Every choice that matters drawn uniformly and independently."""
+        return self._build(lambda choice: rng.choice(choice.values))
+
+    def largest(self) -> Architecture:
+        return self._build(lambda choice: choice.largest)
+
+    def smallest(self) -> Architecture:
+        return self._build(lambda choice: choice.smallest)
+
+    def count(self) -> int:
+        """The number of architectures, exact, without listing them."""
+        return count({c.name: c.values for c in self}, self._conditions)
+
+    def enumerate(self) -> Iterator[Architecture]:
+        """All architectures, each once, beginning with the smallest; look at :meth:`count` first."""
+        current = self.smallest()
+        while True:
+            yield current
+            for place in reversed(range(len(self._order))):
+                turned = self._order[place]
+                index = turned.find(current[turned.name])
+                if 0 <= index < len(turned.values) - 1:
+                    break
+            else:
+                return
+            kept = {c.name: current[c.name] for c in self._order[:place]}
+            kept[turned.name] = turned.values[index + 1]
+            current = self._build(lambda choice, kept=kept: kept.get(choice.name, choice.smallest))
+
+    def validate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
+        """Check an architecture and bring it into canonical form.
+
+        Args:
+            architecture: name → value; choices that do not matter may be missing, None, or have
+                any of their values.
+
+        Returns:
+            The canonical architecture, in this space's order.
+
+        Raises:
+            ValueError: one line with the choice, the value and what is allowed.
+        """
+        values = {}
+        for name, value in architecture.items():
+            choice = self._choices.get(name)
+            if choice is None:
+                raise ValueError(
+                    f"there is no choice {name!r} in this space{near(name, self.names)}"
+                )
+            if value is not None:
+                index = choice.find(value)
+                if index < 0:
+                    raise ValueError(
+                        f"choice {name!r} cannot be {value!r}; allowed: {_listed(choice.values)}"
+                    )
+                values[name] = choice.values[index]
+
+        def given(choice: Choice) -> Scalar:
+            if choice.name in values:
+                return values[choice.name]
+            found = "is None" if choice.name in architecture else "is missing"
+            raise ValueError(
+                f"choice {choice.name!r} {found}, and it matters in this architecture; "
+                f"allowed: {_listed(choice.values)}"
+            )
+
+        return self._build(given)
+
+    def canonical(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
+        """The same network's only architecture: what does not matter is None. Checked."""
+        return self.validate(architecture)
+
+    def is_active(self, name: str, architecture: Mapping[str, Scalar | None]) -> bool:
+        """Whether the choice matters in this architecture."""
+        if name not in self._choices:
+            raise ValueError(f"there is no choice {name!r} in this space{near(name, self.names)}")
+        return self.validate(architecture)[name] is not None
+
+    def mutate(
+        self, architecture: Architecture, rng: random.Random, probability: float = 0.1
+    ) -> Architecture:
+        """Another architecture near this one.
+
+        Each choice that matters is changed with ``probability``, and if none was, one of them;
+        choices that come to matter are drawn uniformly.
+
+        Returns:
+            An architecture that differs, unless the space holds only one.
+        """
+        if not 0 <= probability <= 1:
+            raise ValueError(f"the probability of a mutation is between 0 and 1, not {probability}")
+        old = self.validate(architecture)
+        mutable = [c.name for c in self if old[c.name] is not None and len(c.values) > 1]
+        chosen = {name for name in mutable if rng.random() < probability}
+        if not chosen and mutable:
+            chosen = {rng.choice(mutable)}
+
+        def pick(choice: Choice) -> Scalar:
+            value = old[choice.name]
+            if value is None:
+                return rng.choice(choice.values)
+            if choice.name not in chosen:
+                return value
+            return rng.choice([other for other in choice.values if other != value])
+
+        return self._build(pick)
+
+    def crossover(self, a: Architecture, b: Architecture, rng: random.Random) -> Architecture:
+        """Each choice from either parent with equal chance.
+
+        From the one where it matters if it matters in one, and drawn if in neither.
+        """
+        a, b = self.validate(a), self.validate(b)
+
+        def pick(choice: Choice) -> Scalar:
+            values = [p[choice.name] for p in (a, b) if p[choice.name] is not None]
+            return rng.choice(values or choice.values)
+
+        return self._build(pick)
+
+    def neighbours(self, architecture: Architecture) -> list[Architecture]:
+        """All architectures that differ in one choice; what comes to matter by it is largest."""
+        old = self.validate(architecture)
+        found = []
+        for choice in self:
+            for value in choice.values:
+                if old[choice.name] not in (None, value):
+                    new = {n: v for n, v in old.items() if v is not None} | {choice.name: value}
+                    found.append(self._build(lambda c, new=new: new.get(c.name, c.largest)))
+        return found
+
+    def restrict(self, allowed: Mapping[str, Sequence[Scalar]]) -> SearchSpace:
+        """The part of the space in which some choices have fewer values.
+
+        Args:
+            allowed: a choice's name, or a pattern such as ``"stages.*.depth"``, → the values to
+                keep. Where several patterns meet in a choice, what all of them allow.
+
+        Returns:
+            A space with the same choices in the same order; each of its architectures is one of
+            this space. A choice that can no longer matter keeps its name and is always None.
+
+        Raises:
+            ValueError: a pattern meets no choice, a value is none of its choices', or a choice
+                would be left without values.
+        """
+        kept = {choice.name: list(choice.values) for choice in self}
+        for pattern, values in allowed.items():
+            if isinstance(values, str) or not isinstance(values, (Sequence, set, frozenset)):
+                raise ValueError(f"{pattern!r} needs a list of values, not {values!r}")
+            met = [c for c in self if c.name == pattern or fnmatchcase(c.name, pattern)]
+            if not met:
+                raise ValueError(f"no choice is called {pattern!r}{near(pattern, self.names)}")
+            for value in values:
+                if all(choice.find(value) < 0 for choice in met):
+                    raise ValueError(
+                        f"{pattern!r} cannot be {value!r}; "
+                        f"{met[0].name!r} has {_listed(met[0].values)}"
+                    )
+            for choice in met:
+                wanted = {choice.values[i] for i in map(choice.find, values) if i >= 0}
+                kept[choice.name] = [v for v in kept[choice.name] if v in wanted]
+                if not kept[choice.name]:
+                    raise ValueError(
+                        f"{pattern!r} leaves choice {choice.name!r} without values: "
+                        f"it has {_listed(choice.values)}"
+                    )
+        conditions = {
+            name: [
+                {other: [v for v in values if v in kept[other]] for other, values in case.items()}
+                for case in condition
+                if all(set(values) & set(kept[other]) for other, values in case.items())
+            ]
+            for name, condition in self._conditions.items()
+        }
+        return SearchSpace([Choice(n, values) for n, values in kept.items()], conditions)
+
+    def encode(self, architecture: Architecture) -> list[float]:
+        """One number for each value of each choice: 1 where chosen, else 0.
+
+        All 0 for a choice that does not matter, so different architectures differ.
+        """
+        checked = self.validate(architecture)
+        return [float(checked[c.name] == value) for c in self for value in c.values]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the space, the same in every process: what a table or predictor is for."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "choices": [{"name": c.name, "values": list(c.values)} for c in self],
+            "conditions": {
+                name: [{other: list(values) for other, values in case.items()} for case in cases]
+                for name, cases in self._conditions.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> SearchSpace:
+        """Read what :meth:`to_json` gave.
+
+        Raises:
+            ValueError: it is not that, or of a version this program does not know.
+        """
+        if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
+            raise ValueError('not a search space: wanted {"version": 1, "choices": […], …}')
+        if isinstance(data.get("version"), bool) or data.get("version") != VERSION:
+            raise ValueError(
+                f"a search space of version {data.get('version')!r}; this vizoo reads {VERSION}"
+            )
+        choices = []
+        for entry in data["choices"]:
+            if not isinstance(entry, dict) or set(entry) != {"name", "values"}:
+                raise ValueError('not a search space: a choice has a "name" and "values", no more')
+            choices.append(Choice(entry["name"], entry["values"]))
+        conditions = data.get("conditions", {})
+        if not isinstance(conditions, dict):
+            raise ValueError('not a search space: "conditions" has to map names to lists')
+        return cls(choices, conditions)
+
+    def _build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
+        """Ask ``pick`` for each choice that matters, those it depends on first."""
+        values: dict[str, Scalar | None] = dict.fromkeys(self._choices)
+        for choice in self._order:
+            condition = self._conditions.get(choice.name)
+            if condition is None or any(
+                all(values[other] in allowed for other, allowed in case.items())
+                for case in condition
+            ):
+                values[choice.name] = pick(choice)
+        return Architecture(values)
+
+
+def _listed(values: Sequence[Scalar]) -> str:
+    shown = ", ".join(repr(value) for value in values[:12])
+    return shown + (f" … ({len(values)} values)" if len(values) > 12 else "")

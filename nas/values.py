@@ -1,0 +1,183 @@
+"""Numbers that depend on choices: what an elastic layer takes where torch takes an int.
+
+A :class:`~vizoo.nas.space.Choice` is a value itself; ``map``, arithmetic and :func:`concat` make
+further ones of it, so that a network says each of its choices once:
+
+>>> width = Choice("width", (16, 24, 32))
+>>> hidden = width * 4
+>>> joined = concat(width, hidden, 1)
+>>> maximum(joined), resolve(joined, Architecture({"width": 16}))
+(161, 81)
+
+Plain ints pass through every function of this file. It needs no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .space import Choice
+
+__all__ = ["Computed", "Concatenation", "Value", "choices_of", "concat", "maximum", "resolve"]
+__all__ += ["segments"]
+
+
+class Value(ABC):
+    """A number that an architecture fixes. Immutable.
+
+    Arithmetic (``+``, ``-``, ``*``, ``//`` with an int or another value) gives a new value.
+    """
+
+    @property
+    @abstractmethod
+    def choices(self) -> tuple[Choice, ...]:
+        """The choices this value depends on, each once."""
+
+    @abstractmethod
+    def at(self, values: Mapping[str, Any]) -> Any:
+        """The value where the choice of each name has the given value."""
+
+    def map(self, function: Callable[[Any], Any]) -> Computed:
+        """The value ``function(this value)``, such as ``width.map(lambda w: round_to(w * 6, 8))``.
+
+        Args:
+            function: a pure function of the value alone.
+        """
+        return Computed(function, (self,))
+
+    def __add__(self, other: Value | int) -> Computed:
+        return Computed(operator.add, (self, other))
+
+    def __radd__(self, other: int) -> Computed:
+        return Computed(operator.add, (other, self))
+
+    def __sub__(self, other: Value | int) -> Computed:
+        return Computed(operator.sub, (self, other))
+
+    def __rsub__(self, other: int) -> Computed:
+        return Computed(operator.sub, (other, self))
+
+    def __mul__(self, other: Value | int) -> Computed:
+        return Computed(operator.mul, (self, other))
+
+    def __rmul__(self, other: int) -> Computed:
+        return Computed(operator.mul, (other, self))
+
+    def __floordiv__(self, other: Value | int) -> Computed:
+        return Computed(operator.floordiv, (self, other))
+
+
+@dataclass(frozen=True)
+class Computed(Value):
+    """A function of other values; made by ``map`` and arithmetic."""
+
+    function: Callable[..., Any]
+    operands: tuple[Value | int, ...]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return _choices(self.operands)
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        return self.function(*(_at(operand, values) for operand in self.operands))
+
+
+@dataclass(frozen=True)
+class Concatenation(Value):
+    """The channels of a concatenation, part by part; made by :func:`concat`."""
+
+    parts: tuple[Value | int, ...]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return _choices(self.parts)
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        return sum(_at(part, values) for part in self.parts)
+
+
+def concat(*parts: Value | int) -> Value | int:
+    """The channels of ``torch.cat`` of tensors with these numbers of channels.
+
+    The parts stay known (:func:`segments`), because the active columns of a weight that reads the
+    concatenation are the leading ones of *each* part. Arithmetic on the result forgets them.
+
+    Returns:
+        A value, or the plain sum if all parts are ints. Concatenations within it are flattened.
+    """
+    flat = tuple(itertools.chain.from_iterable(segments(part) for part in parts))
+    if all(not isinstance(part, Value) for part in flat):
+        return sum(flat)
+    return flat[0] if len(flat) == 1 else Concatenation(flat)
+
+
+def segments(value: Value | int) -> list[Value | int]:
+    """The parts of a concatenation in order; a list of the value itself for any other."""
+    return list(value.parts) if isinstance(value, Concatenation) else [value]
+
+
+def choices_of(value: Value | int) -> tuple[Choice, ...]:
+    """The choices that ``value`` depends on, each once, in order of appearance; () for an int."""
+    return value.choices if isinstance(value, Value) else ()
+
+
+def maximum(value: Value | int) -> int:
+    """The largest number that ``value`` can be: how much weight a layer has to hold.
+
+    For a concatenation the sum of its parts' maxima, whether or not they occur together.
+
+    Raises:
+        ValueError: the value is not an int for some choice.
+    """
+    return _largest(value, {})
+
+
+def resolve(value: Value | int, architecture: Mapping[str, Any]) -> int:
+    """The number that ``value`` is under ``architecture``.
+
+    Where a choice does not matter (None in the architecture), the largest number it allows.
+
+    Raises:
+        ValueError: the architecture lacks a choice of the value, or the result is not an int.
+    """
+    for choice in choices_of(value):
+        if choice.name not in architecture:
+            raise ValueError(f"the architecture has no choice {choice.name!r}")
+    return _largest(value, architecture)
+
+
+def _largest(value: Value | int, fixed: Mapping[str, Any]) -> int:
+    if not isinstance(value, Value):
+        return value
+    if isinstance(value, Concatenation):
+        return sum(_largest(part, fixed) for part in value.parts)
+    names, open_values = [], []
+    for choice in value.choices:
+        names.append(choice.name)
+        given = fixed.get(choice.name)
+        open_values.append(choice.values if given is None else (given,))
+    combinations = itertools.product(*open_values)
+    return max(_integer(value.at(dict(zip(names, v, strict=True))), names) for v in combinations)
+
+
+def _integer(number: Any, names: list[str]) -> int:
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise ValueError(
+            f"a layer needs an int, and choice {', '.join(map(repr, names))} gives {number!r}: "
+            "use .map(function) with a function that returns an int"
+        )
+    return operator.index(number)
+
+
+def _at(operand: Value | int, values: Mapping[str, Any]) -> Any:
+    return operand.at(values) if isinstance(operand, Value) else operand
+
+
+def _choices(operands: tuple[Value | int, ...]) -> tuple[Choice, ...]:
+    return tuple(dict.fromkeys(c for operand in operands for c in choices_of(operand)))
