@@ -175,7 +175,7 @@ class SearchSpace:
         return count({c.name: c.values for c in self}, self._conditions)
 
     def enumerate(self) -> Iterator[Architecture]:
-        """All architectures, each once, beginning with the smallest; look at :meth:`count` first."""
+        """All architectures, each once, the smallest first; ask :meth:`count` before."""
         current = self.smallest()
         while True:
             yield current
