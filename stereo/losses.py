@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["multiscale_loss", "pool_disparity"]
+__all__ = ["multiscale_loss", "pool_disparity", "upsampled_loss"]
 
 
 def pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
@@ -64,5 +64,39 @@ def multiscale_loss(
         count = kept.sum().clamp(min=1)
         for stage in stages:
             error = F.smooth_l1_loss(stage[scale].float(), target, reduction="none")
+            total = total + weight * torch.where(kept, error, 0).sum() / count
+    return total
+
+
+def upsampled_loss(
+    stages: Sequence[Sequence[Tensor]],
+    disparity: Tensor,
+    valid: Tensor,
+    weights: Sequence[float],
+    max_disparity: float = 192.0,
+) -> Tensor:
+    """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
+
+    Args:
+        stages: for each stage its predictions, finest first; each (B, 1, h, w), any size, in
+            full-resolution pixels.
+        disparity: ground truth, (B, 1, H, W).
+        valid: where it is known, (B, 1, H, W) bool.
+        weights: coarsest first; further predictions take the last weight.
+        max_disparity: ground truth from here on is left out.
+
+    Returns:
+        Scalar, float32; 0 where no pixel is kept.
+    """
+    kept = valid & (disparity > 0) & (disparity < max_disparity)
+    count = kept.sum().clamp(min=1)
+    total = disparity.new_zeros((), dtype=torch.float32)
+    for stage in stages:
+        for index, prediction in enumerate(reversed(stage)):
+            prediction = prediction.float()
+            if prediction.shape != disparity.shape:
+                prediction = F.interpolate(prediction, disparity.shape[-2:], mode="bilinear")
+            error = F.smooth_l1_loss(prediction, disparity, reduction="none")
+            weight = weights[min(index, len(weights) - 1)]
             total = total + weight * torch.where(kept, error, 0).sum() / count
     return total
