@@ -1,0 +1,214 @@
+"""Limits on latency, parameters, multiply-adds or memory, and whether they can be met at all."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..space import Architecture, SearchSpace
+
+__all__ = ["Constraint", "Limits", "UnreachableError", "smallest_reachable"]
+
+EXHAUSTIBLE = 1000
+"""Spaces up to this size are looked through for the smallest cost; larger ones descended."""
+
+DESCENTS = 8
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """``cost(architecture) <= limit``.
+
+    Args:
+        name: what is limited, such as "latency".
+        cost: a pure function of the architecture; a search asks it once for each.
+        limit: the largest allowed cost.
+        unit: for messages, such as "ms".
+    """
+
+    name: str
+    cost: Callable[[Architecture], float]
+    limit: float
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.limit):
+            raise ValueError(f"the limit on {self.name} has to be a number, not {self.limit}")
+
+    def satisfied(self, architecture: Architecture) -> bool:
+        return self.excess(architecture) == 0
+
+    def excess(self, architecture: Architecture) -> float:
+        """By how much of the limit the cost is over it; 0 if it is not.
+
+        Raises:
+            ValueError: the cost is NaN.
+        """
+        cost = self.cost(architecture)
+        if math.isnan(cost):
+            raise ValueError(f"the {self.name} of an architecture is NaN ({architecture.digest})")
+        return max(0.0, cost - self.limit) / (abs(self.limit) or 1.0)
+
+    def text(self, value: float) -> str:
+        """``value`` with the unit, short."""
+        return f"{value:.4g} {self.unit}".rstrip()
+
+
+class UnreachableError(ValueError):
+    """No architecture meets the limits.
+
+    Attributes:
+        architecture: the one that comes nearest.
+        smallest: the smallest reachable cost, where one limit alone is out of reach; else None.
+    """
+
+    def __init__(self, message: str, architecture: Architecture, smallest: float | None) -> None:
+        super().__init__(message)
+        self.architecture = architecture
+        self.smallest = smallest
+
+
+class Limits:
+    """All constraints of a search, each cost asked for once."""
+
+    def __init__(self, space: SearchSpace, constraints: Sequence[Constraint]) -> None:
+        self.space = space
+        self.constraints = tuple(constraints)
+        self._known: dict[Architecture, float] = {}
+
+    def excess(self, architecture: Architecture) -> float:
+        """The sum over the constraints of what is over their limits, relative to them."""
+        if architecture not in self._known:
+            over = sum(constraint.excess(architecture) for constraint in self.constraints)
+            self._known[architecture] = over
+        return self._known[architecture]
+
+    def satisfied(self, architecture: Architecture) -> bool:
+        return self.excess(architecture) == 0
+
+    def refuge(self) -> Architecture:
+        """An architecture that meets all limits: the smallest one if that does.
+
+        Raises:
+            UnreachableError: none was found; the message says what the smallest reachable is.
+        """
+        found, over = smallest_reachable(self.space, self.excess, enough=0.0)
+        if over == 0:
+            return found
+        for constraint in self.constraints:
+            if constraint.satisfied(found):
+                continue
+            alone, cost = smallest_reachable(self.space, constraint.cost, enough=constraint.limit)
+            if cost > constraint.limit:
+                raise UnreachableError(
+                    f"no architecture has a {constraint.name} of at most "
+                    f"{constraint.text(constraint.limit)}: the smallest reachable is "
+                    f"{constraint.text(cost)} ({_described(self.space, alone)})",
+                    alone,
+                    cost,
+                )
+        limits = " and ".join(f"{c.name} ≤ {c.text(c.limit)}" for c in self.constraints)
+        nearest = ", ".join(f"{c.name} {c.text(c.cost(found))}" for c in self.constraints)
+        raise UnreachableError(
+            f"no architecture meets {limits} at once; the nearest found has {nearest} "
+            f"({_described(self.space, found)})",
+            found,
+            None,
+        )
+
+    def repaired(
+        self, architecture: Architecture, anchor: Architecture, rng: random.Random
+    ) -> Architecture:
+        """The architecture changed towards ``anchor`` until it meets the limits.
+
+        Choices take the anchor's values in random order, about as few as needed. So drawing a
+        candidate ends however tight the limits are.
+
+        Args:
+            architecture: does not meet the limits.
+            anchor: does.
+            rng: gives the order.
+        """
+        base = {choice.name: choice.smallest for choice in self.space}
+        base |= {n: v for n, v in anchor.items() if v is not None}
+        start = base | {n: v for n, v in architecture.items() if v is not None}
+        order = [name for name in start if start[name] != base[name]]
+        rng.shuffle(order)
+
+        def after(steps: int) -> Architecture:
+            return self.space.canonical(start | {name: base[name] for name in order[:steps]})
+
+        outside, inside, found = 0, len(order), anchor
+        while inside - outside > 1:
+            middle = (outside + inside) // 2
+            candidate = after(middle)
+            if self.satisfied(candidate):
+                inside, found = middle, candidate
+            else:
+                outside = middle
+        return found
+
+
+def smallest_reachable(
+    space: SearchSpace,
+    cost: Callable[[Architecture], float],
+    *,
+    enough: float = -math.inf,
+    seed: int = 0,
+) -> tuple[Architecture, float]:
+    """The architecture of smallest cost.
+
+    Exact for spaces of up to 1,000 architectures. For larger ones the best end of several
+    descents, each step to the best of the neighbours: from the smallest, the largest and some
+    random architectures.
+
+    Args:
+        space: where to look.
+        cost: what to minimise; asked once for each architecture looked at.
+        enough: end as soon as a cost is at most this.
+        seed: of the random starts.
+
+    Returns:
+        The architecture and its cost.
+    """
+    known: dict[Architecture, float] = {}
+
+    def ask(architecture: Architecture) -> float:
+        if architecture not in known:
+            known[architecture] = cost(architecture)
+        return known[architecture]
+
+    best = space.smallest()
+    if ask(best) <= enough:
+        return best, ask(best)
+    if space.count() <= EXHAUSTIBLE:
+        for architecture in space.enumerate():
+            if ask(architecture) < ask(best):
+                best = architecture
+            if ask(best) <= enough:
+                break
+        return best, ask(best)
+    rng = random.Random(seed)
+    starts = [best, space.largest(), *(space.sample(rng) for _ in range(DESCENTS - 2))]
+    for current in starts:
+        while True:
+            if ask(current) < ask(best):
+                best = current
+            if ask(best) <= enough:
+                return best, ask(best)
+            below = min(space.neighbours(current), key=ask, default=current)
+            if ask(below) >= ask(current):
+                break
+            current = below
+    return best, ask(best)
+
+
+def _described(space: SearchSpace, architecture: Architecture) -> str:
+    smallest = space.smallest()
+    if architecture == smallest:
+        return "the smallest architecture"
+    other = [f"{n}={v!r}" for n, v in architecture.items() if v is not None and v != smallest[n]]
+    rest = f" and {len(other) - 8} more" if len(other) > 8 else ""
+    return f"the smallest architecture but for {', '.join(other[:8])}{rest}"

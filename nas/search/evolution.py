@@ -1,0 +1,108 @@
+"""Evolution with one objective: elitist, seeded, resumable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..space import Architecture, SearchSpace
+from .constraints import Constraint
+from .population import Evaluated, Progress, Scores, Settings, search
+
+__all__ = ["SearchResult", "evolve"]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        best: the best architecture.
+        score: its score.
+        evaluated: everything looked at, in order.
+    """
+
+    best: Architecture
+    score: float
+    evaluated: tuple[Evaluated, ...]
+
+    @property
+    def history(self) -> list[float]:
+        """The best score up to each generation."""
+        best: list[float] = []
+        for item in self.evaluated:
+            if item.generation == len(best):
+                best.append(best[-1] if best else math.inf)
+            best[-1] = min(best[-1], item.scores[0])
+        return best
+
+
+def evolve(
+    space: SearchSpace,
+    objective: Callable[[list[Architecture]], Sequence[float]],
+    *,
+    constraints: Sequence[Constraint] = (),
+    seed: int,
+    population: int = 100,
+    generations: int = 100,
+    parents: float = 0.25,
+    mutation: float = 0.1,
+    resume: dict[str, Any] | None = None,
+    on_generation: Callable[[Progress], None] | None = None,
+) -> SearchResult:
+    """Minimise ``objective`` over the space, within the constraints.
+
+    The best quarter survives and is bred from: half of the children are mutants, half uniform
+    crossovers (as once-for-all searches do, arXiv 1908.09791). Every architecture is evaluated
+    once, those of the last generation too.
+
+    Args:
+        space: where to search.
+        objective: architectures → one score for each, small is good; called once a generation.
+            For a function of one architecture: ``each(function)``. NaN counts as infinite.
+        constraints: what the result has to meet.
+        seed: fixes the search, as far as objective and costs are pure functions.
+        population: architectures of the first generation; each later one replaces all but
+            ``parents`` of them.
+        generations: how many follow the first.
+        parents: share of the population that survives.
+        mutation: probability for each choice of a mutant to change; one changes at least.
+        resume: ``Progress.state()`` of an interrupted search with the same arguments
+            (``generations`` may differ); the result is as if there had been no interruption.
+        on_generation: told about each generation, for a progress bar and for saving the state.
+
+    Raises:
+        UnreachableError: the constraints cannot be met; the message has the smallest reachable
+            value and the architecture with it.
+        ValueError: a setting is out of range, ``resume`` belongs to another search, or not one
+            architecture had a finite score.
+
+    Example:
+        >>> result = evolve(space, each(lambda a: -a["depth"]), seed=0, generations=10)
+        >>> result.best["depth"]
+        4
+    """
+
+    def scores(architectures: list[Architecture]) -> list[Scores]:
+        return [(score,) for score in objective(architectures)]
+
+    found = search(
+        space,
+        scores,
+        _best,
+        Settings(seed, population, parents, mutation),
+        generations,
+        constraints,
+        resume,
+        on_generation,
+    )
+    best = min(found, key=lambda item: item.scores)
+    if not math.isfinite(best.scores[0]):
+        raise ValueError(f"none of {len(found)} architectures had a finite score")
+    return SearchResult(best.architecture, best.scores[0], tuple(found))
+
+
+def _best(scores: list[Scores], number: int) -> list[int]:
+    return sorted(range(len(scores)), key=scores.__getitem__)[:number]

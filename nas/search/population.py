@@ -1,0 +1,257 @@
+"""The loop that single-objective and Pareto searches share: breed, evaluate, select, again."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ..space import Architecture, SearchSpace
+from .constraints import Constraint, Limits
+
+__all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
+
+VERSION = 1
+ATTEMPTS = 40
+"""How often a child that was seen before is drawn anew, before the generation goes without it."""
+
+Scores = tuple[float, ...]
+
+
+class Evaluated(NamedTuple):
+    """An architecture that was looked at, its scores, and the generation it is from."""
+
+    architecture: Architecture
+    scores: Scores
+    generation: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to search.
+
+    Args:
+        seed: of the one ``random.Random`` that draws everything.
+        population: architectures of the first generation.
+        parents: the share of ``population`` that survives each generation and is bred from; the
+            rest is replaced.
+        mutation: probability for each choice of a mutant to change.
+    """
+
+    seed: int
+    population: int
+    parents: float
+    mutation: float
+
+    def __post_init__(self) -> None:
+        if self.population < 2:
+            raise ValueError(f"a population is 2 or more, not {self.population}")
+        if not 0 < self.parents < 1:
+            raise ValueError(f"parents are a share between 0 and 1, not {self.parents}")
+        if not 0 <= self.mutation <= 1:
+            raise ValueError(f"mutation is a probability, not {self.mutation}")
+
+    @property
+    def survivors(self) -> int:
+        return max(1, min(self.population - 1, round(self.population * self.parents)))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a search says of itself after each generation.
+
+    Attributes:
+        generation: the one just evaluated; 0 is the random one.
+        generations: the last one.
+        survivors: the best so far, the parents of the next generation.
+        evaluated: everything looked at so far, in order.
+    """
+
+    generation: int
+    generations: int
+    survivors: tuple[Evaluated, ...]
+    evaluated: tuple[Evaluated, ...]
+    _state: Callable[[], dict[str, Any]]
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on from here in another process (``resume=``), as JSON."""
+        return self._state()
+
+
+def each(objective: Callable[[Architecture], float]) -> Callable[[list[Architecture]], list[float]]:
+    """An objective for one architecture as one for a list, which the searches take."""
+
+    def objectives(architectures: list[Architecture]) -> list[float]:
+        return [objective(architecture) for architecture in architectures]
+
+    return objectives
+
+
+def search(
+    space: SearchSpace,
+    objective: Callable[[list[Architecture]], list[Scores]],
+    select: Callable[[list[Scores], int], list[int]],
+    settings: Settings,
+    generations: int,
+    constraints: Sequence[Constraint] = (),
+    resume: dict[str, Any] | None = None,
+    on_generation: Callable[[Progress], None] | None = None,
+) -> list[Evaluated]:
+    """Breed, evaluate and select for a number of generations.
+
+    Elitist: survivors are chosen from the last survivors and their children, of which half are
+    mutants and half uniform crossovers. No architecture is evaluated twice; a child seen before
+    is drawn anew. Children over a limit are changed towards their parent until they meet it.
+
+    Args:
+        space: where to search.
+        objective: called once for each generation, with its new architectures; one tuple of
+            scores for each. NaN counts as infinite.
+        select: (scores, number) → the indices of those that survive.
+        settings: how.
+        generations: how many to breed after the first; fewer if the space is exhausted.
+        constraints: what every evaluated architecture has to meet.
+        resume: a state of :class:`Progress`, of the same search.
+        on_generation: called after each generation.
+
+    Returns:
+        All that was evaluated, in order.
+
+    Raises:
+        UnreachableError: no architecture meets the constraints.
+        ValueError: ``resume`` is the state of another search.
+    """
+    if generations < 0:
+        raise ValueError(f"the number of generations is 0 or more, not {generations}")
+    limits = Limits(space, constraints)
+    refuge = limits.refuge()
+    rng = random.Random(settings.seed)
+    identity = {
+        "version": VERSION,
+        "space": space.digest,
+        "settings": asdict(settings),
+        "constraints": [[c.name, c.limit] for c in constraints],
+    }
+    generation, found, survivors = -1, [], []
+    if resume is not None:
+        generation, found, survivors = _restored(resume, identity, space, rng)
+    seen = {item.architecture for item in found}
+    count = space.count()
+    while generation < generations and len(seen) < count:
+        generation += 1
+        wanted = settings.population - len(survivors)
+        new: list[Architecture] = []
+        for _ in range(wanted):
+            child = _child([s.architecture for s in survivors], seen, limits, refuge, settings, rng)
+            if child is not None:
+                seen.add(child)
+                new.append(child)
+        if not new:
+            break
+        scores = _scored(objective, new)
+        born = [Evaluated(a, s, generation) for a, s in zip(new, scores, strict=True)]
+        found += born
+        pool = survivors + born
+        survivors = [pool[i] for i in select([p.scores for p in pool], settings.survivors)]
+        if on_generation is not None:
+            state = _State(identity, space, rng.getstate(), generation, tuple(found), survivors)
+            on_generation(
+                Progress(generation, generations, tuple(survivors), state.found, state.to_json)
+            )
+    return found
+
+
+def _child(
+    parents: list[Architecture],
+    seen: set[Architecture],
+    limits: Limits,
+    refuge: Architecture,
+    settings: Settings,
+    rng: random.Random,
+) -> Architecture | None:
+    space = limits.space
+    for attempt in range(ATTEMPTS):
+        anchor = refuge
+        if not parents or attempt >= ATTEMPTS // 2:
+            child = space.sample(rng)
+        else:
+            anchor = rng.choice(parents)
+            if rng.random() < 0.5:
+                child = space.crossover(anchor, rng.choice(parents), rng)
+            else:
+                child = space.mutate(anchor, rng, settings.mutation)
+        if not limits.satisfied(child):
+            child = limits.repaired(child, anchor, rng)
+        if child not in seen:
+            return child
+    return None
+
+
+def _scored(
+    objective: Callable[[list[Architecture]], list[Scores]], architectures: list[Architecture]
+) -> list[Scores]:
+    scores = [tuple(map(float, s)) for s in objective(list(architectures))]
+    if len(scores) != len(architectures):
+        raise ValueError(
+            f"the objective gave {len(scores)} results for {len(architectures)} architectures"
+        )
+    return [tuple(math.inf if math.isnan(v) else v for v in s) for s in scores]
+
+
+@dataclass(frozen=True)
+class _State:
+    identity: dict[str, Any]
+    space: SearchSpace
+    rng: tuple[Any, ...]
+    generation: int
+    found: tuple[Evaluated, ...]
+    survivors: list[Evaluated]
+
+    def to_json(self) -> dict[str, Any]:
+        place = {item.architecture: i for i, item in enumerate(self.found)}
+        version, numbers, gauss = self.rng
+        return {
+            **self.identity,
+            "generation": self.generation,
+            "rng": [version, list(numbers), gauss],
+            "evaluated": [
+                {
+                    "values": [item.architecture[name] for name in self.space.names],
+                    # JSON knows no infinity.
+                    "scores": [v if math.isfinite(v) else None for v in item.scores],
+                    "generation": item.generation,
+                }
+                for item in self.found
+            ],
+            "survivors": [place[item.architecture] for item in self.survivors],
+        }
+
+
+def _restored(
+    state: dict[str, Any], identity: dict[str, Any], space: SearchSpace, rng: random.Random
+) -> tuple[int, list[Evaluated], list[Evaluated]]:
+    if not isinstance(state, dict):
+        raise ValueError("cannot resume: this is not the state of a search")
+    for key, wanted in identity.items():
+        if state.get(key) != wanted:
+            raise ValueError(
+                f"cannot resume: the state is of a search with another {key} "
+                f"({state.get(key)!r}, now {wanted!r})"
+            )
+    try:
+        version, numbers, gauss = state["rng"]
+        rng.setstate((version, tuple(numbers), gauss))
+        found = [
+            Evaluated(
+                space.canonical(dict(zip(space.names, item["values"], strict=True))),
+                tuple(math.inf if v is None else float(v) for v in item["scores"]),
+                item["generation"],
+            )
+            for item in state["evaluated"]
+        ]
+        survivors = [found[i] for i in state["survivors"]]
+        return int(state["generation"]), found, survivors
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"cannot resume: the state of the search is damaged ({error})") from error
