@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .space import Choice
 
 __all__ = ["Computed", "Concatenation", "Value", "choices_of", "concat", "maximum", "resolve"]
-__all__ += ["segments"]
+__all__ += ["outcomes", "segments"]
 
 
 class Value(ABC):
@@ -136,6 +136,13 @@ def maximum(value: Value | int) -> int:
         ValueError: the value is not an int for some choice.
     """
     return _largest(value, {})
+
+
+def outcomes(value: Value) -> tuple[Any, ...]:
+    """All that `value` can be, ascending, each once."""
+    options = itertools.product(*(choice.values for choice in value.choices))
+    names = [choice.name for choice in value.choices]
+    return tuple(sorted({value.at(dict(zip(names, values, strict=True))) for values in options}))
 
 
 def resolve(value: Value | int, architecture: Mapping[str, Any]) -> int:

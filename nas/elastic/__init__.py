@@ -1,0 +1,33 @@
+"""Layers whose numbers depend on choices: torch's names, and torch's layers where they do not.
+
+>>> from vizoo.nas import Choice
+>>> width, kernel = Choice("width", (8, 16)), Choice("kernel", (3, 5))
+>>> Sequential(
+...     Conv2d(3, width, kernel, padding="half", bias=False), BatchNorm2d(width), nn.ReLU()
+... )
+"""
+
+from .base import ElasticModule
+from .containers import ModuleList, Sequential
+from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
+from .linear import Linear
+from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
+from .operation import Operation
+from .squeeze import SqueezeExcite
+
+__all__ = [
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "ElasticModule",
+    "GroupNorm",
+    "LayerNorm",
+    "Linear",
+    "ModuleList",
+    "Operation",
+    "Sequential",
+    "SqueezeExcite",
+]

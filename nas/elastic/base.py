@@ -1,0 +1,222 @@
+"""What every elastic layer is: the largest weights, numbers that depend on choices, an export."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..space import Choice
+from ..values import Value, maximum, resolve, segments
+
+__all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
+
+Part = tuple[int, int]
+"""Start and length of channels in use."""
+
+Condition = Mapping[str, tuple[Any, ...]]
+"""Names of choices and the values (of all of them) under which something is in use."""
+
+
+class Axis(NamedTuple):
+    """A dimension of a tensor whose entries are channels, so that they may change places.
+
+    Attributes:
+        tensor: the parameter's or buffer's name in its layer.
+        dim: the dimension.
+        number: the channels it has.
+        role: `reads` (a weight's input channels), `writes` (its output channels), or `keeps`
+            (channel by channel, as in a normalisation or depthwise convolution).
+    """
+
+    tensor: str
+    dim: int
+    number: Value | int
+    role: str
+
+
+class ElasticModule(nn.Module):
+    """Holds the largest weights and runs the active part of them; starts as the largest.
+
+    A layer of your own inherits this and its torch layer, calls `set_numbers` at the end of
+    `__init__`, and implements `settings` and `export`.
+
+    Attributes:
+        numbers: the arguments that may depend on choices, by name.
+        active: what `settings` returned for the active architecture.
+    """
+
+    numbers: Mapping[str, Value | int] = {}
+    active: Any = None
+    _names: tuple[str, ...] = ()
+    _values: tuple[Any, ...] | None = None
+
+    def set_numbers(self, **numbers: Value | int) -> None:
+        """State the arguments that may depend on choices, and activate the largest."""
+        self.numbers = numbers
+        choices = (choice for value in self.values() for choice in value.choices)
+        self._names = tuple(dict.fromkeys(choice.name for choice in choices))
+        self._known: dict[tuple[Any, ...], Any] = {}
+        self.active = self.settings(None)
+
+    def values(self) -> tuple[Value, ...]:
+        """The values this module depends on, its children's left out."""
+        return tuple(v for v in self.numbers.values() if isinstance(v, Value))
+
+    def conditions(self) -> Mapping[str, Condition]:
+        """Under which choices a child is in use, by the child's name; no entry means always."""
+        return {}
+
+    def axes(self) -> tuple[Axis, ...]:
+        """Where the channels lie that may be sorted; numbers without an axis are not sorted."""
+        return ()
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> Any:
+        """What is in use under `architecture`, ready for `forward`; None means the largest."""
+        raise NotImplementedError
+
+    def activate(self, architecture: Mapping[str, Any]) -> None:
+        """Run as `architecture` says from now on, this module alone."""
+        values = tuple(map(architecture.__getitem__, self._names))
+        if values not in self._known:
+            self._known[values] = self.settings(architecture)
+        self.active = self._known[values]
+        self._values = values
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> nn.Module:
+        """The standard torch module that equals this one under `architecture`.
+
+        It has its own storage and this module's device, dtype, memory format, training flag and
+        `requires_grad` flags. What is active here stays as it is.
+
+        Args:
+            architecture: a value for each choice; None means the largest.
+            copies: what is copied so far, by identity, as `copy.deepcopy` keeps it; containers
+                pass it on, so that shared modules stay shared.
+        """
+        raise NotImplementedError
+
+    @property
+    def active_values(self) -> dict[str, Any]:
+        """The values of the choices used here, by name; empty before the first activation."""
+        return {} if self._values is None else dict(zip(self._names, self._values, strict=True))
+
+
+def is_elastic(numbers: Iterable[object]) -> bool:
+    """Whether any of the numbers depends on a choice."""
+    return any(isinstance(number, Value) for number in numbers)
+
+
+def number_of(value: Value | int, architecture: Mapping[str, Any] | None) -> int:
+    """The number under an architecture; None means the largest."""
+    return maximum(value) if architecture is None else resolve(value, architecture)
+
+
+def parts(value: Value | int, architecture: Mapping[str, Any] | None) -> tuple[Part, ...]:
+    """Where the active channels lie among the largest number of them.
+
+    They are the leading ones, of each part of a concatenation; parts that touch are joined.
+    """
+    found: list[Part] = []
+    start = 0
+    for segment in segments(value):
+        length = number_of(segment, architecture)
+        if found and sum(found[-1]) == start:
+            found[-1] = (found[-1][0], found[-1][1] + length)
+        elif length:
+            found.append((start, length))
+        start += maximum(segment)
+    return tuple(found) or ((0, 0),)
+
+
+def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:
+    """The given parts of a dimension: a view if there is one part, else their concatenation."""
+    if len(where) == 1:
+        start, length = where[0]
+        return tensor if length == tensor.shape[dim] else tensor.narrow(dim, start, length)
+    return torch.cat([tensor.narrow(dim, *part) for part in where], dim)
+
+
+def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
+    """Write `values` (n,) to the given parts of the one-dimensional `tensor`, in place."""
+    first = 0
+    for start, length in where:
+        tensor.narrow(0, start, length).copy_(values.narrow(0, first, length))
+        first += length
+
+
+def check_channels(layer: nn.Module, found: int, wanted: int) -> None:
+    """Raise a ValueError unless an input has the channels that the layer has active."""
+    if found != wanted:
+        raise ValueError(
+            f"{type(layer).__name__} has {wanted} input channels active but was given {found}: "
+            "activate an architecture on the whole network, not on a part of it"
+        )
+
+
+def fill(layer: nn.Module, source: nn.Module, **tensors: Tensor | None) -> nn.Module:
+    """Give a layer built on the meta device copies of `tensors` and the source's flags."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        tensor = tensor.detach().clone()  # keeps channels-last, and frees from the large storage
+        if name in layer._parameters:
+            tensor = nn.Parameter(tensor, getattr(source, name).requires_grad)
+        setattr(layer, name, tensor)
+    layer.training = source.training
+    return layer
+
+
+def extract_module(
+    module: nn.Module, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+) -> nn.Module:
+    """A copy of `module` with every elastic module in it replaced by its export.
+
+    Hooks of forward and backward passes are not copied; other attributes are, deeply.
+
+    Args:
+        module: any module.
+        architecture: a value for each choice; None means the largest.
+        copies: see `ElasticModule.export`.
+    """
+    copies = {} if copies is None else copies
+    _export_within(module, architecture, copies)
+    return copy.deepcopy(module, copies)
+
+
+def _export_within(
+    module: nn.Module, architecture: Mapping[str, Any] | None, copies: dict[int, Any]
+) -> None:
+    """Fill `copies`, so that `copy.deepcopy` finds what shall not be copied as it is."""
+    if id(module) in copies:
+        return
+    if isinstance(module, ElasticModule):
+        copies[id(module)] = module.export(architecture, copies)
+        return
+    for parameter in module.parameters(recurse=False):
+        if id(parameter) not in copies:
+            own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            copies[id(parameter)] = own
+    for buffer in module.buffers(recurse=False):
+        copies.setdefault(id(buffer), buffer.detach().clone())
+    for name, attribute in vars(module).items():
+        if name.startswith(("_forward_", "_backward_")) and isinstance(attribute, dict):
+            copies[id(attribute)] = type(attribute)()
+    for child in module.children():
+        _export_within(child, architecture, copies)
+
+
+def condition(value: Value, suits: Any, what: str) -> Condition:
+    """The values of the one choice behind `value` for which `suits(number)`; {} if all do."""
+    choices = value.choices
+    if len(choices) != 1:
+        names = ", ".join(repr(choice.name) for choice in choices)
+        raise ValueError(f"{what} must depend on one choice, not on {names}")
+    choice: Choice = choices[0]
+    suitable = tuple(v for v in choice.values if suits(value.at({choice.name: v})))
+    return {} if len(suitable) == len(choice.values) else {choice.name: suitable}

@@ -1,0 +1,124 @@
+"""Sequences whose length is a choice: the leading modules run, the others keep their weights."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..values import Value, outcomes
+from .base import Condition, ElasticModule, condition, extract_module, number_of
+
+__all__ = ["ElasticModuleList", "ElasticSequential", "ModuleList", "Sequential"]
+
+
+class _ElasticSequence(ElasticModule):
+    """Iteration, length and indices show the active modules only; the state dict has all."""
+
+    def set_length(self, length: Value) -> None:
+        lengths = outcomes(length)
+        if lengths[0] < 0 or lengths[-1] != len(self._modules):
+            raise ValueError(
+                f"a sequence of {len(self._modules)} modules needs a length from 0 to "
+                f"{len(self._modules)}, not {', '.join(map(str, lengths))}"
+            )
+        self.set_numbers(length=length)
+        self.conditions()
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> int:
+        return number_of(self.numbers["length"], architecture)
+
+    def conditions(self) -> Mapping[str, Condition]:
+        length = self.numbers["length"]
+        return {
+            name: condition(length, lambda n, i=index: n > i, "the length of a sequence")
+            for index, name in enumerate(self._modules)
+        }
+
+    def copies_of_active(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None
+    ) -> OrderedDict[str, nn.Module]:
+        copies = {} if copies is None else copies
+        kept = list(self._modules.items())[: self.settings(architecture)]
+        return OrderedDict((n, extract_module(m, architecture, copies)) for n, m in kept)
+
+    def __len__(self) -> int:
+        return len(self._modules) if self.active is None else self.active
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(list(self._modules.values())[: len(self)])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = list(self)[index]
+        return nn.ModuleList(found) if isinstance(index, slice) else found
+
+    def extra_repr(self) -> str:
+        return f"active: {len(self)} of {len(self._modules)}"
+
+
+class ElasticSequential(_ElasticSequence, nn.Sequential):
+    """What `Sequential` returns where its length depends on a choice."""
+
+    def __init__(self, *modules: Any, length: Value) -> None:
+        super().__init__(*modules)
+        self.set_length(length)
+
+    def forward(self, x: Any) -> Any:
+        for module in self:
+            x = module(x)
+        return x
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> nn.Sequential:
+        layer = nn.Sequential(self.copies_of_active(architecture, copies))
+        layer.training = self.training
+        return layer
+
+
+class ElasticModuleList(_ElasticSequence, nn.ModuleList):
+    """What `ModuleList` returns where its length depends on a choice."""
+
+    def __init__(self, modules: Iterable[nn.Module], *, length: Value) -> None:
+        super().__init__(modules)
+        self.set_length(length)
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> nn.ModuleList:
+        layer = nn.ModuleList(self.copies_of_active(architecture, copies).values())
+        layer.training = self.training
+        return layer
+
+
+def Sequential(*modules: Any, length: Value | int | None = None) -> nn.Sequential:
+    """`nn.Sequential` that runs its first `length` modules.
+
+    Args:
+        *modules: the modules, or one OrderedDict of them, as in torch.
+        length: an int, or a value that depends on one choice and reaches the number of modules;
+            None runs all.
+
+    Raises:
+        ValueError: the length does not fit the modules.
+    """
+    if isinstance(length, Value):
+        return ElasticSequential(*modules, length=length)
+    layer = nn.Sequential(*modules)
+    return layer if length is None else layer[: _checked(length, len(layer))]
+
+
+def ModuleList(modules: Iterable[nn.Module], *, length: Value | int | None = None) -> nn.ModuleList:
+    """`nn.ModuleList` of the first `length` modules; see `Sequential`."""
+    if isinstance(length, Value):
+        return ElasticModuleList(modules, length=length)
+    layer = nn.ModuleList(modules)
+    return layer if length is None else layer[: _checked(length, len(layer))]
+
+
+def _checked(length: int, count: int) -> int:
+    if not 0 <= length <= count:
+        raise ValueError(f"a sequence of {count} modules cannot have a length of {length}")
+    return length

@@ -1,0 +1,210 @@
+"""Convolutions whose channels, kernel and depthwise groups depend on choices.
+
+Where every number is an int the functions return torch's own layer. Sliced as by once-for-all
+networks (Cai et al., ICLR 2020, arXiv 1908.09791): the leading channels, the centre of the
+kernel, and optionally a learned matrix from each kernel size to the next smaller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..values import Value
+from ._conv import ElasticConv, ElasticConvTranspose, build
+
+__all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
+__all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
+
+Number = Value | int
+Size = int | tuple[int, ...]
+
+
+class ElasticConv2d(ElasticConv, nn.Conv2d):
+    """What `Conv2d` returns where a number depends on a choice."""
+
+    dims, plain, run = 2, nn.Conv2d, staticmethod(F.conv2d)
+
+
+class ElasticConv3d(ElasticConv, nn.Conv3d):
+    """What `Conv3d` returns where a number depends on a choice."""
+
+    dims, plain, run = 3, nn.Conv3d, staticmethod(F.conv3d)
+
+
+class ElasticConvTranspose2d(ElasticConvTranspose, nn.ConvTranspose2d):
+    """What `ConvTranspose2d` returns where a number depends on a choice."""
+
+    dims, plain, run = 2, nn.ConvTranspose2d, staticmethod(F.conv_transpose2d)
+
+
+class ElasticConvTranspose3d(ElasticConvTranspose, nn.ConvTranspose3d):
+    """What `ConvTranspose3d` returns where a number depends on a choice."""
+
+    dims, plain, run = 3, nn.ConvTranspose3d, staticmethod(F.conv_transpose3d)
+
+
+def Conv2d(
+    in_channels: Number,
+    out_channels: Number,
+    kernel_size: Number | tuple[int, ...],
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: Number = 1,
+    bias: bool = True,
+    padding_mode: str = "zeros",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    transform: bool = False,
+) -> nn.Conv2d:
+    """`nn.Conv2d`, elastic where a number depends on a choice.
+
+    Args:
+        in_channels: an int or a value; of a concatenation the leading channels of each part.
+        out_channels: an int or a value.
+        kernel_size: an int, a tuple, or a value; smaller kernels are the centre of larger ones.
+        stride: as in torch.
+        padding: as in torch, or `half`: kernel // 2 * dilation of the active kernel, which keeps
+            the size at stride 1 with odd kernels.
+        dilation: as in torch.
+        groups: an int (channels are sliced inside each group), or for a depthwise convolution
+            the value that `in_channels` is.
+        bias: as in torch.
+        padding_mode: as in torch.
+        device: as in torch.
+        dtype: as in torch.
+        transform: a learned matrix from each kernel size to the next smaller, for all channels,
+            the identity at first: parameters such as `matrix_7to5`, 25 x 25.
+
+    Raises:
+        ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
+            channels do not fit the groups.
+    """
+    return build(
+        ElasticConv2d,
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+        padding_mode=padding_mode,
+        device=device,
+        dtype=dtype,
+        transform=transform,
+    )
+
+
+def Conv3d(
+    in_channels: Number,
+    out_channels: Number,
+    kernel_size: Number | tuple[int, ...],
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: Number = 1,
+    bias: bool = True,
+    padding_mode: str = "zeros",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    transform: bool = False,
+) -> nn.Conv3d:
+    """`nn.Conv3d`, elastic where a number depends on a choice; arguments as of `Conv2d`.
+
+    The matrix of a transform from 7 to 5 is 125 x 125.
+    """
+    return build(
+        ElasticConv3d,
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+        padding_mode=padding_mode,
+        device=device,
+        dtype=dtype,
+        transform=transform,
+    )
+
+
+def ConvTranspose2d(
+    in_channels: Number,
+    out_channels: Number,
+    kernel_size: Number | tuple[int, ...],
+    stride: Size = 1,
+    padding: Size | str = 0,
+    output_padding: Size = 0,
+    groups: Number = 1,
+    bias: bool = True,
+    dilation: Size = 1,
+    padding_mode: str = "zeros",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    transform: bool = False,
+) -> nn.ConvTranspose2d:
+    """`nn.ConvTranspose2d`, elastic where a number depends on a choice; arguments as of `Conv2d`.
+
+    The padding `half` multiplies the size by the stride, with `output_padding=1` where kernel
+    minus stride is odd.
+    """
+    return build(
+        ElasticConvTranspose2d,
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        groups=groups,
+        bias=bias,
+        dilation=dilation,
+        padding_mode=padding_mode,
+        device=device,
+        dtype=dtype,
+        transform=transform,
+    )
+
+
+def ConvTranspose3d(
+    in_channels: Number,
+    out_channels: Number,
+    kernel_size: Number | tuple[int, ...],
+    stride: Size = 1,
+    padding: Size | str = 0,
+    output_padding: Size = 0,
+    groups: Number = 1,
+    bias: bool = True,
+    dilation: Size = 1,
+    padding_mode: str = "zeros",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    transform: bool = False,
+) -> nn.ConvTranspose3d:
+    """`nn.ConvTranspose3d`, elastic where a number depends on a choice; see `ConvTranspose2d`."""
+    return build(
+        ElasticConvTranspose3d,
+        in_channels,
+        out_channels,
+        kernel_size,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        groups=groups,
+        bias=bias,
+        dilation=dilation,
+        padding_mode=padding_mode,
+        device=device,
+        dtype=dtype,
+        transform=transform,
+    )

@@ -1,0 +1,102 @@
+"""Linear layers whose features depend on choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..values import Value, maximum
+from .base import (
+    Axis,
+    ElasticModule,
+    Part,
+    check_channels,
+    fill,
+    is_elastic,
+    number_of,
+    parts,
+    take,
+)
+
+__all__ = ["ElasticLinear", "Linear"]
+
+
+class LinearSettings(NamedTuple):
+    """What is active of a linear layer."""
+
+    in_features: int
+    out_features: int
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
+
+
+class ElasticLinear(ElasticModule, nn.Linear):
+    """What `Linear` returns where a number depends on a choice."""
+
+    def __init__(
+        self,
+        in_features: Value | int,
+        out_features: Value | int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(maximum(in_features), maximum(out_features), bias, device, dtype)
+        self.set_numbers(in_features=in_features, out_features=out_features)
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> LinearSettings:
+        numbers = self.numbers["in_features"], self.numbers["out_features"]
+        n_in, n_out = (number_of(value, architecture) for value in numbers)
+        columns, rows = (parts(value, architecture) for value in numbers)
+        return LinearSettings(n_in, n_out, rows, columns)
+
+    def _in_use(self, active: LinearSettings) -> tuple[Tensor, Tensor | None]:
+        # Contiguous, so that the product is computed alike here and in the extracted layer.
+        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
+        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_channels(self, x.shape[-1], self.active.in_features)
+        return F.linear(x, *self._in_use(self.active))
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> nn.Linear:
+        active = self.settings(architecture)
+        bias = self.bias is not None
+        layer = nn.Linear(active.in_features, active.out_features, bias, device="meta")
+        with torch.no_grad():
+            weight, bias = self._in_use(active)
+        return fill(layer, self, weight=weight, bias=bias)
+
+    def axes(self) -> tuple[Axis, ...]:
+        reads, writes = self.numbers["in_features"], self.numbers["out_features"]
+        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
+        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, active: {self.active[0]}->{self.active[1]}"
+
+
+def Linear(
+    in_features: Value | int,
+    out_features: Value | int,
+    bias: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Linear:
+    """`nn.Linear`, elastic where a number depends on a choice.
+
+    Args:
+        in_features: an int or a value; of a concatenation the leading features of each part.
+        out_features: an int or a value.
+        bias: as in torch.
+        device: as in torch.
+        dtype: as in torch.
+    """
+    layer = ElasticLinear if is_elastic((in_features, out_features)) else nn.Linear
+    return layer(in_features, out_features, bias, device, dtype)

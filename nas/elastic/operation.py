@@ -1,0 +1,71 @@
+"""A choice between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..space import Choice
+from .base import Condition, ElasticModule, extract_module
+
+__all__ = ["ElasticOperation", "Operation"]
+
+
+class ElasticOperation(ElasticModule):
+    """What `Operation` returns where the candidate is a choice. Each candidate is a child.
+
+    Its export is the candidate's, so that of `conv.deformable.weight` remains `conv.weight`.
+    """
+
+    def __init__(self, candidates: Mapping[str, nn.Module], choice: Choice) -> None:
+        super().__init__()
+        if set(candidates) != set(choice.values):
+            raise ValueError(
+                f"the candidates of choice {choice.name!r} are to be {list(choice.values)}, "
+                f"not {list(candidates)}"
+            )
+        for name in choice.values:
+            self.add_module(name, candidates[name])
+        self.set_numbers(choice=choice)
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> str:
+        choice = self.numbers["choice"]
+        value = None if architecture is None else architecture[choice.name]
+        return choice.largest if value is None else value
+
+    def conditions(self) -> Mapping[str, Condition]:
+        choice = self.numbers["choice"]
+        if len(choice.values) == 1:
+            return {}
+        return {name: {choice.name: (name,)} for name in choice.values}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._modules[self.active](*args, **kwargs)
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> nn.Module:
+        copies = {} if copies is None else copies
+        return extract_module(self._modules[self.settings(architecture)], architecture, copies)
+
+    def extra_repr(self) -> str:
+        return f"active: {self.active}"
+
+
+def Operation(candidates: Mapping[str, nn.Module], choice: Choice | str) -> nn.Module:
+    """The candidate that the choice names; with a plain name that candidate itself.
+
+    Args:
+        candidates: modules with the same call, by name.
+        choice: a choice whose values are the names, smallest network first; or a name.
+
+    Raises:
+        ValueError: names and values differ.
+    """
+    if isinstance(choice, Choice):
+        return ElasticOperation(candidates, choice)
+    if choice not in candidates:
+        raise ValueError(f"{choice!r} is not among the candidates {list(candidates)}")
+    return candidates[choice]

@@ -1,0 +1,182 @@
+"""Channel sorting: the most important channels first, so that smaller widths keep them.
+
+Once-for-all networks (Cai et al., ICLR 2020) do so before widths become elastic: a channel is as
+important as the sum of the magnitudes of the weights that read it. Producers, normalisations and
+readers are permuted together, so the largest network computes what it did.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .elastic.base import Axis, ElasticModule
+from .supernet import activate, active, search_space
+from .values import Value, segments
+
+__all__ = ["sort_channels"]
+
+_MOST_CASES = 4096
+_TOLERANCE = 1e-4
+
+
+@dataclass
+class _Group:
+    """Channels that change places together: everything whose number is the same value."""
+
+    axes: list[tuple[nn.Module, Axis]] = field(default_factory=list)
+    readers: list[nn.Module] = field(default_factory=list)
+    producers: list[str] = field(default_factory=list)
+    fixed: bool = False
+
+    def importance(self) -> Tensor:
+        """(channels,) float64: sum of |w| of what the readers multiply each channel with."""
+        total: Tensor | float = 0.0
+        for module, axis in self.axes:
+            if axis.role == "reads" and module in self.readers:
+                weight = getattr(module, axis.tensor).detach().double().abs()
+                total = total + weight.transpose(0, axis.dim).flatten(1).sum(1)
+        return total
+
+    @torch.no_grad()
+    def permute(self, order: Tensor) -> None:
+        for module, axis in self.axes:
+            tensor = getattr(module, axis.tensor)
+            tensor.copy_(tensor.index_select(axis.dim, order.to(tensor.device)))
+
+
+def sort_channels(model: nn.Module, inputs: Sequence[Tensor] | None = None) -> list[str]:
+    """Sort the channels of a supernet, the most important ones first, in place.
+
+    Layers that were given the same value as their number of channels share their channels. Widths
+    that somebody else depends on stay as they are: parts of a concatenation, channels of group
+    normalisations or grouped convolutions. Without `inputs` only widths with one producer are
+    sorted, such as those inside a bottleneck. With `inputs` all are tried, and those are left
+    alone that change the largest network's output: where channels are split, shuffled, or are the
+    output.
+
+    The gate of a squeeze-excite does not count as a reader of the channels that it scales; its
+    own reduced channels are sorted too. An optimiser's moments are not permuted: make a new one.
+
+    Args:
+        model: the supernet.
+        inputs: arguments of a forward pass that shows whether the output stays the same.
+
+    Returns:
+        For each width sorted, the name of its first producer.
+    """
+    groups = [g for g in _groups(model) if g.readers and g.producers and not g.fixed]
+    if inputs is None:
+        groups = [group for group in groups if len(group.producers) == 1]
+        for group in groups:
+            group.permute(_order(group))
+        return [group.producers[0] for group in groups]
+    kept = []
+    with _largest(model):
+        before = _outputs(model, inputs)
+        for group in groups:
+            order = _order(group)
+            group.permute(order)
+            if _same(before, _outputs(model, inputs)):
+                kept.append(group.producers[0])
+            else:
+                group.permute(order.argsort())
+    return kept
+
+
+def _order(group: _Group) -> Tensor:
+    return group.importance().argsort(descending=True, stable=True)
+
+
+def _groups(model: nn.Module) -> list[_Group]:
+    """The channels that occur in the model, in the order in which its layers meet them."""
+    gates = _gates(model)
+    groups: dict[Any, _Group] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, ElasticModule):
+            continue
+        axes = module.axes()
+        covered = {_key(axis.number) for axis in axes}
+        for value in module.values():
+            if _key(value) not in covered:
+                groups.setdefault(_key(value), _Group()).fixed = True
+            for part in segments(value) if len(segments(value)) > 1 else ():
+                groups.setdefault(_key(part), _Group()).fixed = True
+        for axis in axes:
+            if not isinstance(axis.number, Value):
+                continue
+            group = groups.setdefault(_key(axis.number), _Group())
+            group.axes.append((module, axis))
+            group.fixed |= len(segments(axis.number)) > 1
+            if axis.role == "reads" and gates.get(module) != "reads":
+                group.readers.append(module)
+            if axis.role == "writes" and axis.tensor == "weight" and gates.get(module) != "writes":
+                group.producers.append(name)
+    return list(groups.values())
+
+
+def _gates(model: nn.Module) -> dict[nn.Module, str]:
+    """Layers of squeeze-excites: what each does that does not count for the channels scaled."""
+    found: dict[nn.Module, str] = {}
+    for module in model.modules():
+        # By name: torchvision takes a second to import.
+        if type(module).__name__ == "SqueezeExcitation":
+            found |= {module.fc1: "reads", module.fc2: "writes"}
+    return found
+
+
+def _key(value: Value | int) -> Any:
+    """Equal for values that depend on the same choices in the same way."""
+    if not isinstance(value, Value) or len(segments(value)) > 1:
+        return value
+    options = [choice.values for choice in value.choices]
+    if math.prod(map(len, options)) > _MOST_CASES:
+        return value
+    names = tuple(choice.name for choice in value.choices)
+    cases = (dict(zip(names, case, strict=True)) for case in itertools.product(*options))
+    return names, tuple(map(value.at, cases))
+
+
+@contextmanager
+def _largest(model: nn.Module) -> Iterator[None]:
+    """Run the largest network in evaluation mode, then what ran before."""
+    before, modes = active(model), {module: module.training for module in model.modules()}
+    activate(model, search_space(model).largest())
+    model.eval()
+    try:
+        yield
+    finally:
+        activate(model, before)
+        for module, training in modes.items():
+            module.training = training
+
+
+def _outputs(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+    with torch.no_grad():
+        return list(_tensors(model(*inputs)))
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output.float()
+    elif isinstance(output, Mapping):
+        output = output.values()
+    if isinstance(output, Iterable) and not isinstance(output, Tensor | str):
+        for item in output:
+            yield from _tensors(item)
+
+
+def _same(before: list[Tensor], after: list[Tensor]) -> bool:
+    """Up to rounding: sums are taken in another order."""
+    return all(
+        (a - b).abs().max() <= _TOLERANCE * b.abs().max()
+        for a, b in zip(after, before, strict=True)
+        if b.numel()
+    )

@@ -1,0 +1,134 @@
+"""A supernet is any module with elastic layers in it: its space, activation and extraction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from .elastic.base import Condition, ElasticModule, extract_module
+from .space import Architecture, Choice, SearchSpace
+from .values import Value
+
+__all__ = ["activate", "active", "elastic_modules", "extract", "search_space"]
+
+
+def search_space(model: nn.Module) -> SearchSpace:
+    """The choices of a network, in the order in which its modules meet them.
+
+    A choice matters where any layer that uses it can run.
+
+    Raises:
+        ValueError: two different choices have one name.
+    """
+    choices: dict[str, Choice] = {}
+    uses: dict[str, list[Condition]] = {}
+    _collect(model, {}, choices, uses)
+    conditions = {name: found for name, found in uses.items() if {} not in found}
+    return SearchSpace(choices.values(), conditions)
+
+
+def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
+    """Let a supernet run as `architecture` says, until the next call.
+
+    Args:
+        model: the whole supernet.
+        architecture: a value for each choice that matters.
+
+    Returns:
+        The architecture in canonical form.
+
+    Raises:
+        ValueError: it is not an architecture of this network.
+    """
+    architecture = search_space(model).validate(architecture)
+    for module in elastic_modules(model):
+        module.activate(architecture)
+    return architecture
+
+
+def active(model: nn.Module) -> Architecture:
+    """The architecture that a supernet runs now: at first the largest."""
+    space = search_space(model)
+    values = dict(space.largest())
+    for module in elastic_modules(model):
+        values.update(module.active_values)
+    return space.canonical(Architecture(values))
+
+
+def extract(model: nn.Module, architecture: Mapping[str, Any]) -> nn.Module:
+    """The network that `architecture` stands for, with nothing elastic in it.
+
+    It has the supernet's own classes, flags, devices and dtypes, weights of its own, and no hooks.
+    Where the supernet has an `architecture` (`create_model` gives it one), the network's says
+    which subnet it is. The supernet stays as it is.
+
+    Args:
+        model: the supernet.
+        architecture: a value for each choice that matters.
+
+    Raises:
+        ValueError: it is not an architecture of this network, or a module keeps a choice or an
+            inactive layer as an attribute.
+    """
+    architecture = search_space(model).validate(architecture)
+    network = extract_module(model, architecture)
+    for name, module in network.named_modules():
+        for attribute, value in vars(module).items():
+            if _is_elastic(value):
+                raise ValueError(
+                    f"{name or 'the network'} ({type(module).__name__}) keeps something elastic "
+                    f"as {attribute!r}: leave choices and values to the layers"
+                )
+    named = getattr(network, "architecture", None)
+    if isinstance(named, dict):
+        network.architecture = {**named, "subnet": architecture.to_json()}
+    return network
+
+
+def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:
+    """The elastic modules of a network, parents first."""
+    return (module for module in model.modules() if isinstance(module, ElasticModule))
+
+
+def _collect(
+    module: nn.Module,
+    condition: Condition,
+    choices: dict[str, Choice],
+    uses: dict[str, list[Condition]],
+) -> None:
+    conditions: Mapping[str, Condition] = {}
+    if isinstance(module, ElasticModule):
+        conditions = module.conditions()
+        for choice in (choice for value in module.values() for choice in value.choices):
+            if choices.setdefault(choice.name, choice) != choice:
+                raise ValueError(
+                    f"two choices are named {choice.name!r}: {list(choices[choice.name].values)} "
+                    f"and {list(choice.values)}"
+                )
+            found = uses.setdefault(choice.name, [])
+            if condition not in found:
+                found.append(condition)
+    for name, child in module.named_children():
+        both = _both(condition, conditions.get(name, {}))
+        if both is not None:
+            _collect(child, both, choices, uses)
+
+
+def _both(one: Condition, other: Condition) -> Condition | None:
+    """The condition under which both hold; None if they never do."""
+    merged = dict(one)
+    for name, values in other.items():
+        merged[name] = tuple(v for v in merged.get(name, values) if v in values)
+        if not merged[name]:
+            return None
+    return merged
+
+
+def _is_elastic(value: Any) -> bool:
+    if isinstance(value, ElasticModule | Value | Architecture | SearchSpace):
+        return True
+    if isinstance(value, Mapping):
+        return any(map(_is_elastic, (*value.keys(), *value.values())))
+    return isinstance(value, list | tuple | set | frozenset) and any(map(_is_elastic, value))
