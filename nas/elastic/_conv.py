@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..values import Value, maximum, outcomes
+from ..values import Value, maximum, outcomes, segments
 from .base import (
     Axis,
     ElasticModule,
@@ -122,7 +122,7 @@ class _Convolution(ElasticModule):
                 )
             columns = ((0, self.weight.shape[1]),)
         elif groups > 1:
-            if len(inputs) > 1 or len(outputs) > 1:
+            if any(len(segments(value)) > 1 for value in channels):
                 raise ValueError("a convolution in groups cannot read or write a concatenation")
             inputs, outputs = ((0, n_in // groups),), ((0, n_out // groups),)
             rows, columns = (inputs, outputs) if self.transposed else (outputs, inputs)

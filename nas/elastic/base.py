@@ -57,9 +57,10 @@ class ElasticModule(nn.Module):
     def set_numbers(self, **numbers: Value | int) -> None:
         """State the arguments that may depend on choices, and activate the largest."""
         self.numbers = numbers
-        choices = (choice for value in self.values() for choice in value.choices)
+        choices = [choice for value in self.values() for choice in value.choices]
         self._names = tuple(dict.fromkeys(choice.name for choice in choices))
         self._known: dict[tuple[Any, ...], Any] = {}
+        self.settings({choice.name: choice.smallest for choice in choices})  # it fits, too
         self.active = self.settings(None)
 
     def values(self) -> tuple[Value, ...]:

@@ -1,0 +1,179 @@
+"""Channel sorting: keeps the largest network's function, and sorts by the readers' weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vizoo.nas import Choice, concat, sort_channels
+from vizoo.nas.elastic import (
+    BatchNorm2d,
+    Conv2d,
+    ConvTranspose2d,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    Sequential,
+    SqueezeExcite,
+)
+from vizoo.nas.supernet import activate, active, search_space
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, name="e", channels=8):
+        super().__init__()
+        ratio = Choice(name, (1, 2, 3))
+        middle = ratio * channels
+        self.expand = Conv2d(channels, middle, 1)
+        self.norm1 = BatchNorm2d(middle)
+        self.depthwise = Conv2d(middle, middle, 3, 1, 1, groups=middle)
+        self.norm2 = BatchNorm2d(middle)
+        self.squeeze = SqueezeExcite(middle, ratio * 4)
+        self.project = Conv2d(middle, channels, 1)
+
+    def forward(self, x):
+        y = F.relu(self.norm1(self.expand(x)))
+        return x + self.project(self.squeeze(F.relu(self.norm2(self.depthwise(y)))))
+
+
+def randomize(net):
+    with torch.no_grad():
+        for tensor in (*net.parameters(), *net.buffers()):
+            if tensor.is_floating_point():
+                tensor.uniform_(0.2, 1).mul_(torch.rand_like(tensor).sub(0.3).sign())
+        for name, tensor in net.named_buffers():
+            if name.endswith("running_var"):
+                tensor.abs_()
+    return net.eval()
+
+
+def output(net, *inputs):
+    with torch.no_grad():
+        return net(*inputs)
+
+
+def test_bottleneck_is_sorted_and_computes_the_same():
+    net, x = randomize(Sequential(Bottleneck("a"), Bottleneck("b"))), torch.randn(2, 8, 6, 6)
+    before = output(net, x)
+    norms = net[0].project.weight.detach().double().abs().sum((0, 2, 3))
+    names = sort_channels(net)
+    assert names == ["0.expand", "0.squeeze.fc1", "1.expand", "1.squeeze.fc1"]
+    torch.testing.assert_close(output(net, x), before, rtol=1e-5, atol=1e-5)
+    after = net[0].project.weight.detach().double().abs().sum((0, 2, 3))
+    torch.testing.assert_close(after, norms.sort(descending=True).values)
+    inner = net[0].squeeze.fc2.weight.detach().abs().sum((0, 2, 3))
+    assert torch.equal(inner, inner.sort(descending=True).values)
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    sort_channels(net)  # sorted already
+    assert all(torch.equal(state[key], value) for key, value in net.state_dict().items())
+
+
+def test_gate_does_not_count_as_a_reader():
+    net = randomize(Bottleneck())
+    with torch.no_grad():
+        net.squeeze.fc1.weight[:, 0] = 100
+        net.project.weight[:, 0] = 0.01
+    x = torch.randn(1, 8, 4, 4)
+    before = output(net, x)
+    sort_channels(net)
+    assert net.project.weight[:, -1].abs().max() < 0.02
+    torch.testing.assert_close(output(net, x), before, rtol=1e-4, atol=1e-4)
+
+
+class Mixed(nn.Module):
+    """Transposed convolution, linear layers, layer norm; a width with two producers."""
+
+    def __init__(self):
+        super().__init__()
+        a, b, self_wide = Choice("a", (2, 8)), Choice("b", (3, 6)), Choice("s", (4, 8))
+        self.one, self.up = Conv2d(3, a, 3, 1, 1), ConvTranspose2d(a, 4, 2, 2)
+        self.left, self.right = Conv2d(4, self_wide, 1), Conv2d(4, self_wide, 1)
+        self.mix = Conv2d(self_wide, 4, 1)
+        self.first, self.norm, self.second = Linear(4, b), LayerNorm(b), Linear(b, 2)
+
+    def forward(self, x):
+        x = self.up(F.relu(self.one(x)))
+        x = self.mix(F.relu(self.left(x)) + self.right(x)).mean((2, 3))
+        return {"out": [self.second(self.norm(self.first(x)))]}
+
+
+def test_shared_widths_are_sorted_where_inputs_show_that_they_may():
+    for inputs, names in (
+        (None, ["one", "first"]),
+        ([torch.randn(2, 3, 6, 6)], ["one", "left", "first"]),
+    ):
+        torch.manual_seed(0)
+        net, x = randomize(Mixed()), torch.randn(2, 3, 6, 6)
+        before = output(net, x)["out"][0]
+        assert sort_channels(net, inputs) == names
+        torch.testing.assert_close(output(net, x)["out"][0], before, rtol=1e-4, atol=1e-4)
+        read = net.up.weight.detach().abs().sum((1, 2, 3))
+        assert (read.diff() <= 1e-6).all()
+
+
+class Unsafe(nn.Module):
+    """Widths that somebody else depends on."""
+
+    def __init__(self):
+        super().__init__()
+        a, b, c, d = (Choice(name, (4, 8)) for name in "abcd")
+        self.a, self.join = Conv2d(3, a, 1), Conv2d(concat(a, 3), b, 1)
+        self.after, self.norm = Conv2d(b, c, 1), GroupNorm(2, c)
+        self.grouped, self.end = Conv2d(c, d, 1, groups=2), Conv2d(d, 2, 1)
+
+    def forward(self, x):
+        x = self.join(torch.cat((self.a(x), x), 1))
+        return self.end(self.grouped(self.norm(self.after(x))))
+
+
+def test_widths_that_others_depend_on_stay():
+    net, x = randomize(Unsafe()), torch.randn(1, 3, 4, 4)
+    before = output(net, x)
+    assert sort_channels(net) == ["join"]
+    torch.testing.assert_close(output(net, x), before, rtol=1e-4, atol=1e-4)
+
+
+class Split(nn.Module):
+    """The first half of the channels is treated otherwise, and no layer shows it."""
+
+    def __init__(self):
+        super().__init__()
+        width = Choice("w", (4, 8))
+        self.one, self.two = Conv2d(3, width, 1), Conv2d(width, 2, 1)
+
+    def forward(self, x):
+        first, second = self.one(x).chunk(2, 1)
+        return self.two(torch.cat((first, second.relu()), 1))
+
+
+def test_inputs_show_what_layers_do_not():
+    net, x = randomize(Split()), torch.randn(1, 3, 4, 4)
+    smallest = activate(net, search_space(net).smallest())
+    net.train()
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    assert sort_channels(net, [x]) == []
+    assert all(torch.equal(state[key], value) for key, value in net.state_dict().items())
+    assert active(net) == smallest and net.training
+
+
+def test_equal_values_written_twice_are_one_width():
+    width = Choice("w", (1, 2))
+    net = nn.Sequential(
+        Conv2d(3, width.map(lambda w: 4 * w), 1),
+        BatchNorm2d(width * 4),
+        Conv2d(4 * width, 2, 1),
+    )
+    randomize(net)
+    x = torch.randn(1, 3, 4, 4)
+    before = output(net, x)
+    assert sort_channels(net) == ["0"]
+    torch.testing.assert_close(output(net, x), before, rtol=1e-5, atol=1e-5)
+    read = net[2].weight.detach().abs().sum((0, 2, 3))
+    assert (read.diff() <= 0).all()
+
+
+@pytest.mark.parametrize("net", [nn.Conv2d(3, 3, 1), Sequential()])
+def test_nothing_to_sort(net):
+    assert sort_channels(net) == []

@@ -1,0 +1,234 @@
+"""Checks that every elastic network passes; a test class inherits them and builds its supernet."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from vizoo.nas.elastic.base import ElasticModule
+from vizoo.nas.supernet import activate, active, extract, search_space
+
+
+class SupernetTester:
+    """Inherit, and define `build` and `inputs`.
+
+    Attributes:
+        architectures: how many are tried: the largest, the smallest, the rest at random.
+        exports: whether an extracted network goes through `torch.export` and ONNX.
+    """
+
+    architectures = 5
+    exports = True
+
+    def build(self) -> nn.Module:
+        """The supernet."""
+        raise NotImplementedError
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Arguments of a forward pass, the same each time."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    def net(self):
+        torch.manual_seed(0)
+        return randomized(self.build()).eval()
+
+    @pytest.fixture(scope="class")
+    def samples(self, net):
+        space, rng = search_space(net), random.Random(0)
+        drawn = [space.sample(rng) for _ in range(self.architectures - 2)]
+        return [space.largest(), space.smallest(), *drawn]
+
+    def test_space(self, net):
+        space = search_space(net)
+        assert space.count() > 1 and space.largest() != space.smallest()
+        assert type(space).from_json(space.to_json()) == space
+
+    def test_starts_as_the_largest(self, net):
+        fresh, largest = copy.deepcopy(net), search_space(net).largest()
+        assert active(self.build()) == largest
+        activate(fresh, largest)
+        assert same(run(self.build_like(net), self.inputs()), run(fresh, self.inputs()))
+
+    def test_extracted_equals_activated(self, net, samples):
+        for architecture in samples:
+            assert activate(net, architecture) == architecture == active(net)
+            assert same(run(net, self.inputs()), run(extract(net, architecture), self.inputs()))
+
+    def test_extracted_equals_activated_in_training(self, net, samples):
+        for architecture in samples[:3]:
+            elastic = copy.deepcopy(net).train()
+            activate(elastic, architecture)
+            plain = extract(elastic, architecture)
+            assert all(module.training for module in plain.modules())
+            assert same(run(elastic, self.inputs()), run(plain, self.inputs()))
+            # Statistics were updated alike.
+            again = extract(elastic, architecture)
+            assert same(list(again.state_dict().values()), list(plain.state_dict().values()))
+
+    def test_extracted_equals_activated_in_channels_last(self, net, samples):
+        if any(x.dim() != 4 for x in self.inputs()):
+            pytest.skip("for images only")
+        elastic = copy.deepcopy(net).to(memory_format=torch.channels_last)
+        inputs = [x.contiguous(memory_format=torch.channels_last) for x in self.inputs()]
+        for architecture in samples[:3]:
+            activate(elastic, architecture)
+            assert same(run(elastic, inputs), run(extract(elastic, architecture), inputs))
+
+    def test_extraction_keeps_the_supernet(self, net, samples):
+        before = {key: value.clone() for key, value in net.state_dict().items()}
+        activate(net, samples[0])
+        extract(net, samples[-1])
+        assert active(net) == samples[0]
+        assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+
+    def test_state_dict_loads_alone(self, net, samples):
+        torch.manual_seed(1)
+        other = self.build().eval()
+        for architecture in samples[1:3]:
+            plain, target = extract(net, architecture), extract(other, architecture)
+            target.load_state_dict(plain.state_dict())
+            assert same(run(target, self.inputs()), run(plain, self.inputs()))
+
+    def test_extraction_owns_its_storage(self, net, samples):
+        held = {t.untyped_storage().data_ptr() for t in tensors(net)}
+        for architecture in samples:
+            for tensor in tensors(extract(net, architecture)):
+                assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+                assert tensor.numel() == 0 or tensor.untyped_storage().data_ptr() not in held
+
+    def test_extraction_has_no_trace_of_search(self, net, samples):
+        net.register_forward_hook(lambda *_: None)
+        for architecture in samples:
+            plain = extract(net, architecture)
+            assert traces(plain) == []
+            assert not any(m._forward_hooks for m in plain.modules())
+        net._forward_hooks.clear()
+
+    def test_gradients_reach_what_runs(self, net, samples):
+        for architecture in samples:
+            elastic = copy.deepcopy(net).train()
+            activate(elastic, architecture)
+            ran: set[ElasticModule] = set()
+            for module in elastic.modules():
+                module.register_forward_hook(lambda module, *_, ran=ran: ran.add(module))
+            total(elastic(*self.inputs())).backward()
+            for name, parameter in elastic.named_parameters():
+                owner, _, own = name.rpartition(".")
+                if elastic.get_submodule(owner) in ran and not own.startswith("matrix_"):
+                    assert parameter.grad is not None, f"{name} of {architecture}"
+                    assert parameter.grad.isfinite().all(), name
+
+    def test_exports(self, net, samples):
+        if not self.exports:
+            pytest.skip("this network is not for export")
+        plain = extract(net, samples[1])
+        exported = torch.export.export(plain, self.inputs())
+        with torch.inference_mode():
+            assert same(exported.module()(*self.inputs()), plain(*self.inputs()), 1e-4)
+
+    def test_exports_to_onnx(self, net, samples, tmp_path):
+        if not self.exports:
+            pytest.skip("this network is not for export")
+        pytest.importorskip("onnxscript")
+        runtime = pytest.importorskip("onnxruntime")
+        plain, inputs, file = extract(net, samples[1]), self.inputs(), tmp_path / "net.onnx"
+        torch.onnx.export(plain, inputs, file, dynamo=True, verbose=False)
+        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        names = [x.name for x in session.get_inputs()]
+        found = session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
+        wanted = flat(run(plain, inputs))
+        assert same([torch.from_numpy(x) for x in found], wanted, 1e-3)
+
+    def test_compiles(self, net, samples):
+        compiled = torch.compile(net, backend="eager")
+        for architecture in samples[:3]:
+            activate(net, architecture)
+            assert same(run(compiled, self.inputs()), run(net, self.inputs()), 1e-4)
+
+    def build_like(self, net: nn.Module) -> nn.Module:
+        """A fresh supernet with the same weights."""
+        fresh = self.build()
+        fresh.load_state_dict(net.state_dict())
+        return fresh.eval()
+
+
+def randomized(net: nn.Module) -> nn.Module:
+    """Statistics, affine weights and matrices away from the values at which faults do not show."""
+    with torch.no_grad():
+        for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+            last = name.rpartition(".")[2]
+            if last == "running_mean" or (last == "bias" and tensor.dim() == 1):
+                tensor.uniform_(-0.1, 0.1)
+            elif last == "running_var" or (last == "weight" and tensor.dim() == 1):
+                tensor.uniform_(0.5, 1.5)
+            elif last.startswith("matrix_"):
+                tensor.add_(torch.randn_like(tensor) * 0.1)
+    return net
+
+
+def run(net: nn.Module, inputs) -> object:
+    with torch.no_grad():
+        return net(*inputs)
+
+
+def flat(output) -> list[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        return [output]
+    values = output.values() if isinstance(output, dict) else output
+    return [tensor for value in values for tensor in flat(value)]
+
+
+def same(one, other, relative: float | None = None) -> bool:
+    """Bit for bit, or up to a part of the largest value."""
+    one, other = flat(one), flat(other)
+    if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
+        return False
+    if relative is None:
+        return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return all(
+        (a - b).abs().max() <= relative * b.abs().max() for a, b in zip(one, other, strict=True)
+    )
+
+
+def total(output) -> torch.Tensor:
+    return sum(tensor.float().square().mean() for tensor in flat(output))
+
+
+def tensors(net: nn.Module) -> list[torch.Tensor]:
+    return [*net.parameters(), *net.buffers()]
+
+
+def traces(root: object) -> list[str]:
+    """Objects and classes of `vizoo.nas` that can be reached from `root`, by the way to them."""
+    found, seen, waiting = [], set(), [("net", root)]
+    while waiting:
+        path, value = waiting.pop()
+        if id(value) in seen or isinstance(value, type | types.ModuleType | torch.Tensor):
+            continue
+        seen.add(id(value))
+        if type(value).__module__.startswith("vizoo.nas"):
+            found.append(path)
+        if isinstance(value, dict):
+            waiting += [(f"{path}[{key!r}]", item) for key, item in value.items()]
+            waiting += [(f"{path}.keys()", key) for key in value]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        elif isinstance(value, types.FunctionType):
+            cells = value.__closure__ or ()
+            waiting += [(f"{path}.closure", cell.cell_contents) for cell in cells]
+        elif isinstance(value, types.MethodType):
+            waiting.append((f"{path}.self", value.__self__))
+        elif isinstance(value, functools.partial):
+            waiting.append((f"{path}.partial", (value.func, value.args, value.keywords)))
+        else:
+            waiting += [
+                (f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()
+            ]
+    return found
