@@ -14,8 +14,8 @@ from .constraints import Constraint, Limits
 __all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
 
 VERSION = 1
-ATTEMPTS = 40
-"""How often a child that was seen before is drawn anew, before the generation goes without it."""
+ATTEMPTS = 60
+"""How often a child that was seen before is drawn anew, before neighbours are looked through."""
 
 Scores = tuple[float, ...]
 
@@ -111,7 +111,7 @@ def search(
             scores for each. NaN counts as infinite.
         select: (scores, number) → the indices of those that survive.
         settings: how.
-        generations: how many to breed after the first; fewer if the space is exhausted.
+        generations: how many to breed after the first; fewer if nothing new is to be found.
         constraints: what every evaluated architecture has to meet.
         resume: a state of :class:`Progress`, of the same search.
         on_generation: called after each generation.
@@ -145,9 +145,12 @@ def search(
         new: list[Architecture] = []
         for _ in range(wanted):
             child = _child([s.architecture for s in survivors], seen, limits, refuge, settings, rng)
-            if child is not None:
-                seen.add(child)
-                new.append(child)
+            if child is None:
+                new += _neighbours(survivors, seen, limits, rng)[: wanted - len(new)]
+                break
+            seen.add(child)
+            new.append(child)
+        seen.update(new)
         if not new:
             break
         scores = _scored(objective, new)
@@ -187,6 +190,16 @@ def _child(
         if child not in seen:
             return child
     return None
+
+
+def _neighbours(
+    parents: list[Evaluated], seen: set[Architecture], limits: Limits, rng: random.Random
+) -> list[Architecture]:
+    """What chance no longer finds: the parents' unseen neighbours, in random order."""
+    near = [n for parent in parents for n in limits.space.neighbours(parent.architecture)]
+    fresh = [n for n in dict.fromkeys(near) if n not in seen and limits.satisfied(n)]
+    rng.shuffle(fresh)
+    return fresh
 
 
 def _scored(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 
-from vizoo.nas.space import Choice, SearchSpace
+from vizoo.nas.space import Architecture, Choice, SearchSpace
 
 VALUES = [(3,), (3, 5), (3, 5, 7), (0.5, 1.0), (False, True), ("skip", "conv", "pool")]
 
@@ -57,3 +61,37 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
             for case in draw(st.lists(cases, max_size=3))
         ]
     return SearchSpace(draw(st.permutations(choices)), conditions)
+
+
+def rugged(space: SearchSpace, seed: int, interaction: float = 0.5) -> Callable[..., float]:
+    """A random function of an architecture: a number for each value, and for pairs of values."""
+    drawn: dict[tuple, float] = {}
+
+    def number(*key: object) -> float:
+        if key not in drawn:
+            drawn[key] = random.Random(repr((seed, *key))).gauss(0, 1)
+        return drawn[key]
+
+    pairs = list(itertools.combinations(space.names, 2))
+    pairs = random.Random(seed).sample(pairs, min(len(pairs), 2 * len(space)))
+
+    def score(architecture: Architecture) -> float:
+        alone = sum(number(name, value) for name, value in architecture.items())
+        return alone + interaction * sum(
+            number(a, b, architecture[a], architecture[b]) for a, b in pairs
+        )
+
+    return score
+
+
+def growing(space: SearchSpace, seed: int) -> Callable[[Architecture], float]:
+    """A random cost that grows with every choice, and with every choice that matters."""
+    rng = random.Random(seed)
+    costs = {
+        (choice.name, value): cost
+        for choice in space
+        for value, cost in zip(
+            choice.values, sorted(rng.random() for _ in choice.values), strict=True
+        )
+    }
+    return lambda a: sum(costs[item] for item in a.items() if item[1] is not None)
