@@ -110,9 +110,9 @@ def _collect(
             found = uses.setdefault(choice.name, [])
             if condition not in found:
                 found.append(condition)
-    for name, child in module.named_children():
-        both = _both(condition, conditions.get(name, {}))
-        if both is not None:
+    for name, child in module._modules.items():
+        both = _both(condition, conditions[name]) if name in conditions else condition
+        if child is not None and both is not None:
             _collect(child, both, choices, uses)
 
 

@@ -82,6 +82,8 @@ class ElasticModule(nn.Module):
     def activate(self, architecture: Mapping[str, Any]) -> None:
         """Run as `architecture` says from now on, this module alone."""
         values = tuple(map(architecture.__getitem__, self._names))
+        if values == self._values:
+            return
         if values not in self._known:
             self._known[values] = self.settings(architecture)
         self.active = self._known[values]
