@@ -12,17 +12,23 @@ import types
 from torch import Tensor, nn
 
 from vizoo.stereo.fadnet import FADNetPlus
-from vizoo.vision.layers import SameConvTranspose2d
 
 
 def published(net: nn.Module) -> nn.Module:
     """A copy of the network with the published wiring."""
     net = copy.deepcopy(net)
-    for module in net.modules():
-        if isinstance(module, SameConvTranspose2d):
-            module.forward = types.MethodType(nn.ConvTranspose2d.forward, module)
+    for stage in (net.cunet, net.dispnetres):
+        for level in range(6):
+            setattr(stage, f"iconv{level}", _transposed(getattr(stage, f"iconv{level}")))
     net._stages = types.MethodType(_stages, net)
     return net
+
+
+def _transposed(conv: nn.Conv2d) -> nn.ConvTranspose2d:
+    transposed = nn.ConvTranspose2d(conv.in_channels, conv.out_channels, 3, padding=1)
+    weight = conv.weight.detach().flip(2, 3).transpose(0, 1)
+    transposed.load_state_dict({"weight": weight, "bias": conv.bias.detach()})
+    return transposed
 
 
 def _stages(self: nn.Module, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:

@@ -98,7 +98,7 @@ class _Finest(nn.Module):
         self,
         upconv: nn.ConvTranspose2d,
         upflow: nn.ConvTranspose2d,
-        iconv: nn.Module,
+        iconv: nn.Conv2d,
         head: nn.Conv2d,
         dtype: torch.dtype,
     ) -> None:
@@ -106,7 +106,7 @@ class _Finest(nn.Module):
         self.dtype = dtype
         self.upconv = FusedUpsampling2d(upconv.weight, slope=0.1, dtype=dtype)
         self.upflow = FusedUpsampling2d(upflow.weight)
-        first, second = iconv.convolution_weight().detach(), head.weight.detach()
+        first, second = iconv.weight.detach(), head.weight.detach()
         self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
         self.head = FusedConv2d(second, None, padding=1)
         weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
@@ -191,7 +191,7 @@ class _FusedHourglass(nn.Module):
                 continue
             self.upconvs.append(FusedUpsampling2d(upconv[0].weight, slope=0.1, dtype=dtype))
             self.upflows.append(FusedUpsampling2d(upflow.weight))
-            weight = iconv.convolution_weight()
+            weight = iconv.weight
             block = _block(len(weight)) if level < 5 else (1, 1)
             conv = FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block)
             self.iconvs.append(conv)

@@ -10,21 +10,29 @@ every scale. All scales hold full-resolution pixel values.
 
 What differs from the published programs: images enter in [0, 1] and are normalised inside; any
 size is accepted (padded inside, cropped back); both views pass the siamese layers as one batch, so
-in training they share batch statistics; stage 1 is `extract_network` and `cunet` in FADNet too
-(`convert_published` renames). Kept, since the weights depend on it: FADNet++ samples its
-warp half a pixel off the grid, and repeats the zero-shift correlation for shifts beyond the width.
+in training they share batch statistics; stage 1 is `extract_network` and `cunet` in FADNet too;
+stride-1 transposed convolutions are the convolutions they equal (`convert_published` turns them).
+Kept, since the weights depend on it: FADNet++ samples its warp half a pixel off the grid, and
+repeats the zero-shift correlation for shifts beyond the width. New: `fadnet_plus_elastic`, the
+same network with elastic widths.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..nas import elastic
+from ..nas.space import Architecture, Choice
+from ..nas.supernet import extract
+from ..nas.values import Value, concat
 from ..vision.hub.registry import register_model
-from ..vision.layers import SameConvTranspose2d, normalize_images, pad_to
+from ..vision.layers import normalize_images, pad_to
 from ..vision.ops import correlation, warp_by_disparity
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "FADNetPlus",
     "convert_published",
     "fadnet",
+    "fadnet_plus_elastic",
     "fadnet_plus_full",
     "fadnet_plus_micro",
     "fadnet_plus_mobile",
@@ -45,26 +54,29 @@ _FADNET_SHIFTS = 40
 _STORED_SHIFTS = 400 // 8 + 16  # FADNet++ stores weights for disparities up to 407
 
 
-def _conv(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Sequential:
+Width = int | Value
+
+
+def _conv(in_channels: Width, out_channels: Width, kernel: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2), nn.LeakyReLU(0.1)
+        elastic.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2), nn.LeakyReLU(0.1)
     )
 
 
 class ResBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with batch norms."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+    def __init__(self, in_channels: Width, out_channels: Width, stride: int = 1) -> None:
         super().__init__()
         self.stride = stride
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1)
-        self.bn1 = nn.BatchNorm2d(out_channels)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1)
-        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.conv1 = elastic.Conv2d(in_channels, out_channels, 3, stride, 1)
+        self.bn1 = elastic.BatchNorm2d(out_channels)
+        self.conv2 = elastic.Conv2d(out_channels, out_channels, 3, 1, 1)
+        self.bn2 = elastic.BatchNorm2d(out_channels)
         self.shortcut = None
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1), nn.BatchNorm2d(out_channels)
+                elastic.Conv2d(in_channels, out_channels, 1), elastic.BatchNorm2d(out_channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,15 +90,18 @@ class ResBlock(nn.Module):
 class _SlicedConv2d(nn.Module):
     """A convolution without bias that uses its first input channels only."""
 
-    def __init__(self, stored_channels: int, out_channels: int, kernel: int) -> None:
+    def __init__(self, stored_channels: Width, out_channels: Width, kernel: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(stored_channels, out_channels, kernel, 1, kernel // 2, bias=False)
+        self.conv = elastic.Conv2d(
+            stored_channels, out_channels, kernel, 1, kernel // 2, bias=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.conv.weight[:, : x.shape[1]], padding=self.conv.padding)
+        weight = elastic.weight_in_use(self.conv)
+        return F.conv2d(x, weight[:, : x.shape[1]], padding=self.conv.padding)
 
 
-def _sliced_block(stored_channels: int, out_channels: int) -> ResBlock:
+def _sliced_block(stored_channels: Width, out_channels: Width) -> ResBlock:
     """A ResBlock whose input may have fewer channels than are stored."""
     block = ResBlock(stored_channels, out_channels)
     block.conv1 = _SlicedConv2d(stored_channels, out_channels, 3)
@@ -97,7 +112,7 @@ def _sliced_block(stored_channels: int, out_channels: int) -> ResBlock:
 class FeatureEncoder(nn.Module):
     """Features at 1/2, 1/4 and 1/8."""
 
-    def __init__(self, in_channels: int, widths: tuple[int, int, int]) -> None:
+    def __init__(self, in_channels: int, widths: Sequence[Width]) -> None:
         super().__init__()
         self.conv1 = _conv(in_channels, widths[0], 7, 2)
         self.conv2 = ResBlock(widths[0], widths[1], 2)
@@ -114,23 +129,22 @@ class _Hourglass(nn.Module):
 
     head: str  # published name of the prediction layers
 
-    def __init__(self, encoder: tuple[int, ...], decoder: tuple[int, ...]) -> None:
+    def __init__(self, encoder: Sequence[Width], decoder: Sequence[Width]) -> None:
         super().__init__()
         for level in (4, 5, 6):
             self.add_module(f"conv{level}", ResBlock(encoder[level - 2], encoder[level - 1], 2))
             self.add_module(f"conv{level}_1", ResBlock(encoder[level - 1], encoder[level - 1]))
-        self.add_module(f"{self.head}6", nn.Conv2d(encoder[5], 1, 3, 1, 1, bias=False))
+        self.add_module(f"{self.head}6", elastic.Conv2d(encoder[5], 1, 3, 1, 1, bias=False))
         below = encoder[5]
         skips = (3, *encoder[:5])
         for level, width in zip((5, 4, 3, 2, 1, 0), decoder, strict=True):
-            up = nn.ConvTranspose2d(below, width, 4, 2, 1, bias=False)
+            up = elastic.ConvTranspose2d(below, width, 4, 2, 1, bias=False)
             self.add_module(f"upconv{level}", nn.Sequential(up, nn.LeakyReLU(0.1)))
             upflow = nn.ConvTranspose2d(1, 1, 4, 2, 1, bias=False)
             self.add_module(f"upflow{level + 1}to{level}", upflow)
-            self.add_module(
-                f"iconv{level}", SameConvTranspose2d(width + 1 + skips[level], width, 3)
-            )
-            self.add_module(f"{self.head}{level}", nn.Conv2d(width, 1, 3, 1, 1, bias=False))
+            joined = concat(width, 1, skips[level])
+            self.add_module(f"iconv{level}", elastic.Conv2d(joined, width, 3, 1, 1))
+            self.add_module(f"{self.head}{level}", elastic.Conv2d(width, 1, 3, 1, 1, bias=False))
             below = width
 
     def _encode_decode(
@@ -168,7 +182,11 @@ class CorrelationStage(_Hourglass):
     head = "pred_flow"
 
     def __init__(
-        self, encoder: tuple[int, ...], decoder: tuple[int, ...], redirect: int, fuse: nn.Module
+        self,
+        encoder: Sequence[Width],
+        decoder: Sequence[Width],
+        redirect: Width,
+        fuse: nn.Module,
     ) -> None:
         super().__init__(encoder, decoder)
         self.conv_redir = ResBlock(encoder[2], redirect)
@@ -191,7 +209,7 @@ class RefinementStage(_Hourglass):
 
     head = "pred_res"
 
-    def __init__(self, encoder: tuple[int, ...], decoder: tuple[int, ...]) -> None:
+    def __init__(self, encoder: Sequence[Width], decoder: Sequence[Width]) -> None:
         super().__init__(encoder, decoder)
         features = FeatureEncoder(11, encoder[:3])
         self.conv1, self.conv2, self.conv3 = features.conv1, features.conv2, features.conv3
@@ -218,9 +236,9 @@ class _TwoStage(nn.Module):
 
     def __init__(
         self,
-        encoder: tuple[int, ...],
-        decoder: tuple[int, ...],
-        redirect: int,
+        encoder: Sequence[Width],
+        decoder: Sequence[Width],
+        redirect: Width,
         fuse: nn.Module,
         normalization: str,
     ) -> None:
@@ -229,9 +247,11 @@ class _TwoStage(nn.Module):
         self.extract_network = FeatureEncoder(3, encoder[:3])
         self.cunet = CorrelationStage(encoder, decoder, redirect, fuse)
         self.dispnetres = RefinementStage(encoder, decoder)
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                nn.init.kaiming_normal_(module.weight)
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out" if ".iconv" in name else "fan_in"
+                )
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
@@ -341,8 +361,8 @@ class FADNetPlus(_TwoStage):
     """FADNet++: the same two stages with configurable widths.
 
     Args:
-        encoder_ratio: half the channels at 1/2; each level below doubles.
-        decoder_ratio: half the channels at full size.
+        encoder: channels at 1/2, 1/4, … 1/64, or values for an elastic network.
+        decoder: channels at 1/32, 1/16, … 1/2 and full size.
         max_disparity: in pixels, 1 to 407; sets the number of correlation channels and does not
             bound the output. One weight file serves any value.
         normalization: `imagenet` or `instance`, see `normalize_images`.
@@ -353,19 +373,16 @@ class FADNetPlus(_TwoStage):
 
     def __init__(
         self,
-        encoder_ratio: int,
-        decoder_ratio: int,
+        encoder: Sequence[Width],
+        decoder: Sequence[Width],
         *,
         max_disparity: int = 192,
         normalization: str = "imagenet",
     ) -> None:
         if not 1 <= max_disparity < 8 * (_STORED_SHIFTS - 15):
             raise ValueError(f"max_disparity must be from 1 to 407 pixels, not {max_disparity}")
-        e, d = 2 * encoder_ratio, 2 * decoder_ratio
-        encoder = (e, 2 * e, 4 * e, 8 * e, 16 * e, 32 * e)
-        decoder = (16 * d, 8 * d, 4 * d, 2 * d, d, d)
-        fuse = _sliced_block(_STORED_SHIFTS + e, encoder[2])
-        super().__init__(encoder, decoder, e, fuse, normalization)
+        fuse = _sliced_block(concat(encoder[0], _STORED_SHIFTS), encoder[2])
+        super().__init__(encoder, decoder, encoder[0], fuse, normalization)
         self.shifts = max_disparity // 8 + 16
 
     def _correlate(self, left: Tensor, right: Tensor) -> Tensor:
@@ -414,6 +431,8 @@ def convert_published(
             name = name.replace("dispnetc.", "extract_network.", 1)
         elif name.startswith("dispnetc."):
             name = name.replace("dispnetc.", "cunet.", 1)
+        if ".iconv" in name and tensor.dim() == 4:
+            tensor = tensor.flip(2, 3).transpose(0, 1).contiguous()
         renamed[name] = tensor
     first, last = "extract_network.conv1.0.weight", "cunet.upconv0.0.weight"
     if first not in renamed or last not in renamed:
@@ -437,7 +456,14 @@ def fadnet(*, normalization: str = "imagenet") -> FADNet:
 
 
 def _plus(name: str, max_disparity: int, normalization: str) -> FADNetPlus:
-    return FADNetPlus(*_PLUS_RATIOS[name], max_disparity=max_disparity, normalization=normalization)
+    """A published variant: half the channels at 1/2, and half those at full size."""
+    encoder, decoder = _PLUS_RATIOS[name]
+    return FADNetPlus(
+        [2 * encoder * 2**level for level in range(6)],
+        [2 * decoder * 2**level for level in (4, 3, 2, 1, 0, 0)],
+        max_disparity=max_disparity,
+        normalization=normalization,
+    )
 
 
 @register_model(task="stereo")
@@ -474,3 +500,20 @@ def fadnet_plus_tiny(*, max_disparity: int = 192, normalization: str = "imagenet
 def fadnet_plus_micro(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
     """FADNet++ micro, 0.5 M parameters."""
     return _plus("fadnet_plus_micro", max_disparity, normalization)
+
+
+@register_model(task="stereo")
+def fadnet_plus_elastic(
+    *,
+    max_disparity: int = 192,
+    normalization: str = "imagenet",
+    subnet: Mapping[str, Any] | None = None,
+) -> FADNetPlus:
+    """FADNet++'s supernet, 7.8 M parameters, up to the widths of slight, or one of its subnets."""
+    encoder = [Choice(f"encoder.{i}", (2, 4, 6, 8)) * 2**i for i in range(6)]
+    decoder = [Choice(f"decoder.{i}", (2, 4, 6, 8)) * 2**i for i in (4, 3, 2, 1)]
+    last = Choice("decoder.0", (2, 4, 6, 8))
+    net = FADNetPlus(
+        encoder, [*decoder, last, last], max_disparity=max_disparity, normalization=normalization
+    )
+    return net if subnet is None else extract(net, Architecture.from_json(subnet))

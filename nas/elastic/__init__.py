@@ -7,6 +7,7 @@
 ... )
 """
 
+from ._conv import weight_in_use
 from .base import ElasticModule
 from .containers import ModuleList, Sequential
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
@@ -30,4 +31,5 @@ __all__ = [
     "Operation",
     "Sequential",
     "SqueezeExcite",
+    "weight_in_use",
 ]

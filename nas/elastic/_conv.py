@@ -23,7 +23,7 @@ from .base import (
     take,
 )
 
-__all__ = ["ElasticConv", "ElasticConvTranspose", "build"]
+__all__ = ["ElasticConv", "ElasticConvTranspose", "build", "weight_in_use"]
 
 Number = Value | int
 Size = int | tuple[int, ...]
@@ -283,3 +283,8 @@ def half_padding(
 
 def _tuple(size: Any, dims: int) -> tuple[Any, ...]:
     return tuple(size) if isinstance(size, tuple | list) else (size,) * dims
+
+
+def weight_in_use(layer: nn.Module) -> Tensor:
+    """The weight that a convolution, elastic or not, runs with now; gradients reach back."""
+    return layer.weight_in_use(layer.active) if isinstance(layer, _Convolution) else layer.weight

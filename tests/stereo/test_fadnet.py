@@ -6,7 +6,7 @@ import pytest
 import torch
 from network_tester import StereoNetworkTester
 
-from vizoo.stereo.fadnet import FADNetPlus, convert_published
+from vizoo.stereo.fadnet import convert_published
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state
 
@@ -51,8 +51,8 @@ def test_state_entries(name, entries):
 
 
 def test_one_weight_file_serves_any_maximum_disparity():
-    wide = FADNetPlus(1, 1, max_disparity=400)
-    narrow = FADNetPlus(1, 1, max_disparity=64)
+    wide = create_model("fadnet_plus_micro", max_disparity=400)
+    narrow = create_model("fadnet_plus_micro", max_disparity=64)
     narrow.load_state_dict(wide.state_dict())
     views = torch.rand(2, 1, 3, 64, 640).unbind()
     with torch.inference_mode():
@@ -62,12 +62,15 @@ def test_one_weight_file_serves_any_maximum_disparity():
 @pytest.mark.parametrize("disparity", [0, -1, 408])
 def test_maximum_disparity_out_of_range(disparity):
     with pytest.raises(ValueError, match=f"1 to 407 pixels, not {disparity}"):
-        FADNetPlus(1, 1, max_disparity=disparity)
+        create_model("fadnet_plus_micro", max_disparity=disparity)
 
 
 def _published(name):
-    """A state dict with the names of the published file."""
-    state = create_model(name).state_dict()
+    """A state dict with the names and shapes of the published file."""
+    state = {
+        key: value.transpose(0, 1) if ".iconv" in key and value.dim() == 4 else value
+        for key, value in create_model(name).state_dict().items()
+    }
     if name == "fadnet":
         swap = {"extract_network.": "dispnetc.", "cunet.": "dispnetc."}
         for ours, theirs in swap.items():

@@ -29,10 +29,10 @@ def case(request, golden):
     folder, synthetic = golden("fadnet")
     meta = json.loads((folder / f"{request.param}.json").read_text())
     state = synthetic.synthetic_state(meta["state_dict"], meta["gain"])
-    published = {id(tensor): name for name, tensor in state.items()}
+    published = list(state)
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     name, arguments, state = convert_published(state)
-    ours = {published[id(tensor)]: name for name, tensor in state.items()}
+    ours = dict(zip(published, state, strict=True))
     net = create_model(name, **arguments).eval()
     load_state(net, state, request.param)
     shape = tuple(meta["input_shape"])

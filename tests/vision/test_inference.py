@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from vizoo.stereo import fadnet
 from vizoo.vision import fused
 from vizoo.vision.inference import optimize
-from vizoo.vision.layers import SameConvTranspose2d
 
 
 def settle(net: nn.Module) -> nn.Module:
@@ -34,7 +33,9 @@ def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-4) -> bool:
 NETS = {
     "tiny": fadnet.fadnet_plus_tiny,
     "micro": fadnet.fadnet_plus_micro,
-    "wider": lambda: fadnet.FADNetPlus(6, 5, max_disparity=100),
+    "wider": lambda: fadnet.FADNetPlus(
+        [12 << i for i in range(6)], [10 << i for i in (4, 3, 2, 1, 0, 0)], max_disparity=100
+    ),
 }
 
 
@@ -119,6 +120,22 @@ def test_half_precision_stays_near_and_returns_float32(net):
     assert (found - wanted).abs().mean() < 0.05 * wanted.abs().mean()
 
 
+class Flipped(nn.Module):
+    """A layer that brings its own faster form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 4, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x.flip(2, 3), self.weight.flip(2, 3), padding=1).flip(2, 3)
+
+    def fused(self, dtype: torch.dtype) -> nn.Conv2d:
+        conv = nn.Conv2d(4, 2, 3, padding=1, bias=False).to(dtype)
+        conv.load_state_dict({"weight": self.weight.detach()})
+        return conv
+
+
 class Residual(nn.Module):
     """A foreign network: shortcut, a convolution used twice, one whose output is used twice."""
 
@@ -130,7 +147,7 @@ class Residual(nn.Module):
         self.up, self.bn3 = nn.ConvTranspose2d(6, 4, 4, 2, 1), nn.BatchNorm2d(4)
         self.twice, self.bn4 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.seen, self.bn5 = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
-        self.same = SameConvTranspose2d(4, 2, 3)
+        self.flipped = Flipped()
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         x = self.stem(x)
@@ -138,7 +155,7 @@ class Residual(nn.Module):
         x = self.bn3(self.up(x))
         x = self.bn4(self.twice(self.twice(x)))
         seen = self.seen(x)
-        return {"out": self.same(self.bn5(seen) + seen)}
+        return {"out": self.flipped(self.bn5(seen) + seen)}
 
 
 def test_foreign_network():
@@ -148,6 +165,7 @@ def test_foreign_network():
     with torch.no_grad():
         wanted = net(x)["out"]
     assert close(fast(x)["out"], wanted)
+    assert isinstance(fast.net.flipped, nn.Conv2d)
     left = [name for name, m in fast.named_modules() if isinstance(m, nn.BatchNorm2d)]
     assert left == ["net.bn4", "net.bn5"]  # these two cannot be folded
     half = optimize(net, torch.bfloat16)(x)["out"]

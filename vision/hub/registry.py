@@ -32,7 +32,7 @@ __all__ = [
 PACKAGE = __name__.rpartition(".vision.")[0]
 ROOT = Path(__file__).resolve().parents[2]
 
-FAMILIES: dict[str, str] = {"fadnet": "stereo.fadnet"}
+FAMILIES: dict[str, str] = {"easnet": "stereo.easnet", "fadnet": "stereo.fadnet"}
 """Family (first word of a model's name) to the module that registers it, inside the package."""
 
 _ENTRIES: dict[str, ModelEntry] = {}

@@ -1,0 +1,558 @@
+"""EASNet: stereo disparity by an elastic network, from which smaller ones are cut untrained.
+
+Paper: Wang et al., "EASNet: Searching Elastic and Accurate Network Architecture for Stereo
+Matching", ECCV 2022, arXiv 2207.09796. Its aggregation is that of Xu and Zhang, "AANet", CVPR
+2020; its refinement that of Chabra et al., "StereoDRNet", CVPR 2019.
+
+Features at 1/3, 1/6, 1/12 and 1/24 are correlated, each level's costs pass bottlenecks that
+exchange what they know across levels, and two dilated refinements follow at 1/2 and full size.
+In `easnet` the features are elastic (kernels, expansion, depth) and so is the number of levels.
+In `easnet_extended`, which was not published, also the number and kind of the aggregation modules
+and the refinements, since those take most of the time.
+
+What differs from the published program: images enter in [0, 1] and are normalised inside;
+predictions are in full-resolution pixels; the warp reads where its formula says
+(`published_warp` reads up to half a pixel beside it, as published weights need); offsets of
+deformable convolutions start at zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nas import elastic
+from ..nas.space import Architecture, Choice
+from ..nas.supernet import extract
+from ..vision.hub.registry import register_model
+from ..vision.layers import DeformableConv2d, normalize_images
+from ..vision.ops import correlation, soft_argmin, warp_by_disparity
+
+__all__ = ["EASNet", "convert_published", "easnet", "easnet_extended", "published_architecture"]
+
+_WIDTHS = (24, 32, 64, 128)
+_STRIDES = (3, 2, 2, 2)
+_BLOCKS = 4
+_MODULES = 6
+_DEFORMABLE_FROM = 3
+_DILATIONS = (1, 2, 4, 8, 1, 1)
+
+
+def _round_width(channels: float) -> int:
+    """The multiple of 8 nearest to `channels`, at most a tenth below it."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
+
+
+def _expanded(in_channels: int, ratio: int) -> int:
+    return _round_width(in_channels * ratio)
+
+
+def _quarter(in_channels: int, ratio: int) -> int:
+    return _round_width(_expanded(in_channels, ratio) // 4)
+
+
+class InvertedResidual(nn.Module):
+    """Expand, depthwise convolution, squeeze-excite, project; elastic in kernel and expansion."""
+
+    def __init__(
+        self, name: str, in_channels: int, out_channels: int, stride: int, squeeze: bool
+    ) -> None:
+        super().__init__()
+        kernel = Choice(f"{name}.kernel", (3, 5, 7))
+        ratio = Choice(f"{name}.expand", (2, 4, 6, 8))
+        middle = ratio.map(partial(_expanded, in_channels))
+        self.expand = elastic.Conv2d(in_channels, middle, 1, bias=False)
+        self.expand_norm = elastic.BatchNorm2d(middle)
+        self.depthwise = elastic.Conv2d(
+            middle, middle, kernel, stride, "half", groups=middle, bias=False, transform=True
+        )
+        self.depthwise_norm = elastic.BatchNorm2d(middle)
+        self.squeeze = (
+            elastic.SqueezeExcite(middle, ratio.map(partial(_quarter, in_channels)))
+            if squeeze
+            else nn.Identity()
+        )
+        self.project = elastic.Conv2d(middle, out_channels, 1, bias=False)
+        self.project_norm = nn.BatchNorm2d(out_channels)
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.expand_norm(self.expand(x)))
+        y = self.squeeze(F.relu(self.depthwise_norm(self.depthwise(y))))
+        y = self.project_norm(self.project(y))
+        return x + y if self.residual else y
+
+
+class FeaturePyramid(nn.Module):
+    """Features at 1/3, 1/6, 1/12, 1/24: stages of 2 to 4 blocks, of which the first `scale` run."""
+
+    def __init__(self, scale: Choice) -> None:
+        super().__init__()
+        stages, in_channels = [], 3
+        for stage, (width, stride) in enumerate(zip(_WIDTHS, _STRIDES, strict=True)):
+            blocks = [
+                InvertedResidual(
+                    f"stages.{stage}.blocks.{block}",
+                    width if block else in_channels,
+                    width,
+                    1 if block else stride,
+                    squeeze=stage % 2 == 1,
+                )
+                for block in range(_BLOCKS)
+            ]
+            depth = Choice(f"stages.{stage}.depth", (2, 3, 4))
+            stages.append(elastic.Sequential(*blocks, length=depth))
+            in_channels = width
+        self.stages = elastic.ModuleList(stages, length=scale)
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """Features, finest first.
+
+        Args:
+            image: (B, 3, H, W), standardised.
+        """
+        levels = []
+        for stage in self.stages:
+            image = stage(image)
+            levels.append(image)
+        return levels
+
+
+def _dilated_convolution(channels: int) -> nn.Module:
+    return nn.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
+
+
+def _deformable_convolution(channels: int) -> nn.Module:
+    return DeformableConv2d(channels, channels, 3, dilation=2, offset_groups=2)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 is handed in."""
+
+    def __init__(self, channels: int, conv2: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = conv2
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(x + self.bn3(self.conv3(y)))
+
+
+def _exchange(source: int, target: int, channels: Sequence[int]) -> nn.Module:
+    """What level `source` tells level `target`: levels are numbered from the finest."""
+    if source == target:
+        return nn.Identity()
+    if source > target:
+        return nn.Sequential(
+            nn.Conv2d(channels[source], channels[target], 1, bias=False),
+            nn.BatchNorm2d(channels[target]),
+        )
+    steps = []
+    for step in range(target - source):
+        last = step == target - source - 1
+        width = channels[target] if last else channels[source]
+        layers = [
+            nn.Conv2d(channels[source], width, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(width),
+        ]
+        steps.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
+    return nn.Sequential(*steps)
+
+
+class AggregationModule(nn.Module):
+    """One bottleneck a level, then the sum over levels for each level."""
+
+    def __init__(self, convolutions: Sequence[nn.Module], channels: Sequence[int], scale: Choice):
+        super().__init__()
+        levels = range(len(channels))
+        self.branches = elastic.ModuleList(
+            [Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
+            length=scale,
+        )
+        self.exchanges = elastic.ModuleList(
+            [
+                elastic.ModuleList(
+                    [_exchange(source, target, channels) for source in levels], length=scale
+                )
+                for target in levels
+            ],
+            length=scale,
+        )
+
+    def forward(self, costs: list[Tensor]) -> list[Tensor]:
+        """New costs (B, D_i, h_i, w_i) for each level i, finest first."""
+        costs = [branch(cost) for branch, cost in zip(self.branches, costs, strict=True)]
+        fused = []
+        for target, exchanges in zip(costs, self.exchanges, strict=True):
+            terms = (
+                _resize(exchange(cost), target.shape[-2:])
+                for exchange, cost in zip(exchanges, costs, strict=True)
+            )
+            fused.append(F.leaky_relu(sum(terms, start=next(terms)), 0.2))
+        return fused
+
+
+class DilatedBlock(nn.Module):
+    """Two dilated 3x3 convolutions with a shortcut."""
+
+    def __init__(self, channels: int, dilation: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
+        return F.leaky_relu(x + self.bn2(self.conv2(y)), 0.2)
+
+
+def _leaky_convolution(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(out_channels),
+        nn.LeakyReLU(0.2),
+    )
+
+
+class Refinement(nn.Module):
+    """Corrects a disparity by the error of the warped right image, at the size of the images.
+
+    Args:
+        blocks: how many of the six dilated blocks run.
+        published_warp: read the right image beside the grid, as published.
+    """
+
+    def __init__(self, blocks: int | Choice, published_warp: bool) -> None:
+        super().__init__()
+        self.published_warp = published_warp
+        self.conv1 = _leaky_convolution(6, 16)
+        self.conv2 = _leaky_convolution(1, 16)
+        self.dilated_blocks = elastic.Sequential(
+            *(DilatedBlock(32, dilation) for dilation in _DILATIONS), length=blocks
+        )
+        self.final_conv = nn.Conv2d(32, 1, 3, 1, 1)
+
+    def forward(self, disparity: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity in pixels of the images' size, (B, 1, H, W).
+
+        Args:
+            disparity: (B, 1, h, w), in pixels of its own size.
+            left: (B, 3, H, W), standardised.
+            right: the same shape.
+        """
+        ratio = left.shape[-1] / disparity.shape[-1]
+        disparity = _resize(disparity, left.shape[-2:]) * ratio
+        warped = warp_by_disparity(right, disparity, align_corners=not self.published_warp)
+        views = self.conv1(torch.cat((warped - left, left), 1))
+        x = torch.cat((views, self.conv2(disparity.to(views.dtype))), 1)
+        residual = self.final_conv(self.dilated_blocks(x))
+        return F.relu(disparity + residual.to(disparity.dtype))
+
+
+class EASNet(nn.Module):
+    """The network of all widths, depths and kernels; elastic where `nas` layers stand.
+
+    Args:
+        max_disparity: in pixels, a multiple of 24.
+        extended: make aggregation and refinement elastic too.
+        published_warp: read the right image beside the grid, as published weights need.
+
+    Raises:
+        ValueError: `max_disparity` is no positive multiple of 24.
+    """
+
+    def __init__(
+        self, *, max_disparity: int = 192, extended: bool = False, published_warp: bool = False
+    ) -> None:
+        super().__init__()
+        if max_disparity < 24 or max_disparity % 24:
+            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        scale = Choice("scale", (2, 3, 4))
+        self.candidates = tuple(max_disparity // 3 >> level for level in range(len(_WIDTHS)))
+        self.features = FeaturePyramid(scale)
+        modules = []
+        for index in range(_MODULES):
+            kind = Choice(f"aggregation.{index}.convolution", ("ordinary", "deformable"))
+            convolutions = [_second_convolution(index, kind, extended, d) for d in self.candidates]
+            modules.append(AggregationModule(convolutions, self.candidates, scale))
+        self.aggregation = elastic.Sequential(
+            *modules,
+            length=Choice("aggregation.depth", (1, 2, 3, 4, 5, 6)) if extended else _MODULES,
+        )
+        self.heads = elastic.ModuleList([nn.Conv2d(d, d, 1) for d in self.candidates], length=scale)
+        blocks = [
+            Choice(f"refinement.{level}.blocks", (1, 2, 4, 6)) if extended else len(_DILATIONS)
+            for level in range(2)
+        ]
+        self.refinement = elastic.ModuleList(
+            [Refinement(count, published_warp) for count in blocks],
+            length=Choice("refinement.levels", (1, 2)) if extended else 2,
+        )
+        self.apply(_initialize)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity of the left view.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1], any size from 24 pixels.
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            (B, 1, H, W), non-negative, in pixels.
+
+        Raises:
+            ValueError: the views differ in shape or are not RGB.
+        """
+        return self._predictions(left, right)[-1]
+
+    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        """All predictions, for training: one stage, finest first.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1].
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, 1/2, 1/3,
+            and a half of the one before for each further level.
+        """
+        return (tuple(reversed(self._predictions(left, right))),)
+
+    def cost_volumes(self, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+        """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""
+        return [correlation(*level) for level in zip(left, right, self.candidates, strict=False)]
+
+    def _predictions(self, left: Tensor, right: Tensor) -> list[Tensor]:
+        """Disparities in full-resolution pixels, coarsest first."""
+        if left.shape != right.shape:
+            raise ValueError(
+                f"left and right must have one shape, not {tuple(left.shape)} "
+                f"and {tuple(right.shape)}"
+            )
+        width = left.shape[-1]
+        left, right = normalize_images(left), normalize_images(right)
+        costs = self.aggregation(self.cost_volumes(self.features(left), self.features(right)))
+        found = [
+            soft_argmin(-head(cost).float()) for head, cost in zip(self.heads, costs, strict=True)
+        ][::-1]
+        half = [F.interpolate(x, scale_factor=0.5, mode="bilinear") for x in (left, right)]
+        for refine, images in zip(self.refinement, (half, (left, right)), strict=False):
+            found.append(refine(found[-1], *images))
+        if len(self.refinement) == 1:
+            ratio = width / found[-1].shape[-1]
+            found.append(_resize(found[-1], left.shape[-2:]) * ratio)
+        return [disparity * (width / disparity.shape[-1]) for disparity in found]
+
+
+def _second_convolution(index: int, kind: Choice, extended: bool, channels: int) -> nn.Module:
+    if index < _DEFORMABLE_FROM:
+        return nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+    if not extended:
+        return _deformable_convolution(channels)
+    candidates = {
+        "ordinary": _dilated_convolution(channels),
+        "deformable": _deformable_convolution(channels),
+    }
+    return elastic.Operation(candidates, kind)
+
+
+def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:
+    if x.shape[-2:] == size:
+        return x
+    return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups
+        nn.init.normal_(module.weight, 0, math.sqrt(2 / fan_out))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, DeformableConv2d):
+        module.reset_offsets()
+
+
+def published_architecture(setting: Mapping[str, Any]) -> Architecture:
+    """The architecture of `easnet` that a published setting names.
+
+    Args:
+        setting: `ks` and `e`, 16 values each, `d`, 4 values, and `s`; one number stands for the
+            same everywhere.
+
+    Raises:
+        ValueError: an entry is missing or has a wrong length.
+    """
+    lengths = {"ks": 16, "e": 16, "d": 4, "s": 1}
+    if set(setting) != set(lengths):
+        raise ValueError(f"a published setting has ks, e, d and s, not {', '.join(setting)}")
+    lists = {}
+    for key, length in lengths.items():
+        value = setting[key]
+        lists[key] = [value] * length if isinstance(value, int) else list(value)
+        if len(lists[key]) != length:
+            raise ValueError(f"{key} must have {length} values, not {len(lists[key])}")
+    values = {"scale": lists["s"][0]}
+    for stage in range(len(_WIDTHS)):
+        values[f"stages.{stage}.depth"] = lists["d"][stage]
+        for block in range(_BLOCKS):
+            name, index = f"stages.{stage}.blocks.{block}", _BLOCKS * stage + block
+            values[f"{name}.kernel"] = lists["ks"][index]
+            values[f"{name}.expand"] = lists["e"][index]
+    return Architecture(values)
+
+
+_RENAMES = (
+    (r"\.mobile_inverted_conv\.", ".conv."),
+    (r"\.(conv|bn)\.\1\.", r".\1."),
+    (r"\.conv\.inverted_bottleneck\.conv\.", ".expand."),
+    (r"\.conv\.inverted_bottleneck\.bn\.", ".expand_norm."),
+    (r"\.conv\.depth_conv\.conv\.(\d)to(\d)_matrix$", r".depthwise.matrix_\1to\2"),
+    (r"\.conv\.depth_conv\.conv\.", ".depthwise."),
+    (r"\.conv\.depth_conv\.bn\.", ".depthwise_norm."),
+    (r"\.conv\.depth_conv\.se\.fc\.reduce\.", ".squeeze.fc1."),
+    (r"\.conv\.depth_conv\.se\.fc\.expand\.", ".squeeze.fc2."),
+    (r"\.conv\.point_linear\.conv\.", ".project."),
+    (r"\.conv\.point_linear\.bn\.", ".project_norm."),
+    (r"^aggregation\.final_conv\.", "heads."),
+    (r"^aggregation\.fusions\.(\d+)\.branches\.(\d+)\.0\.", r"aggregation.\1.branches.\2."),
+    (r"^aggregation\.fusions\.(\d+)\.fuse_layers\.", r"aggregation.\1.exchanges."),
+    (r"\.conv2\.deform_conv\.weight$", ".conv2.weight"),
+    (r"\.conv2\.offset_conv\.", ".conv2.offsets."),
+)
+
+
+def convert_published(
+    state: dict[str, Tensor],
+) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+    """Recognise a published checkpoint of the supernet or of a subnet and rename its tensors.
+
+    The supernet is known by the doubled parts in its keys. Kernel matrices that a file trained
+    without elastic kernels lacks are the identity. Output heads that a published subnet keeps
+    beyond its levels are dropped.
+
+    Args:
+        state: tensors by published name, without a `module.` prefix.
+
+    Returns:
+        `easnet`, its architecture arguments (with the subnet, if it is one), and its state dict.
+
+    Raises:
+        ValueError: the tensors are not EASNet's.
+    """
+    if "refinement.0.conv1.0.weight" not in state or not any(
+        key.startswith("feature_extractor.0.") for key in state
+    ):
+        raise ValueError(
+            "these are not the weights of EASNet: no feature_extractor.0 or no refinement.0"
+        )
+    is_supernet = any(key.endswith(".conv.conv.weight") for key in state)
+    renamed = {}
+    for key, tensor in state.items():
+        for pattern, replacement in _RENAMES:
+            key = re.sub(pattern, replacement, key)
+        renamed[key] = tensor
+    state = _number_blocks(renamed)
+    arguments: dict[str, object] = {"published_warp": True}
+    if not is_supernet:
+        architecture = _architecture_of(state)
+        idle = tuple(f"heads.{level}." for level in range(architecture["scale"], len(_WIDTHS)))
+        state = {key: tensor for key, tensor in state.items() if not key.startswith(idle)}
+        return "easnet", {**arguments, "subnet": architecture.to_json()}, state
+    for key in [key for key in state if key.endswith(".depthwise.weight")]:
+        for size, name in ((5, "matrix_7to5"), (3, "matrix_5to3")):
+            state.setdefault(key.replace("weight", name), torch.eye(size * size))
+    return "easnet", arguments, state
+
+
+def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Blocks numbered throughout become blocks of stages, which differ in their width."""
+    places, stage, block = {}, 0, 0
+    numbers = sorted(
+        {int(key.split(".")[1]) for key in state if key.startswith("feature_extractor.")}
+    )
+    width = None
+    for number in numbers:
+        weight = state.get(f"feature_extractor.{number}.project.weight")
+        if weight is None:
+            raise ValueError(f"EASNet's feature_extractor.{number} has no projection")
+        if width not in (None, len(weight)):
+            stage, block = stage + 1, 0
+        width = len(weight)
+        places[str(number)] = f"features.stages.{stage}.{block}"
+        block += 1
+    renamed = {}
+    for key, tensor in state.items():
+        first, _, rest = key.partition(".")
+        if first == "feature_extractor":
+            number, _, rest = rest.partition(".")
+            key = f"{places[number]}.{rest}"
+        renamed[key] = tensor
+    return renamed
+
+
+def _architecture_of(state: Mapping[str, Tensor]) -> Architecture:
+    """The architecture whose weights these are."""
+    values: dict[str, int] = {}
+    stages: dict[int, int] = {}
+    for key, weight in state.items():
+        if key.startswith("features.") and key.endswith(".depthwise.weight"):
+            stage, block = (int(word) for word in key.split(".")[2:4])
+            stages[stage] = max(stages.get(stage, 0), block + 1)
+            in_channels = state[key.replace("depthwise", "expand")].shape[1]
+            name = f"stages.{stage}.blocks.{block}"
+            values[f"{name}.kernel"] = weight.shape[-1]
+            ratios = (
+                ratio for ratio in (8, 6, 4, 2) if _expanded(in_channels, ratio) == len(weight)
+            )
+            values[f"{name}.expand"] = next(ratios, 0)
+    values |= {f"stages.{stage}.depth": depth for stage, depth in stages.items()}
+    values["scale"] = len(stages)
+    missing = {name: None for name in _LARGEST if name not in values}
+    return Architecture({**values, **missing})
+
+
+_LARGEST = published_architecture({"ks": 7, "e": 8, "d": 4, "s": 4})
+
+
+def _build(
+    extended: bool, max_disparity: int, published_warp: bool, subnet: Mapping[str, Any] | None
+) -> EASNet:
+    net = EASNet(max_disparity=max_disparity, extended=extended, published_warp=published_warp)
+    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+
+
+@register_model(task="stereo")
+def easnet(
+    *,
+    max_disparity: int = 192,
+    published_warp: bool = False,
+    subnet: Mapping[str, Any] | None = None,
+) -> EASNet:
+    """EASNet's supernet as published, 5.1 M parameters, or one of its subnets."""
+    return _build(False, max_disparity, published_warp, subnet)
+
+
+@register_model(task="stereo")
+def easnet_extended(
+    *,
+    max_disparity: int = 192,
+    published_warp: bool = False,
+    subnet: Mapping[str, Any] | None = None,
+) -> EASNet:
+    """EASNet's supernet with elastic aggregation and refinement too, or one of its subnets."""
+    return _build(True, max_disparity, published_warp, subnet)
