@@ -42,11 +42,19 @@ class Architecture(Mapping[str, Scalar | None]):
         24
     """
 
-    __slots__ = ("_choices", "_hash")
+    __slots__ = ("_choices", "_hash", "_space")
 
     def __init__(self, choices: Mapping[str, Scalar | None]) -> None:
         self._choices = {name: _checked(name, value) for name, value in choices.items()}
         self._hash: int | None = None
+        self._space: object = None
+
+    @classmethod
+    def _made(cls, choices: dict[str, Scalar | None], space: object) -> Architecture:
+        """For a search space: unchecked, and known to be canonical there."""
+        made = cls.__new__(cls)
+        made._choices, made._hash, made._space = choices, None, space
+        return made
 
     def __getitem__(self, name: str) -> Scalar | None:
         return self._choices[name]

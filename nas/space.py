@@ -115,6 +115,10 @@ class SearchSpace:
                 raise ValueError(f"two choices have the name {choice.name!r}")
         self._conditions = checked_conditions(self._choices, conditions or {})
         self._order = [self._choices[n] for n in parents_first(self._choices, self._conditions)]
+        self._plan = [
+            (choice, tuple(tuple(c.items()) for c in self._conditions.get(choice.name, ({},))))
+            for choice in self._order
+        ]
 
     @property
     def choices(self) -> Mapping[str, Choice]:
@@ -160,15 +164,33 @@ class SearchSpace:
     def __repr__(self) -> str:
         return f"SearchSpace({len(self)} choices, 10^{math.log10(self.count()):.1f} architectures)"
 
+    def build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
+        """The canonical architecture whose values ``pick`` gives.
+
+        Args:
+            pick: choice → one of its values (unchecked). Asked only for choices that matter, for
+                each after those that its condition asks about.
+        """
+        values: dict[str, Scalar | None] = dict.fromkeys(self._choices)
+        for choice, cases in self._plan:
+            for case in cases:
+                for other, allowed in case:
+                    if values[other] not in allowed:
+                        break
+                else:
+                    values[choice.name] = pick(choice)
+                    break
+        return Architecture._made(values, self)
+
     def sample(self, rng: random.Random) -> Architecture:
         """Every choice that matters drawn uniformly and independently."""
-        return self._build(lambda choice: rng.choice(choice.values))
+        return self.build(lambda choice: rng.choice(choice.values))
 
     def largest(self) -> Architecture:
-        return self._build(lambda choice: choice.largest)
+        return self.build(lambda choice: choice.largest)
 
     def smallest(self) -> Architecture:
-        return self._build(lambda choice: choice.smallest)
+        return self.build(lambda choice: choice.smallest)
 
     def count(self) -> int:
         """The number of architectures, exact, without listing them."""
@@ -188,7 +210,7 @@ class SearchSpace:
                 return
             kept = {c.name: current[c.name] for c in self._order[:place]}
             kept[turned.name] = turned.values[index + 1]
-            current = self._build(lambda choice, kept=kept: kept.get(choice.name, choice.smallest))
+            current = self.build(lambda choice, kept=kept: kept.get(choice.name, choice.smallest))
 
     def validate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
         """Check an architecture and bring it into canonical form.
@@ -203,6 +225,8 @@ class SearchSpace:
         Raises:
             ValueError: one line with the choice, the value and what is allowed.
         """
+        if isinstance(architecture, Architecture) and architecture._space is self:
+            return architecture
         values = {}
         for name, value in architecture.items():
             choice = self._choices.get(name)
@@ -227,7 +251,7 @@ class SearchSpace:
                 f"allowed: {_listed(choice.values)}"
             )
 
-        return self._build(given)
+        return self.build(given)
 
     def canonical(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
         """The same network's only architecture: what does not matter is None. Checked."""
@@ -266,7 +290,7 @@ class SearchSpace:
                 return value
             return rng.choice([other for other in choice.values if other != value])
 
-        return self._build(pick)
+        return self.build(pick)
 
     def crossover(self, a: Architecture, b: Architecture, rng: random.Random) -> Architecture:
         """Each choice from either parent with equal chance.
@@ -279,7 +303,7 @@ class SearchSpace:
             values = [p[choice.name] for p in (a, b) if p[choice.name] is not None]
             return rng.choice(values or choice.values)
 
-        return self._build(pick)
+        return self.build(pick)
 
     def neighbours(self, architecture: Architecture) -> list[Architecture]:
         """All architectures that differ in one choice; what comes to matter by it is largest."""
@@ -289,7 +313,7 @@ class SearchSpace:
             for value in choice.values:
                 if old[choice.name] not in (None, value):
                     new = {n: v for n, v in old.items() if v is not None} | {choice.name: value}
-                    found.append(self._build(lambda c, new=new: new.get(c.name, c.largest)))
+                    found.append(self.build(lambda c, new=new: new.get(c.name, c.largest)))
         return found
 
     def restrict(self, allowed: Mapping[str, Sequence[Scalar]]) -> SearchSpace:
@@ -384,18 +408,6 @@ class SearchSpace:
         if not isinstance(conditions, dict):
             raise ValueError('not a search space: "conditions" has to map names to lists')
         return cls(choices, conditions)
-
-    def _build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
-        """Ask ``pick`` for each choice that matters, those it depends on first."""
-        values: dict[str, Scalar | None] = dict.fromkeys(self._choices)
-        for choice in self._order:
-            condition = self._conditions.get(choice.name)
-            if condition is None or any(
-                all(values[other] in allowed for other, allowed in case.items())
-                for case in condition
-            ):
-                values[choice.name] = pick(choice)
-        return Architecture(values)
 
 
 def _listed(values: Sequence[Scalar]) -> str:

@@ -138,7 +138,8 @@ class Limits:
         rng.shuffle(order)
 
         def after(steps: int) -> Architecture:
-            return self.space.canonical(start | {name: base[name] for name in order[:steps]})
+            values = start | {name: base[name] for name in order[:steps]}
+            return self.space.build(lambda choice: values[choice.name])
 
         outside, inside, found = 0, len(order), anchor
         while inside - outside > 1:

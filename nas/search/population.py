@@ -14,8 +14,9 @@ from .constraints import Constraint, Limits
 __all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
 
 VERSION = 1
-ATTEMPTS = 60
-"""How often a child that was seen before is drawn anew, before neighbours are looked through."""
+DRAWS = 8
+"""Candidates drawn for each child wanted, as many were seen before when a search comes to its end;
+then the parents' neighbours are looked through."""
 
 Scores = tuple[float, ...]
 
@@ -142,14 +143,8 @@ def search(
     while generation < generations and len(seen) < count:
         generation += 1
         wanted = settings.population - len(survivors)
-        new: list[Architecture] = []
-        for _ in range(wanted):
-            child = _child([s.architecture for s in survivors], seen, limits, refuge, settings, rng)
-            if child is None:
-                new += _neighbours(survivors, seen, limits, rng)[: wanted - len(new)]
-                break
-            seen.add(child)
-            new.append(child)
+        parents = [item.architecture for item in survivors]
+        new = _bred(parents, wanted, seen, limits, refuge, settings, rng)
         seen.update(new)
         if not new:
             break
@@ -166,18 +161,21 @@ def search(
     return found
 
 
-def _child(
+def _bred(
     parents: list[Architecture],
+    wanted: int,
     seen: set[Architecture],
     limits: Limits,
     refuge: Architecture,
     settings: Settings,
     rng: random.Random,
-) -> Architecture | None:
+) -> list[Architecture]:
+    """Up to ``wanted`` architectures that were not seen before and meet the limits."""
     space = limits.space
-    for attempt in range(ATTEMPTS):
+    new: dict[Architecture, None] = {}
+    for draw in range(DRAWS * wanted):
         anchor = refuge
-        if not parents or attempt >= ATTEMPTS // 2:
+        if not parents or draw >= DRAWS * wanted // 2:
             child = space.sample(rng)
         else:
             anchor = rng.choice(parents)
@@ -185,21 +183,20 @@ def _child(
                 child = space.crossover(anchor, rng.choice(parents), rng)
             else:
                 child = space.mutate(anchor, rng, settings.mutation)
+        if child in seen or child in new:
+            continue
         if not limits.satisfied(child):
             child = limits.repaired(child, anchor, rng)
         if child not in seen:
-            return child
-    return None
-
-
-def _neighbours(
-    parents: list[Evaluated], seen: set[Architecture], limits: Limits, rng: random.Random
-) -> list[Architecture]:
-    """What chance no longer finds: the parents' unseen neighbours, in random order."""
-    near = [n for parent in parents for n in limits.space.neighbours(parent.architecture)]
-    fresh = [n for n in dict.fromkeys(near) if n not in seen and limits.satisfied(n)]
-    rng.shuffle(fresh)
-    return fresh
+            new[child] = None
+        if len(new) == wanted:
+            return list(new)
+    near = [neighbour for parent in parents for neighbour in space.neighbours(parent)]
+    rng.shuffle(near)
+    for child in near:
+        if len(new) < wanted and child not in seen and limits.satisfied(child):
+            new[child] = None
+    return list(new)
 
 
 def _scored(

@@ -147,8 +147,8 @@ class Predictor:
         """
         if len(pairs) < 10:
             raise ValueError(f"to fit a predictor takes 10 measurements or more, not {len(pairs)}")
-        if not 0 <= held_out < 1:
-            raise ValueError(f"held_out is a share from 0 to below 1, not {held_out}")
+        if not 0 <= held_out <= 0.8:
+            raise ValueError(f"held_out is a share from 0 to 0.8, not {held_out}")
         codes = torch.tensor([space.encode(architecture) for architecture, _ in pairs])
         measured = torch.tensor([value for _, value in pairs], dtype=torch.float64)
         if not measured.isfinite().all() or (logarithm and measured.min() <= 0):

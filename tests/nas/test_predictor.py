@@ -108,6 +108,8 @@ def test_wrong_measurements(pairs):
     space = easnet_space()
     with pytest.raises(ValueError, match="10 measurements or more, not 9"):
         Predictor.fit(space, pairs[:9], seed=0)
+    with pytest.raises(ValueError, match="from 0 to 0.8"):
+        Predictor.fit(space, pairs, seed=0, held_out=0.9)
     architecture = pairs[0][0]
     with pytest.raises(ValueError, match="is not finite$"):
         Predictor.fit(space, [*pairs, (architecture, math.nan)], seed=0)

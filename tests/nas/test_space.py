@@ -63,6 +63,21 @@ def test_everything_drawn_is_a_canonical_architecture_of_the_space(space, rng):
 
 
 @given(spaces(), seeds)
+def test_build_asks_for_what_matters_and_nothing_else(space, rng):
+    asked = []
+
+    def pick(choice):
+        asked.append(choice.name)
+        return rng.choice(choice.values)
+
+    a = space.build(pick)
+    assert a in space and len(asked) == len(set(asked))
+    assert set(asked) == {name for name in a if a[name] is not None}
+    # What a space has made it does not check again; an equal one from elsewhere it does.
+    assert space.validate(a) is a and space.validate(pickle.loads(pickle.dumps(a))) == a
+
+
+@given(spaces(), seeds)
 def test_neighbours_differ_in_one_choice(space, rng):
     a = space.sample(rng)
     found = space.neighbours(a)
