@@ -16,10 +16,15 @@ from torch import Tensor
 
 from ..vision.hub.registry import create_model
 from ..vision.viz.colour import comparison_picture
-from .losses import multiscale_loss
+from .losses import multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
 __all__ = ["StereoTask"]
+
+_LOSSES = {
+    "pooled": (multiscale_loss, [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]),
+    "upsampled": (upsampled_loss, [1 / 3, 2 / 3, 1.0]),
+}
 
 
 class StereoTask(LightningModule):
@@ -32,8 +37,11 @@ class StereoTask(LightningModule):
         model_args: its architecture arguments.
         init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
             To go on with an interrupted run use `--ckpt_path` instead.
-        scale_weights: for each round the weights of the predictions, finest first; by default one
-            round with those of FADNet's first.
+        loss: `pooled` compares each scale with ground truth averaged to its size (FADNet);
+            `upsampled` compares every prediction at full size (EASNet).
+        scale_weights: for each round the weights of the predictions, finest first if pooled, else
+            coarsest first (the last one serves all further ones); by default one round with those
+            of FADNet's first, or EASNet's.
         round_epochs: length of each round; the last goes on until training ends.
         optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
         optimizer_args: its further arguments.
@@ -55,6 +63,7 @@ class StereoTask(LightningModule):
         model: str = "fadnet_plus_tiny",
         model_args: dict[str, Any] | None = None,
         init_weights: str | None = None,
+        loss: Literal["pooled", "upsampled"] = "pooled",
         scale_weights: list[list[float]] | None = None,
         round_epochs: list[int] | None = None,
         optimizer: str = "adam",
@@ -69,7 +78,10 @@ class StereoTask(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.scale_weights = scale_weights or [[0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]]
+        if loss not in _LOSSES:
+            raise ValueError(f"loss {loss!r} is unknown: choose {' or '.join(_LOSSES)}")
+        self.stage_loss, published = _LOSSES[loss]
+        self.scale_weights = scale_weights or [published]
         self.round_epochs = round_epochs or [1]
         if len(self.scale_weights) != len(self.round_epochs) or min(self.round_epochs) < 1:
             raise ValueError(
@@ -102,13 +114,30 @@ class StereoTask(LightningModule):
         return index, starts[index]
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        stages = self.net.forward_stages(batch["left"], batch["right"])
-        weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
-        loss = multiscale_loss(
-            stages, batch["disparity"], batch["valid"], weights, self.hparams.max_disparity
-        )
+        loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
         return loss
+
+    def outputs(self, batch: dict[str, Tensor]) -> Sequence[Sequence[Tensor]]:
+        """What the network predicts in training: for each stage disparities, finest first."""
+        return self.net.forward_stages(batch["left"], batch["right"])
+
+    def loss(self, outputs: Sequence[Sequence[Tensor]], batch: dict[str, Tensor]) -> Tensor:
+        """The loss of `outputs` against the ground truth."""
+        weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
+        truth, valid = batch["disparity"], batch["valid"]
+        return self.stage_loss(outputs, truth, valid, weights, self.hparams.max_disparity)
+
+    def distillation_loss(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        teacher_outputs: Sequence[Sequence[Tensor]],
+        batch: dict[str, Tensor],
+    ) -> Tensor:
+        """The loss of `outputs` against a teacher's finest disparity where truth is known."""
+        truth, finest = batch["disparity"], teacher_outputs[-1][0].detach().float()
+        valid = batch["valid"] & (truth > 0) & (truth < self.hparams.max_disparity)
+        return self.loss(outputs, {**batch, "disparity": finest, "valid": valid})
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         prediction = self(batch["left"], batch["right"]).float()

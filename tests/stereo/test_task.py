@@ -13,6 +13,7 @@ from lightning.pytorch import Trainer
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
 from vizoo.datasets.stereo.transforms import recipe
+from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.callbacks import DisparityWriter
 from vizoo.stereo.task import StereoTask
 from vizoo.vision.hub.registry import list_models
@@ -199,3 +200,36 @@ def test_an_optimizer_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="optimizer_args of adam: .*weight_dcay"):
         _trainer(tmp_path, max_steps=1).fit(task, _data())
     StereoTask("fadnet_plus_micro", optimizer="lookahead_adam")
+
+
+def test_distillation_follows_the_teacher_where_truth_is_known():
+    task = StereoTask("fadnet_plus_micro", loss="upsampled", scale_weights=[[1.0]], max_disparity=8)
+    teacher = [[torch.full((1, 1, 4, 6), 5.0)]]
+    batch = {
+        "disparity": torch.arange(24.0).view(1, 1, 4, 6),
+        "valid": torch.arange(24).view(1, 1, 4, 6) != 3,
+    }
+    assert task.distillation_loss(teacher, teacher, batch) == 0
+    seen = torch.zeros(1, 1, 4, 6, requires_grad=True)
+    task.distillation_loss([[seen]], teacher, batch).backward()
+    kept = [1, 2, 4, 5, 6, 7]
+    assert seen.grad.flatten().nonzero().flatten().tolist() == kept
+
+
+def test_unknown_loss():
+    with pytest.raises(ValueError, match="loss 'l1' is unknown: choose pooled or upsampled"):
+        StereoTask("fadnet_plus_micro", loss="l1")
+
+
+def test_a_supernet_is_trained_and_read_without_its_trainer(tmp_path):
+    task = StereoTask("easnet", {"max_disparity": 48}, loss="upsampled", optimizer="adamw")
+    trainer = _trainer(tmp_path, max_epochs=1, limit_val_batches=1)
+    wrapped = SupernetTask(task, SandwichSampler(0), distillation="in_place")
+    trainer.fit(wrapped, _data(length=2))
+    metrics = trainer.callback_metrics
+    assert {"val/largest/epe", "val/smallest/epe", "train/loss"} <= set(metrics)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    net = load_weights(tmp_path / "last.ckpt")
+    assert net.architecture == {"name": "easnet", "max_disparity": 48}
+    state = task.net.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())

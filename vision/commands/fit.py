@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import pydoc
 import shlex
 import signal
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
-from jsonargparse import DefaultHelpFormatter
+from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -57,6 +59,9 @@ seed: 0 unless --seed_everything says otherwise (true: a random one).
 _START = "init_weights"
 """The hyper-parameter that names the weights to start from."""
 
+_STARTS = (f"model.init_args.{_START}", f"model.init_args.task.init_args.{_START}")
+"""Where it stands: in the model, or in a task that the model trains."""
+
 
 class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the line breaks of the examples."""
@@ -85,15 +90,20 @@ class VizooCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """A checkpoint replaces the weights a stage started from; that file may be gone by now."""
         options = self.config[self.subcommand]
-        trained = options.get("ckpt_path") or options.get(f"model.init_args.{_START}")
+        for inner in _inner_modules(options.get("model.init_args")):
+            # Lightning would give it the whole model's hyper-parameters for its own.
+            self.parser.add_instantiator(_instantiate, inner, subclasses=False, prepend=True)
+        starts = [key for key in _STARTS if options.get(key)]
+        trained = options.get("ckpt_path") or starts
         if self.subcommand != "fit" and not trained:
             print(
                 f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
                 f"give --ckpt_path or --model.{_START}",
                 file=sys.stderr,
             )
-        if options.get("ckpt_path") and options.get(f"model.init_args.{_START}"):
-            options[f"model.init_args.{_START}"] = None
+        if options.get("ckpt_path"):
+            for key in starts:
+                options[key] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
         """Leave the appended checkpoint callback out where checkpoints are switched off."""
@@ -213,9 +223,10 @@ def _compare(path: Path, given: dict[str, Any], subcommand: str) -> None:
     if "class_path" in given:
         wanted["_class_path"] = given["class_path"]
     differing = [
-        f"model.{key.removeprefix('_')} is {value!r} here and {stored[key]!r} there"
+        difference
         for key, value in sorted(wanted.items())
-        if key in stored and key != _START and not _same(value, stored[key])
+        if key in stored
+        for difference in _differences(f"model.{key.removeprefix('_')}", value, stored[key])
     ]
     if differing:
         instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
@@ -225,10 +236,48 @@ def _compare(path: Path, given: dict[str, Any], subcommand: str) -> None:
         )
 
 
+def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> Iterator[str]:
+    """Where two arguments differ, by name; what is left to its default does not contradict."""
+    if key.endswith(f".{_START}"):
+        return
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        if "class_path" in mine and mine["class_path"] == theirs.get("class_path"):
+            mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
+            described = True
+        if described:
+            for name, value in mine.items():
+                yield from _differences(f"{key}.{name}", value, theirs.get(name))
+            return
+    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        if mine and all(isinstance(entry, dict) for entry in (*mine, *theirs)):
+            for index, pair in enumerate(zip(mine, theirs, strict=True)):
+                yield from _differences(f"{key}.{index}", *pair, described=True)
+            return
+    if not _same(mine, theirs):
+        yield f"{key} is {mine!r} here and {theirs!r} there"
+
+
 def _same(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
         return len(mine) == len(theirs) and all(map(_same, mine, theirs))
     return mine == theirs or str(mine) == str(theirs)
+
+
+def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:
+    """The classes of LightningModules that arguments of a model describe, at any depth."""
+    if isinstance(config, (list, tuple)):
+        for entry in config:
+            yield from _inner_modules(entry)
+    elif isinstance(config, (dict, Namespace)):
+        for key, value in vars(config).items() if isinstance(config, Namespace) else config.items():
+            found = pydoc.locate(value) if key == "class_path" else None
+            if isinstance(found, type) and issubclass(found, LightningModule):
+                yield found
+            yield from _inner_modules(value)
+
+
+def _instantiate(class_type: type, *args: Any, **kwargs: Any) -> Any:
+    return class_type(*args, **kwargs)
 
 
 def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:

@@ -270,11 +270,12 @@ def _read_lightning(path: Path) -> StoredWeights:
             f"{path}: neither weights of vizoo nor a Lightning checkpoint; a published checkpoint "
             f"is converted first: vizoo convert {path.name} NEW.safetensors"
         )
-    parameters = checkpoint.get("hyper_parameters") or {}
+    parameters, prefix = checkpoint.get("hyper_parameters") or {}, "net."
+    if isinstance(parameters.get("task"), Mapping):  # a task within one that trains its subnets
+        parameters, prefix = parameters["task"].get("init_args") or {}, "task.net."
     name = parameters.get("model")
     if not name or not isinstance(name, str):
         raise ValueError(f"{path}: its hyper-parameters name no model; it is not from a vizoo task")
-    prefix = "net."
     state = {
         key[len(prefix) :]: value
         for key, value in checkpoint.get("state_dict", {}).items()

@@ -1,0 +1,144 @@
+"""Watching subnets while their supernet trains: extracted, recalibrated, measured by its task."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ..recalibration import recalibrate
+from ..space import Architecture, Scalar, SearchSpace
+from ..supernet import extract
+
+__all__ = ["Watched", "named_subnet", "recalibrate_watched", "standing_in", "watch"]
+
+
+@dataclass(eq=False)
+class Watched:
+    """A subnet that is measured, and what measures it.
+
+    Attributes:
+        net: the extracted network.
+        names: what its metrics are logged as; several where names mean the same subnet.
+        metrics: the task's own modules besides its network, a copy for this subnet alone.
+    """
+
+    net: nn.Module
+    names: list[str] = field(default_factory=list)
+    metrics: dict[str, nn.Module] = field(default_factory=dict)
+
+
+def named_subnet(space: SearchSpace, wanted: str | Mapping[str, Sequence[Scalar]]) -> Architecture:
+    """The subnet that a config names.
+
+    Args:
+        space: its search space.
+        wanted: `largest`, `middle` or `smallest`, or what `SearchSpace.restrict` takes, for the
+            largest of that part.
+
+    Raises:
+        ValueError: any other word, or patterns that do not fit the space.
+    """
+    if isinstance(wanted, Mapping):
+        return space.restrict(wanted).largest()
+    if wanted == "middle":
+        middle = {c.name: [c.values[len(c.values) // 2]] for c in space}
+        return space.restrict(middle).largest()
+    if wanted not in ("largest", "smallest"):
+        raise ValueError(
+            f"{wanted!r} names no subnet: choose largest, middle, smallest, or give patterns of "
+            "choices and their values"
+        )
+    return space.largest() if wanted == "largest" else space.smallest()
+
+
+def watch(task: LightningModule, subnets: Mapping[str, Architecture]) -> list[Watched]:
+    """Extract the subnets to measure, each once whatever the number of its names."""
+    found: dict[Architecture, Watched] = {}
+    for name, architecture in subnets.items():
+        if architecture not in found:
+            metrics = {
+                child: copy.deepcopy(module)
+                for child, module in task.named_children()
+                if child != "net" and not any(True for _ in module.parameters())
+            }
+            found[architecture] = Watched(extract(task.net, architecture), metrics=metrics)
+        found[architecture].names.append(name)
+    return list(found.values())
+
+
+@contextmanager
+def standing_in(task: LightningModule, net: nn.Module, **others: nn.Module) -> Iterator[None]:
+    """Let the task have another network, and other modules, within the block."""
+    own = {name: getattr(task, name) for name in ("net", *others)}
+    try:
+        for name, module in {"net": net, **others}.items():
+            setattr(task, name, module)
+        yield
+    finally:
+        for name, module in own.items():
+            setattr(task, name, module)
+
+
+def recalibrate_watched(
+    trainer: Trainer,
+    watched: Sequence[Watched],
+    count: int,
+    run: Callable[[nn.Module, Any], object],
+) -> None:
+    """Recalibrate all subnets in one pass over the first training batches.
+
+    Args:
+        trainer: whose data module or training data gives the batches.
+        watched: the subnets.
+        count: batches, at most.
+        run: called as `run(net, batch)` for a training step's forward pass.
+
+    Raises:
+        ValueError: there is no training data.
+    """
+    nets = nn.ModuleList(subnet.net for subnet in watched)
+
+    def forward(nets: nn.ModuleList, batch: Any) -> None:
+        with trainer.precision_plugin.forward_context():
+            for net in nets:
+                run(net, batch)
+
+    # Samples and augmentation are the same each time, and training draws on as if nothing were.
+    with isolate_rng():
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        batches = islice(iter(_loader(trainer)), count)
+        recalibrate(nets, map(trainer.strategy.batch_to_device, batches), forward=forward)
+
+
+def _loader(trainer: Trainer) -> Any:
+    """A loader of training batches besides the one that training is in the middle of."""
+    data = trainer.datamodule
+    if data is not None:
+        if trainer.state.fn != "fit":
+            data.setup("fit")
+        return data.train_dataloader()
+    loader = trainer.train_dataloader
+    if loader is None:
+        raise ValueError(
+            "no training data to recalibrate batch normalisation on: give the trainer a data "
+            "module, or recalibration_batches 0"
+        )
+    if isinstance(loader, DataLoader) and loader.batch_sampler is not None:
+        return DataLoader(
+            loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
+        )
+    return loader

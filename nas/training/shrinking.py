@@ -1,0 +1,259 @@
+"""Progressive shrinking: the largest network first, then choice after choice is opened.
+
+Source: Cai et al., "Once-for-All", ICLR 2020. All stages are one fit: consecutive epochs, each
+stage with an optimiser and a learning rate that start anew, from the weights of the stage before.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import nn
+
+from ..architecture import near
+from ..sorting import sort_channels
+from ..space import Architecture, Scalar, SearchSpace
+from ..supernet import extract
+from .sampling import Sampler, UniformSampler
+from .task import SupernetTask, check_task
+
+__all__ = ["ProgressiveShrinking", "Stage", "StageCheckpoints"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some epochs in which more choices are open than before.
+
+    Args:
+        name: for the log and the checkpoint.
+        epochs: its length, warm-up included.
+        opens: patterns of choices that are open from here on; before, they are at their largest.
+        only: patterns of open choices and the values allowed in this stage alone.
+        lr: learning rate after warm-up; it falls to zero by a cosine. The task's by default.
+        warmup_epochs: epochs in which the rate rises linearly to `lr`.
+        warmup_start: the share of `lr` at which it begins to rise; 1 for a constant rate.
+        sampler: draws the subnets of a step; one uniform subnet by default.
+        sort_channels: sort channels by importance first, before widths are opened.
+
+    Raises:
+        ValueError: a length or rate is out of range.
+    """
+
+    name: str
+    epochs: int
+    opens: list[str] = field(default_factory=list)
+    only: dict[str, list[Scalar]] = field(default_factory=dict)
+    lr: float | None = None
+    warmup_epochs: float = 0.0
+    warmup_start: float = 0.0
+    sampler: Sampler | None = None
+    sort_channels: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or not 0 <= self.warmup_epochs < self.epochs:
+            raise ValueError(
+                f"stage {self.name!r}: {self.epochs} epochs with {self.warmup_epochs} of warm-up; "
+                "it needs at least one, and more than the warm-up"
+            )
+        if (self.lr is not None and self.lr <= 0) or not 0 <= self.warmup_start <= 1:
+            raise ValueError(
+                f"stage {self.name!r}: lr {self.lr} has to be positive and warmup_start "
+                f"{self.warmup_start} between 0 and 1"
+            )
+
+    def rate(self, progress: float) -> float:
+        """The share of `lr` after `progress` epochs of this stage."""
+        if progress < self.warmup_epochs:
+            return self.warmup_start + (1 - self.warmup_start) * progress / self.warmup_epochs
+        done = (progress - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+class ProgressiveShrinking(SupernetTask):
+    """Trains a supernet in stages, all in one fit.
+
+    The stages say how many epochs there are and what the learning rate is; the task's schedule is
+    not used. At the end of each stage a checkpoint `stage2_depth.ckpt` is written beside
+    `last.ckpt`, from which a killed run resumes in the stage where it was.
+
+    Args:
+        task: what trains and measures the network, see `SupernetTask`.
+        stages: in order. What none of them opens stays at its largest.
+        distillation: as for `SupernetTask`; the `largest` network, as the first stage left it,
+            can be the teacher of the others.
+        distillation_weight: factor of the distance to the teacher's outputs.
+        watched: as for `SupernetTask`, within what the stage has open.
+        recalibration_batches: as for `SupernetTask`.
+
+    Raises:
+        ValueError: stages name no choice of the network, or do not fit together.
+    """
+
+    def __init__(
+        self,
+        task: LightningModule,
+        stages: list[Stage],
+        distillation: Literal["none", "in_place", "largest"] = "none",
+        distillation_weight: float = 1.0,
+        watched: dict[str, str | dict[str, list[Scalar]]] | None = None,
+        recalibration_batches: int = 16,
+    ) -> None:
+        super().__init__(
+            task,
+            distillation="none" if distillation == "largest" else distillation,
+            distillation_weight=distillation_weight,
+            watched=watched,
+            recalibration_batches=recalibration_batches,
+        )
+        check_task(task, distillation)
+        self._from_largest = distillation == "largest"
+        names = [stage.name for stage in stages]
+        if not stages or len(set(names)) < len(names):
+            raise ValueError(f"progressive shrinking needs stages of different names, not {names}")
+        self.stages = stages
+        self.starts = [0, *accumulate(stage.epochs for stage in stages)]
+        self.spaces = stage_spaces(self.full_space, stages)
+        self.stage = -1
+
+    @property
+    def space(self) -> SearchSpace:
+        """What the present stage has open."""
+        return self.spaces[max(0, self.stage)]
+
+    def subnets(self, step: int) -> list[Architecture]:
+        """The subnets that a training step trains."""
+        sampler = self.stages[max(0, self.stage)].sampler or UniformSampler()
+        return sampler.subnets(self.space, step)
+
+    def stage_at(self, epoch: float) -> int:
+        """The stage that an epoch belongs to."""
+        return min(bisect_right(self.starts, epoch), len(self.stages)) - 1
+
+    def configure_callbacks(self) -> list[Callback]:
+        own = list(self.task.configure_callbacks() or [])
+        has_files = any(isinstance(c, Checkpoint) for c in self.trainer.callbacks)
+        return [*own, StageCheckpoints()] if has_files else own
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        loop = self.trainer.fit_loop
+        if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.starts[-1]:
+            loop.max_epochs = self.starts[-1]
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The task's optimiser, under the stages' learning rates."""
+        optimizer = super().configure_optimizers()["optimizer"]
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"])
+        base = optimizer.param_groups[0]["lr"]
+        if math.isinf(self.trainer.estimated_stepping_batches):
+            raise ValueError("progressive shrinking needs epochs of a known length")
+        accumulated = self.trainer.accumulate_grad_batches
+        per_epoch = max(1, math.ceil(self.trainer.num_training_batches / accumulated))
+
+        def factor(step: int) -> float:
+            index = self.stage_at(step / per_epoch)
+            stage = self.stages[index]
+            share = stage.rate(step / per_epoch - self.starts[index])
+            return share * (1 if stage.lr is None else stage.lr / base)
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        # Not at the start of an epoch, which a resumed run may be past.
+        if self.stage_at(self.current_epoch) != self.stage:
+            self._begin(self.stage_at(self.current_epoch))
+        return self.task.on_train_batch_start(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.task.on_save_checkpoint(checkpoint)
+        checkpoint["shrinking_stage"] = self.stage
+        if self._teacher:
+            checkpoint["shrinking_teacher"] = self._teacher[0].state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.task.on_load_checkpoint(checkpoint)
+        self.stage = min(checkpoint.get("shrinking_stage", -1), len(self.stages) - 1)
+        if "shrinking_teacher" in checkpoint:
+            self._teach_by_largest()
+            self._teacher[0].load_state_dict(checkpoint["shrinking_teacher"])
+
+    def _begin(self, index: int) -> None:
+        stage, self.stage = self.stages[index], index
+        open_choices = sum(len(choice.values) > 1 for choice in self.space)
+        last = self.starts[index + 1]
+        rank_zero_info(
+            f"stage {index + 1} of {len(self.stages)}, {stage.name}: epochs "
+            f"{self.starts[index] + 1} to {last}, {open_choices} choices open, "
+            f"{self.space.count():.3g} subnets"
+        )
+        if index and self._from_largest and not self._teacher:
+            self._teach_by_largest()
+        if stage.sort_channels:
+            sort_channels(self.task.net)
+        if index:
+            self.optimizers(use_pl_optimizer=False).state.clear()
+
+    def _teach_by_largest(self) -> None:
+        teacher: nn.Module = extract(self.task.net, self.full_space.largest())
+        self._teacher = (teacher.requires_grad_(False),)
+        self.distillation = "teacher"
+
+
+class StageCheckpoints(Checkpoint):
+    """Writes `stage2_depth.ckpt` when a stage of progressive shrinking ends."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the file beside those of a `ModelCheckpoint` if there is one."""
+        epoch = trainer.current_epoch + 1
+        if epoch not in pl_module.starts or trainer.fast_dev_run:
+            return
+        number = pl_module.starts.index(epoch)
+        folders = [
+            callback.dirpath
+            for callback in trainer.checkpoint_callbacks
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath
+        ]
+        default = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
+        folder = Path(folders[0]) if folders else default
+        name = f"stage{number}_{pl_module.stages[number - 1].name}.ckpt"
+        trainer.save_checkpoint(folder / name, weights_only=False)
+
+
+def stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpace]:
+    """For each stage the part of the space that is open in it.
+
+    Raises:
+        ValueError: a pattern of a stage names no choice, or leaves one without values.
+    """
+    spaces, opened = [], set()
+    for stage in stages:
+        for pattern in stage.opens:
+            found = {name for name in space.names if fnmatchcase(name, pattern)}
+            if not found:
+                raise ValueError(
+                    f"stage {stage.name!r} opens {pattern!r}, but no choice is called so"
+                    f"{near(pattern, space.names)}"
+                )
+            opened |= found
+        closed = {c.name: [c.largest] for c in space if c.name not in opened}
+        try:
+            spaces.append(space.restrict(closed).restrict(stage.only))
+        except ValueError as error:
+            raise ValueError(f"stage {stage.name!r}: {error}") from error
+    return spaces

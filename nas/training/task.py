@@ -1,0 +1,328 @@
+"""Training of any elastic network as Lightning: another task's training, for many subnets a step.
+
+`SupernetTask` wraps a task: a LightningModule whose network is its attribute `net`. The task stays
+as it is. Its `training_step` is run once for each subnet of a step, its `validation_step` once
+for each subnet that is watched; its optimiser and schedules are used. To distil, the wrapper asks
+three further methods of a task:
+
+- `outputs(batch)`: what the network predicts in training;
+- `loss(outputs, batch)`: scalar, from the labels;
+- `distillation_loss(outputs, teacher_outputs, batch)`: scalar, from another network's outputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..space import Architecture, Scalar, SearchSpace
+from ..supernet import activate, search_space
+from .evaluation import Watched, named_subnet, recalibrate_watched, standing_in, watch
+from .sampling import Sampler, UniformSampler
+
+__all__ = ["SupernetTask"]
+
+_PROTOCOL = ("outputs", "loss", "distillation_loss")
+_HOOKS = (
+    *("configure_callbacks", "teardown", "on_fit_start", "on_train_start", "on_train_end"),
+    *("on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad"),
+    *("on_validation_start", "on_validation_end", "on_test_start", "on_test_end"),
+    *("on_predict_start", "on_predict_end", "on_save_checkpoint", "on_load_checkpoint"),
+    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+)
+
+
+class SupernetTask(LightningModule):
+    """Trains the subnets of a task's network together.
+
+    In each step every subnet drawn runs the same batch, and their gradients are averaged for one
+    step of the optimiser. Clipping, accumulation and precision are the trainer's as ever. For
+    validation and test each watched subnet is extracted and its batch normalisation recalibrated
+    on training batches, always the same; what the task logs as `val/epe` is logged as
+    `val/largest/epe` and so on.
+
+    On several processes all train the same subnets; the strategy has to allow unused parameters
+    (`ddp_find_unused_parameters_true`).
+
+    Args:
+        task: what trains and measures the network, see this module.
+        sampler: draws the subnets of a step; one uniform subnet by default.
+        distillation: `in_place` lets the first subnet of a step, which has to be the largest,
+            learn from the labels and the others from its outputs; `teacher` adds the distance to
+            a teacher's outputs to every loss.
+        teacher: a trained network that is called as the task's; it is not trained further.
+        distillation_weight: factor of the distance to the teacher's outputs.
+        watched: for each name the subnet to validate and test: `largest`, `middle` or `smallest`
+            of what is being trained, or patterns of choices and values that stay allowed, for
+            the largest of these. By default `largest` and `smallest`. The first one predicts.
+        recalibration_batches: how many training batches; 0 keeps the statistics of training.
+
+    Raises:
+        ValueError: settings do not fit together, or the task cannot be wrapped.
+    """
+
+    def __init__(
+        self,
+        task: LightningModule,
+        sampler: Sampler | None = None,
+        distillation: Literal["none", "in_place", "teacher"] = "none",
+        teacher: nn.Module | None = None,
+        distillation_weight: float = 1.0,
+        watched: dict[str, str | dict[str, list[Scalar]]] | None = None,
+        recalibration_batches: int = 16,
+    ) -> None:
+        super().__init__()
+        check_task(task, distillation)
+        if distillation == "teacher" and teacher is None:
+            raise ValueError("distillation from a teacher needs a teacher: a trained network")
+        self._save_hyperparameters(task, inspect.currentframe())
+        self.task = task
+        self.full_space = search_space(task.net)
+        self.sampler = sampler or UniformSampler()
+        self.distillation = distillation
+        self.distillation_weight = distillation_weight
+        # Within a tuple no one finds its parameters: not the optimiser, not a checkpoint.
+        self._teacher = () if teacher is None else (teacher,)
+        self.watched = watched or {"largest": "largest", "smallest": "smallest"}
+        for wanted in self.watched.values():
+            named_subnet(self.full_space, wanted)
+        self.recalibration_batches = recalibration_batches
+        self._subnets: list[Watched] = []
+        self._current: Watched | None = None
+        self._logged: dict[str, list[tuple[Any, dict[str, Any]]]] | None = None
+        task.log = self._relay  # Lightning lets no module log but the one it was given
+        for hook in _HOOKS:
+            mine = getattr(type(self), hook) is not getattr(LightningModule, hook)
+            if not mine and is_overridden(hook, task, LightningModule):
+                setattr(self, hook, getattr(task, hook))
+
+    @property
+    def space(self) -> SearchSpace:
+        """What subnets are drawn from at present."""
+        return self.full_space
+
+    def subnets(self, step: int) -> list[Architecture]:
+        """The subnets that a training step trains."""
+        return self.sampler.subnets(self.space, step)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The task's forward pass, of the active subnet."""
+        return self.task(*args, **kwargs)
+
+    def setup(self, stage: str) -> None:
+        self.task.setup(stage)
+        # Not before, because the trainer refuses clipping and accumulation to modules that step
+        # the optimiser themselves: nobody would see to them. Here `training_step` does.
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The task's optimiser and schedule.
+
+        Raises:
+            ValueError: there are several optimisers, or a schedule waits for a metric.
+        """
+        found = self.task.configure_optimizers()
+        found = found if isinstance(found, Mapping) else {"optimizer": found}
+        if not isinstance(found.get("optimizer"), torch.optim.Optimizer):
+            raise ValueError(
+                f"configure_optimizers of {type(self.task).__name__} has to return an optimizer, "
+                "or a dict with `optimizer` and `lr_scheduler`, where a supernet is trained"
+            )
+        schedule = found.get("lr_scheduler")
+        schedule = schedule.get("scheduler") if isinstance(schedule, Mapping) else schedule
+        if isinstance(schedule, ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau cannot train a supernet: take another schedule")
+        return dict(found)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Train the subnets of this step on a batch."""
+        architectures = self.subnets(self.global_step)
+        accumulate = self.trainer.accumulate_grad_batches
+        with self._collecting() as logged:
+            for loss in self._losses(architectures, batch, batch_idx):
+                if loss is not None:
+                    self.manual_backward(loss / (len(architectures) * accumulate))
+        for name, entries in logged.items():
+            values, arguments = [value for value, _ in entries], entries[-1][1]
+            self.log(name, _mean(values), **arguments)
+        if (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch:
+            optimizer = self.optimizers()
+            optimizer.step()
+            optimizer.zero_grad()
+            self._step_schedules("step", self.global_step)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        # Lightning calls this once gradients are unscaled, which clipping needs.
+        self.task.on_before_optimizer_step(optimizer)
+        self.clip_gradients(optimizer)
+
+    def on_train_epoch_end(self) -> None:
+        self.task.on_train_epoch_end()
+        self._step_schedules("epoch", self.current_epoch + 1)
+
+    def on_fit_end(self) -> None:
+        self.task.on_fit_end()
+        activate(self.task.net, self.full_space.largest())
+
+    def on_validation_epoch_start(self) -> None:
+        self._extract()
+        self._for_each("on_validation_epoch_start")
+
+    def validation_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        self._for_each("validation_step", batch, batch_idx, *index)
+
+    def on_validation_epoch_end(self) -> None:
+        self._for_each("on_validation_epoch_end")
+        self._subnets = []
+
+    def on_test_epoch_start(self) -> None:
+        self._extract()
+        self._for_each("on_test_epoch_start")
+
+    def test_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        self._for_each("test_step", batch, batch_idx, *index)
+
+    def on_test_epoch_end(self) -> None:
+        self._for_each("on_test_epoch_end")
+        self._subnets = []
+
+    def on_predict_epoch_start(self) -> None:
+        self._extract(first=True)
+        self._for_each("on_predict_epoch_start")
+
+    def predict_step(self, batch: Any, batch_idx: int, *index: int) -> Any:
+        with standing_in(self.task, self._subnets[0].net):
+            return self.task.predict_step(batch, batch_idx, *index)
+
+    def on_predict_epoch_end(self) -> None:
+        self._for_each("on_predict_epoch_end")
+        self._subnets = []
+
+    def _losses(
+        self, architectures: list[Architecture], batch: Any, batch_idx: int
+    ) -> Iterator[Tensor | None]:
+        """The loss of each subnet, which is active until the next one is asked for."""
+        task, guide = self.task, None
+        if self.distillation == "in_place" and architectures[0] != self.space.largest():
+            raise ValueError(
+                "distillation in place needs a sampler whose first subnet is the largest, "
+                f"such as SandwichSampler; {type(self.sampler).__name__} began with another"
+            )
+        if self.distillation == "teacher":
+            teacher = self._teacher[0].to(self.device).eval()
+            with torch.no_grad(), standing_in(task, teacher):
+                guide = task.outputs(batch)
+        for architecture in architectures:
+            activate(task.net, architecture)
+            if self.distillation == "none":
+                loss = task.training_step(batch, batch_idx)
+                yield loss["loss"] if isinstance(loss, Mapping) else loss
+                continue
+            outputs = task.outputs(batch)
+            distance = None
+            if guide is not None:
+                distance = task.distillation_loss(outputs, guide, batch)
+                self._relay("train/distillation", distance.detach())
+            if self.distillation == "in_place" and guide is not None:
+                yield distance
+                continue
+            loss = task.loss(outputs, batch)
+            self._relay("train/loss", loss.detach(), prog_bar=True)
+            if self.distillation == "in_place":
+                guide = apply_to_collection(outputs, Tensor, Tensor.detach)
+            yield loss if distance is None else loss + self.distillation_weight * distance
+
+    def _step_schedules(self, interval: str, count: int) -> None:
+        for schedule in self.trainer.lr_scheduler_configs:
+            if schedule.interval == interval and count % schedule.frequency == 0:
+                self.task.lr_scheduler_step(schedule.scheduler, None)
+
+    def _extract(self, first: bool = False) -> None:
+        """Make the watched subnets ready to be measured."""
+        named = list(self.watched.items())[: 1 if first else None]
+        architectures = {name: named_subnet(self.space, wanted) for name, wanted in named}
+        self._subnets = watch(self.task, architectures)
+        count = self.recalibration_batches
+        count = min(count, 1) if self.trainer.sanity_checking else count
+        if count:
+            recalibrate_watched(self.trainer, self._subnets, count, self._run)
+
+    def _run(self, net: nn.Module, batch: Any) -> None:
+        with standing_in(self.task, net), self._collecting():
+            if hasattr(self.task, "outputs"):
+                self.task.outputs(batch)
+            else:
+                self.task.training_step(batch, 0)
+
+    def _for_each(self, method: str, *args: Any) -> None:
+        for subnet in self._subnets:
+            self._current = subnet
+            try:
+                with standing_in(self.task, subnet.net, **subnet.metrics):
+                    getattr(self.task, method)(*args)
+            finally:
+                self._current = None
+
+    @contextmanager
+    def _collecting(self) -> Iterator[dict[str, list[tuple[Any, dict[str, Any]]]]]:
+        """Keep what the task logs within the block, by name, instead of logging it."""
+        self._logged = {}
+        try:
+            yield self._logged
+        finally:
+            self._logged = None
+
+    def _relay(self, name: str, value: Any, *args: Any, **arguments: Any) -> None:
+        """`log` of the task, whose positional arguments after the value are those of Lightning."""
+        if self._logged is not None:
+            self._logged.setdefault(name, []).append((value, arguments))
+            return
+        for subnet in [""] if self._current is None else self._current.names:
+            self.log(_inserted(name, subnet), value, *args, **arguments)
+
+    def _save_hyperparameters(self, task: LightningModule, frame: FrameType | None) -> None:
+        """Keep what a config said, or else what the checkpoint's readers need, as plain values."""
+        self.save_hyperparameters(ignore=["task", "sampler", "teacher", "stages"], frame=frame)
+        if "_class_path" in self.hparams:
+            self.save_hyperparameters()
+            return
+        path = f"{type(task).__module__}.{type(task).__qualname__}"
+        inner = {"class_path": path, "init_args": dict(task.hparams)}
+        self.save_hyperparameters({"task": inner})
+
+
+def check_task(task: LightningModule, distillation: str) -> None:
+    """Raise a ValueError where a task cannot train a supernet, or not so."""
+    kind = type(task).__name__
+    if not isinstance(getattr(task, "net", None), nn.Module):
+        raise ValueError(f"{kind} has no network `net`, so it cannot be trained as a supernet")
+    if not len(search_space(task.net)):
+        raise ValueError(f"the network of {kind} has nothing elastic, so there are no subnets")
+    if not task.automatic_optimization:
+        raise ValueError(f"{kind} steps its optimiser itself, so it cannot train a supernet")
+    if distillation != "none":
+        missing = [name for name in _PROTOCOL if not callable(getattr(task, name, None))]
+        if missing:
+            raise ValueError(f"{kind} cannot distil: it has no method {', '.join(missing)}")
+
+
+def _inserted(name: str, subnet: str) -> str:
+    """`val/epe` of subnet `largest` is `val/largest/epe`."""
+    stage, _, rest = name.rpartition("/")
+    return "/".join(part for part in (stage, subnet, rest) if part)
+
+
+def _mean(values: list[Any]) -> Any:
+    if not all(isinstance(value, (int, float, Tensor)) for value in values):
+        return values[-1]  # a metric object, which has seen all of them
+    return sum(values) / len(values)

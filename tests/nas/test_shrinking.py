@@ -1,0 +1,237 @@
+"""Progressive shrinking: stages of one fit, named, resumable."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+from toy_regression import Data, Regression
+
+from vizoo.nas.supernet import search_space
+from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
+
+STAGES = [
+    Stage("large", 2),
+    Stage("kernel", 1, ["*.kernel"], lr=0.02),
+    Stage("width", 2, ["*.width"], lr=0.02, sampler=UniformSampler(2), sort_channels=True),
+    Stage("depth", 1, ["depth"], lr=0.01, sampler=SandwichSampler(1)),
+]
+
+
+class Diary(Callback):
+    """Notes what each step finds."""
+
+    def __init__(self):
+        self.rates, self.moments, self.open = [], [], []
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+        self.open.append({c.name for c in pl_module.space if len(c.values) > 1})
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.moments.append(len(optimizer.state) > 0)
+
+
+def _fit(folder, task=None, data=None, *, stages=STAGES, callbacks=(), resume=None, **settings):
+    trainer = Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        callbacks=list(callbacks),
+        **{"max_epochs": -1, **settings},
+    )
+    wrapped = ProgressiveShrinking(task or Regression(), stages)
+    trainer.fit(wrapped, data or Data(), ckpt_path=resume)
+    return trainer, wrapped
+
+
+def test_stages_follow_each_other(tmp_path):
+    diary = Diary()
+    trainer, wrapped = _fit(tmp_path, callbacks=[diary], limit_val_batches=0)
+    assert trainer.current_epoch == 6 and trainer.global_step == 24
+    kernels, widths = ({f"blocks.{i}.{what}" for i in (0, 1)} for what in ("kernel", "width"))
+    opened = [set(), kernels, kernels | widths, kernels | widths | {"depth"}]
+    lengths = [8, 4, 8, 4]
+    assert diary.open == [s for s, n in zip(opened, lengths, strict=True) for _ in range(n)]
+    # The optimiser forgets at the start of each stage.
+    forgotten = [step for step, moments in enumerate(diary.moments) if not moments]
+    assert forgotten == [0, 8, 12, 20]
+    # The rate noted after a step is the next one's: each stage ends where the next one starts.
+    assert [diary.rates[step - 1] for step in forgotten[1:]] == pytest.approx([0.02, 0.02, 0.01])
+    assert diary.rates[3] == pytest.approx(0.05 / 2) and diary.rates[-1] == pytest.approx(0)
+    written = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    names = {"stage1_large.ckpt", "stage2_kernel.ckpt", "stage3_width.ckpt", "stage4_depth.ckpt"}
+    assert names <= written
+    assert {*wrapped.spaces[-1].names} == {*search_space(wrapped.task.net).names}
+
+
+def test_warm_up():
+    stage = Stage("a", 5, warmup_epochs=2, warmup_start=0.5)
+    rates = [stage.rate(epoch) for epoch in (0, 1, 2, 3.5, 5)]
+    assert rates == pytest.approx([0.5, 0.75, 1, 0.5, 0])
+    assert Stage("a", 5, warmup_epochs=2, warmup_start=1).rate(1) == 1
+
+
+def test_part_of_a_choice_for_one_stage():
+    stages = [Stage("a", 1, ["*.width"], {"*.width": [4, 8]}), Stage("b", 1)]
+    first, second = ProgressiveShrinking(Regression(), stages).spaces
+    assert first.choices["blocks.0.width"].values == (4, 8)
+    assert second.choices["blocks.0.width"].values == (2, 4, 8)
+    assert first.choices["depth"].values == second.choices["depth"].values == (2,)
+
+
+def test_sorting_keeps_the_largest_network(tmp_path):
+    task = Regression(lr=1e-12)
+    kept = tmp_path / "checkpoints" / "stage1_large.ckpt"
+    stages = [Stage("large", 1), Stage("width", 1, ["*.width"], sort_channels=True)]
+    _, wrapped = _fit(tmp_path, task, stages=stages, limit_val_batches=0)
+    before = torch.load(kept, weights_only=True)["state_dict"]
+    weight = task.net.blocks[0].project.weight
+    importance = weight.abs().sum((0, 2, 3))
+    old = before["task.net.blocks.0.project.weight"]
+    assert not torch.allclose(old, weight)
+    assert importance.tolist() == sorted(importance.tolist(), reverse=True)
+    torch.testing.assert_close(importance.sum(), old.abs().sum())
+
+
+def test_the_largest_of_the_first_stage_teaches(tmp_path):
+    seen = []
+
+    class Spy(Regression):
+        def distillation_loss(self, outputs, teacher_outputs, batch):
+            seen.append((self.global_step, teacher_outputs))
+            return super().distillation_loss(outputs, teacher_outputs, batch)
+
+    def fit(folder, epochs, resume=None):
+        torch.manual_seed(0)
+        trainer = Trainer(
+            default_root_dir=folder,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            max_epochs=epochs,
+            limit_val_batches=0,
+        )
+        wrapped = ProgressiveShrinking(Spy(), STAGES[:3], distillation="largest")
+        trainer.fit(wrapped, Data(), ckpt_path=resume)
+        trainer.save_checkpoint(folder / "end.ckpt")
+        return torch.load(folder / "end.ckpt", weights_only=True)["state_dict"]
+
+    whole = fit(tmp_path / "whole", 5)
+    assert [step for step, _ in seen] == [*range(8, 12)] + [
+        s for s in range(12, 20) for _ in (0, 1)
+    ]
+    assert torch.equal(seen[0][1], seen[4][1])  # the same batch, taught alike later
+    fit(tmp_path / "parts", 3)
+    again = fit(tmp_path / "parts", 5, tmp_path / "parts" / "end.ckpt")
+    assert all(torch.equal(whole[name], value) for name, value in again.items())
+
+
+def test_fewer_epochs_and_a_trial_run(tmp_path):
+    trainer, wrapped = _fit(tmp_path, max_epochs=3, limit_val_batches=0)
+    assert trainer.current_epoch == 3 and wrapped.stage == 1
+    trainer, _ = _fit(tmp_path / "trial", fast_dev_run=True)
+    assert trainer.global_step == 1 and not (tmp_path / "trial" / "checkpoints").exists()
+    _fit(tmp_path / "none", enable_checkpointing=False, max_epochs=2)
+    assert not (tmp_path / "none" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([], "needs stages of different names"),
+        ([Stage("a", 1), Stage("a", 1)], r"different names, not \['a', 'a'\]"),
+        ([Stage("a", 1, ["*.widht"])], r"stage 'a' opens '\*.widht', but no choice is called so"),
+        ([Stage("a", 1, [], {"depth": [3]})], "stage 'a': 'depth' cannot be 3"),
+    ],
+)
+def test_stages_that_do_not_fit(stages, message):
+    with pytest.raises(ValueError, match=message):
+        ProgressiveShrinking(Regression(), stages)
+
+
+def test_numbers_that_do_not_fit():
+    with pytest.raises(ValueError, match="stage 'a': 0 epochs"):
+        Stage("a", 0)
+    with pytest.raises(ValueError, match="stage 'a': 2 epochs with 2 of warm-up"):
+        Stage("a", 2, warmup_epochs=2)
+    with pytest.raises(ValueError, match="lr -1 has to be positive"):
+        Stage("a", 2, lr=-1)
+
+
+CONFIG = """
+model:
+  class_path: vizoo.nas.training.ProgressiveShrinking
+  init_args:
+    task:
+      class_path: toy_regression.Regression
+      init_args: {lr: 0.02}
+    stages:
+      - {name: large, epochs: 2}
+      - {name: kernel, epochs: 2, opens: ["*.kernel"], lr: 0.01}
+      - name: width
+        epochs: 2
+        opens: ["*.width"]
+        sort_channels: true
+        sampler: {class_path: vizoo.nas.training.UniformSampler, init_args: {count: 3}}
+      - {name: depth, epochs: 1, opens: [depth]}
+data:
+  class_path: toy_regression.Data
+trainer:
+  max_epochs: -1
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
+"""
+
+
+def _command(folder, *words, **environment):
+    """`vizoo fit` as a process; its exit code and the stages that it named."""
+    folder.mkdir(exist_ok=True)
+    (folder / "toy.yaml").write_text(CONFIG)
+    support = str(Path(__file__).resolve().parents[1] / "support")
+    done = subprocess.run(
+        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, re.findall(r"^stage (\d) of 4, (\w+)", done.stderr, re.M)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_killed_and_resumed_it_ends_the_same(tmp_path):
+    stages = [("1", "large"), ("2", "kernel"), ("3", "width"), ("4", "depth")]
+    code, named = _command(tmp_path / "whole")
+    assert code == 0 and named == stages
+    killed = tmp_path / "killed"
+    # In the middle of a stage's first epoch, whose channels have been sorted; then once more.
+    code, named = _command(killed, KILL_AT="17")
+    assert code == -signal.SIGKILL and named == stages[:3]
+    resume = ["--ckpt_path", "checkpoints/last.ckpt"]
+    code, named = _command(killed, *resume, KILL_AT="22")
+    assert code == -signal.SIGKILL and named == stages[2:3]
+    code, named = _command(killed, *resume)
+    assert code == 0 and named == stages[3:]
+
+    def end(folder, name):
+        return torch.load(folder / "checkpoints" / name, weights_only=True)
+
+    for name in ("last.ckpt", *(f"stage{number}_{name}.ckpt" for number, name in stages)):
+        whole, parts = end(tmp_path / "whole", name), end(killed, name)
+        assert whole["global_step"] == parts["global_step"]
+        for key, value in whole["state_dict"].items():
+            assert torch.equal(value, parts["state_dict"][key]), (name, key)
