@@ -69,6 +69,41 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo bench fadnet_plus_tiny --size 384x1280 --threads 2 --dtype bfloat16 --json",
         ),
     ),
+    "latency": {
+        "build": Command(
+            "nas.commands.latency_build",
+            "measure subnets of a supernet here, as a table that predicts others",
+            (
+                "vizoo latency build --model easnet_extended --input 288x576 --threads 2 "
+                "--out easnet_cpu.json",
+                "vizoo latency build --model easnet_extended --device cuda --dtype float16 "
+                "--out easnet_gpu.json",
+            ),
+        ),
+        "show": Command(
+            "nas.commands.latency_show",
+            "what a latency table says, and how well it predicts",
+            ("vizoo latency show easnet_cpu.json", "vizoo latency show easnet_cpu.json --json"),
+        ),
+    },
+    "subnet": Command(
+        "nas.commands.subnet",
+        "the largest subnet of a trained supernet that is fast or small enough",
+        (
+            "vizoo subnet --supernet last.ckpt --max-latency 200ms --table easnet_cpu.json "
+            "--out small.safetensors",
+            "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
+            "search/easnet_shrinking_generated.yaml --out small.safetensors",
+        ),
+    ),
+    "search": Command(
+        "nas.commands.search",
+        "the best subnets for every latency or size, as a table and a picture",
+        (
+            "vizoo search --supernet last.ckpt --data search/easnet_shrinking_generated.yaml "
+            "--metric val/epe --table easnet_cpu.json --out front",
+        ),
+    ),
     "convert": Command(
         "vision.commands.convert",
         "turn a published checkpoint into safetensors",

@@ -21,6 +21,7 @@ FLOORS = {
     "mvs": 3,
     "panorama": 3,
     "vision.classification": 3,
+    "nas.commands": 3,
     "": 4,  # the door: __init__.py, __main__.py, hubconf.py
 }
 NOT_THE_PACKAGE = {"tests", "benchmarks", "scripts", "configs", "build", "dist", "demo", "runs"}

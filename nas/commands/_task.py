@@ -1,0 +1,182 @@
+"""A config of `vizoo fit` as what recalibrates and evaluates a network: its task and its data.
+
+Whatever the task is, its Lightning module holds the network as `net`, `predict_step` runs it on a
+batch, and the validation loop says how good it is. So no task is known by name here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch
+import torch
+import yaml
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningArgumentParser
+from torch import nn
+
+from ...vision.commands._messages import condense
+from ...vision.configs import resolve_config
+from ..recalibration import recalibrate
+
+__all__ = ["FitConfig"]
+
+
+@dataclass
+class FitConfig:
+    """The model and the data of a config, made.
+
+    Attributes:
+        name: as typed.
+        module: the task; its `net` is replaced by the network in question.
+        data: its data module.
+    """
+
+    name: str
+    module: LightningModule
+    data: LightningDataModule
+
+    @classmethod
+    def read(cls, name: str) -> FitConfig:
+        """Make the model and the data of a config; its trainer is left out.
+
+        Args:
+            name: a file, or the name of a built-in config.
+
+        Raises:
+            FileNotFoundError: no such config.
+            ValueError: it has no model or no data, one cannot be made, or the model has no `net`.
+        """
+        path = resolve_config(name)
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{name}: not a config of `vizoo fit`")
+        # What trains a task as a supernet has the task as an argument, which evaluates as well.
+        while isinstance(inner := _argument(content.get("model"), "task"), dict):
+            content["model"] = inner
+        parser = LightningArgumentParser(exit_on_error=False)
+        parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
+        parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+        for part in ("model", "data"):
+            if part not in content:
+                raise ValueError(f"{name}: the config has no `{part}`; give one of `vizoo fit`")
+        try:
+            parsed = parser.parse_object({part: content[part] for part in ("model", "data")})
+            # jsonargparse renames the method in 5.
+            made = getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
+        except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"{name}: {condense(str(error))}") from error
+        if not isinstance(getattr(made.model, "net", None), nn.Module):
+            raise ValueError(
+                f"{name}: {type(made.model).__name__} has no network named `net`, where a "
+                "subnet could take its place"
+            )
+        return cls(name, made.model, made.data)
+
+    def recalibrate(
+        self, net: nn.Module, batches: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any]:
+        """Estimate the batch norms of a network anew on training data.
+
+        Args:
+            net: changed in place; ends on the device.
+            batches: of the training loader, as `vizoo fit` would see them.
+            device: to run on.
+
+        Returns:
+            The config and how many batches and samples were seen.
+
+        Raises:
+            ValueError: there is no training data.
+        """
+        self.module.net = net
+        self.module.to(device)
+        seen = {"config": self.name, "batches": 0, "samples": 0}
+
+        def moved() -> Iterator[Any]:
+            for batch in itertools.islice(self._training_batches(), batches):
+                seen["batches"] += 1
+                seen["samples"] += _size(batch)
+                yield self.module.transfer_batch_to_device(batch, torch.device(device), 0)
+
+        recalibrate(net, moved(), forward=lambda _, batch: self.module.predict_step(batch, 0))
+        return seen
+
+    def evaluate(
+        self, net: nn.Module, metric: str, device: torch.device | str = "cpu", batches: int = 0
+    ) -> float:
+        """Run the validation loop and return one of the metrics it logs.
+
+        Args:
+            net: in evaluation mode.
+            metric: such as ``val/epe``.
+            device: to run on.
+            batches: at most so many; 0 for all.
+
+        Raises:
+            ValueError: no such metric; the message lists what there is.
+        """
+        self.module.net = net
+        device = torch.device(device)
+        with _quietly():
+            trainer = lightning.pytorch.Trainer(
+                accelerator="gpu" if device.type == "cuda" else "cpu",
+                devices=[device.index or 0] if device.type == "cuda" else 1,
+                limit_val_batches=batches or 1.0,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            found = trainer.validate(self.module, self.data, verbose=False)
+        values = {name: value for row in found for name, value in row.items()}
+        if metric not in values:
+            raise ValueError(
+                f"--metric {metric}: {type(self.module).__name__} logs "
+                f"{', '.join(sorted(values)) or 'nothing in validation'}"
+            )
+        return float(values[metric])
+
+    def _training_batches(self) -> Iterator[Any]:
+        self.data.prepare_data()
+        self.data.setup("fit")
+        return iter(self.data.train_dataloader())
+
+
+def _argument(made: Any, name: str) -> Any:
+    """An argument of what a config makes: ``{class_path: …, init_args: {name: …}}``."""
+    arguments = made.get("init_args") if isinstance(made, dict) else None
+    return arguments.get(name) if isinstance(arguments, dict) else None
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Lightning tells of devices and loaders each time; here that would be a hundred times."""
+    loggers = [
+        logging.getLogger(f"lightning.pytorch{name}")
+        for name in ("", ".utilities.rank_zero", ".accelerators.cuda")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _size(batch: Any) -> int:
+    """How many samples: the first dimension of the first tensor."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch)
+    values = batch.values() if isinstance(batch, dict) else batch
+    sizes = (_size(value) for value in values if isinstance(value, (torch.Tensor, dict, list)))
+    return next(sizes, 0)

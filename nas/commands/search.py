@@ -1,0 +1,333 @@
+"""`vizoo search`: the subnets that no other beats in both error and cost.
+
+Errors are measured on the validation data of a config of `vizoo fit`, batch norms being estimated
+anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
+space searched by predictions, and what that finds evaluated; with --direct every subnet that the
+search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._costs import add_limits, constraints, cost_predictors, limits, open_table
+from ._progress import progress_bar
+from ._quantities import show_quantity
+from ._supernets import add_conditions, load_supernet, set_up
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..efficiency.regressor import CostRegressor
+    from ..space import Architecture, SearchSpace
+    from ._evaluations import Evaluations
+
+__all__ = ["add_arguments", "run"]
+
+_UNITS = {
+    "latency": (1.0, "latency, ms"),
+    "parameters": (1e6, "parameters, millions"),
+    "macs": (1e9, "multiply-adds, billions"),
+    "memory": (1e6, "activations, MB"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--supernet", metavar="NAME|FILE", required=True, help="a supernet's name or weights"
+    )
+    parser.add_argument(
+        "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
+    )
+    parser.add_argument(
+        "--metric", required=True, help="of the validation, small is good, such as val/epe"
+    )
+    parser.add_argument(
+        "--cost",
+        choices=tuple(_UNITS),
+        help="what the other axis is (default: latency with a --table, else macs)",
+    )
+    parser.add_argument(
+        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
+    )
+    add_conditions(parser, defaults=False)
+    add_limits(parser)
+    parser.add_argument(
+        "--samples", type=int, default=50, help="subnets evaluated for the predictor (default 50)"
+    )
+    parser.add_argument("--direct", action="store_true", help="evaluate; do without a predictor")
+    parser.add_argument(
+        "--population", type=int, help="of the search (default 100, with --direct 16)"
+    )
+    parser.add_argument(
+        "--generations", type=int, help="of the search (default 50, with --direct 8)"
+    )
+    parser.add_argument(
+        "--verify", type=int, default=10, help="predicted subnets evaluated at last (default 10)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=20, help="of training data for batch norms (default 20)"
+    )
+    parser.add_argument(
+        "--val-batches", type=int, default=0, help="of validation data (default: all)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of samples and search (default 0)")
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help="gets front.csv, front.png, evaluations.json"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and write.
+
+    Raises:
+        ValueError: no supernet, a bad option, an impossible limit, a table of other conditions.
+    """
+    _check(args)
+    bounds = limits(args)
+
+    from ._task import FitConfig
+
+    start = time.perf_counter()
+    net, space, _ = load_supernet(args.supernet)
+    table = open_table(args)
+    bench = set_up(args, net, space, table)
+    cost = args.cost or ("latency" if table else "macs")
+    if table is None and "latency" in (cost, *bounds):
+        raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
+    config = FitConfig.read(args.data)
+    evaluations = _open(args, space)
+    predictors = cost_predictors(bench, table)
+
+    from ..efficiency.counts import on_meta
+    from ..search.population import each
+    from ..supernet import activate
+
+    # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
+    shapes, device = on_meta(net), bench.device
+    net.to(device)
+
+    def error_of(architecture: Architecture) -> float:
+        known = evaluations.errors
+        if architecture not in known:
+            activate(net, architecture)
+            config.recalibrate(net, args.batches, device)
+            known[architecture] = config.evaluate(net, args.metric, device, args.val_batches)
+            evaluations.save(Path(args.out) / "evaluations.json")
+        return known[architecture]
+
+    kept = constraints(predictors, bounds)
+    if args.direct:
+        found, agreement = _search(args, space, each(error_of), predictors[cost], kept), None
+    else:
+        found, agreement = _predicted(args, space, error_of, evaluations, predictors[cost], kept)
+    rows = _front(found, evaluations, shapes, bench.inputs("meta"), predictors.get("latency"))
+    out = Path(args.out)
+    _write_csv(out / "front.csv", rows, args.metric)
+    _write_picture(out / "front.png", rows, evaluations, predictors[cost], cost, args.metric)
+    report = {
+        "out": str(out),
+        "seconds": round(time.perf_counter() - start, 1),
+        "supernet": args.supernet,
+        "metric": args.metric,
+        "cost": cost,
+        "conditions": bench.conditions.to_json(),
+        "evaluated": len(evaluations.errors),
+        "predictor": agreement,
+        "front": rows,
+    }
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    args.population = args.population or (16 if args.direct else 100)
+    args.generations = (
+        args.generations if args.generations is not None else 8 if args.direct else 50
+    )
+    least = {"population": 4, "generations": 0, "batches": 1, "val_batches": 0, "verify": 0}
+    least["samples"] = 10
+    for name, bound in least.items():
+        if getattr(args, name) < bound:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} {getattr(args, name)}: must be at least {bound}")
+    out = Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: is a file; name a folder")
+
+
+def _open(args: argparse.Namespace, space: SearchSpace) -> Evaluations:
+    """Those of an earlier run into the same folder, or none yet."""
+    from ._evaluations import Evaluations
+
+    origin = {
+        "supernet": args.supernet,
+        "data": args.data,
+        "batches": args.batches,
+        "val_batches": args.val_batches,
+    }
+    path = Path(args.out) / "evaluations.json"
+    if not path.exists():
+        return Evaluations(space, args.metric, origin)
+    found = Evaluations.load(path, space)
+    if (found.metric, found.origin) != (args.metric, origin):
+        raise ValueError(
+            f"{path}: evaluations of another search ({found.metric}, "
+            f"{', '.join(f'{k} {v}' for k, v in found.origin.items())}); name another --out"
+        )
+    return found
+
+
+def _search(
+    args: argparse.Namespace,
+    space: SearchSpace,
+    errors: Callable[[list[Architecture]], Sequence[float]],
+    costs: CostRegressor,
+    kept: list[Any],
+) -> list[Architecture]:
+    from ..search.pareto import evolve_pareto
+
+    with progress_bar("generations") as tell:
+        found = evolve_pareto(
+            space,
+            {"error": errors, "cost": lambda found: costs.predict(found).tolist()},
+            constraints=kept,
+            seed=args.seed,
+            population=args.population,
+            generations=args.generations,
+            on_generation=lambda step: tell(step.generation + 1, step.generations + 1),
+        )
+    return [item.architecture for item in found.front]
+
+
+def _predicted(
+    args: argparse.Namespace,
+    space: SearchSpace,
+    error_of: Callable[[Architecture], float],
+    evaluations: Evaluations,
+    costs: CostRegressor,
+    kept: list[Any],
+) -> tuple[list[Architecture], dict[str, Any] | None]:
+    """What a search by predictions found and evaluations confirm."""
+    from ..efficiency.build import plan
+    from ..search.pareto import pareto_front
+
+    chosen = [architecture for architecture, _ in plan(space, args.samples, 0, args.seed)]
+    with progress_bar("evaluating subnets") as tell:
+        for done, architecture in enumerate(chosen, start=1):
+            error_of(architecture)
+            tell(done, len(chosen))
+    predictor = evaluations.predictor(args.seed, chosen)
+    found = _search(args, space, predictor.predict, costs, kept)
+    step = max(1, math.ceil(len(found) / max(1, args.verify)))
+    with progress_bar("evaluating the front") as tell:
+        spread = found[::step][: args.verify]
+        for done, architecture in enumerate(spread, start=1):
+            error_of(architecture)
+            tell(done, len(spread))
+    known = [a for a in evaluations.errors if all(limit.satisfied(a) for limit in kept)]
+    points = list(
+        zip([evaluations.errors[a] for a in known], costs.predict(known).tolist(), strict=True)
+    )
+    agreement = predictor.held_out.to_json() if predictor.held_out else None
+    return [known[index] for index in pareto_front(points)], agreement
+
+
+def _front(
+    found: list[Architecture],
+    evaluations: Evaluations,
+    shapes: nn.Module,
+    inputs: Sequence[Tensor],
+    latency: CostRegressor | None,
+) -> list[dict[str, Any]]:
+    """Measured errors, exact counts, and where there is a table the predicted latency."""
+    from ..efficiency.counts import count
+    from ..supernet import extract
+
+    rows = []
+    for architecture in found:
+        row: dict[str, Any] = {"error": evaluations.errors[architecture]}
+        if latency is not None:
+            row["latency"] = round(latency(architecture), 4)
+        row |= count(extract(shapes, architecture), *inputs).to_json()
+        rows.append({**row, "architecture": architecture.to_json()})
+    return sorted(rows, key=lambda row: row["error"])
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]], metric: str) -> None:
+    """Error, costs (milliseconds, values, bytes), and every choice, empty where it is unused."""
+    from ..files import atomic_write
+
+    names = list(rows[0]["architecture"]["choices"]) if rows else []
+    costs = [name for name in rows[0] if name not in ("error", "architecture")] if rows else []
+    with atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([metric, *costs, *names])
+        for row in rows:
+            choices = row["architecture"]["choices"]
+            writer.writerow([row["error"], *(row[c] for c in costs), *(choices[n] for n in names)])
+
+
+def _write_picture(
+    path: Path,
+    rows: list[dict[str, Any]],
+    evaluations: Evaluations,
+    costs: CostRegressor,
+    cost: str,
+    metric: str,
+) -> None:
+    from matplotlib.figure import Figure
+
+    from ..files import atomic_write
+
+    size, label = _UNITS[cost]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    everything = list(evaluations.errors)
+    axes.scatter(
+        costs.predict(everything) / size,
+        [evaluations.errors[architecture] for architecture in everything],
+        s=14,
+        color="0.7",
+        label=f"{len(everything)} evaluated",
+    )
+    axes.step(
+        [row[cost] / size for row in rows][::-1],
+        [row["error"] for row in rows][::-1],
+        where="post",
+        marker="o",
+        color="tab:blue",
+        label="Pareto front",
+    )
+    axes.set_xlabel(label)
+    axes.set_ylabel(metric)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=150)
+
+
+def _lines(report: dict[str, Any]) -> str:
+    found = [
+        f"{report['out']}: {len(report['front'])} subnets on the front, "
+        f"{report['evaluated']} evaluated, {report['seconds']:.0f} s"
+    ]
+    if report["predictor"] and report["predictor"]["kendall"] is not None:
+        found.append(
+            f"  predictor: Kendall tau {report['predictor']['kendall']:.2f} on "
+            f"{report['predictor']['count']} held-out subnets"
+        )
+    found.append(f"  {report['metric']:>12}  {report['cost']}")
+    for row in report["front"]:
+        cost = show_quantity(report["cost"], row[report["cost"]])
+        found.append(f"  {row['error']:>12.5g}  {cost}")
+    return "\n".join(found)

@@ -1,0 +1,302 @@
+"""`vizoo subnet`: the best subnet of a trained supernet that keeps to given limits.
+
+Thousands of architectures are compared by predictions; the winner is extracted, measured and
+counted. Where it misses a limit, or stays far below the one that binds, the predicted limit is
+moved by the ratio observed, and the search repeated. Without --evaluations the best subnet is the
+one with the most multiply-adds: capacity stands in for accuracy, which nobody has measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._costs import add_limits, constraints, cost_predictors, limits, open_table
+from ._quantities import show_quantity
+from ._supernets import add_conditions, load_supernet, set_up
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..efficiency.regressor import CostRegressor
+    from ..efficiency.table import LatencyTable
+    from ..space import Architecture, SearchSpace
+    from ._supernets import Bench
+
+__all__ = ["add_arguments", "run"]
+
+_ROUNDS = 5
+_SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
+_IDLE = 0.05  # further below the limit than this is worth another round
+_REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
+_OWN_TABLE = 40  # subnets measured where no table was given
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--supernet", metavar="NAME|FILE", required=True, help="a supernet's name or weights"
+    )
+    add_limits(parser)
+    parser.add_argument(
+        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
+    )
+    add_conditions(parser, defaults=False)
+    parser.add_argument(
+        "--evaluations",
+        metavar="FILE",
+        help="evaluations.json of `vizoo search`: the smallest predicted error wins, instead of "
+        "the most multiply-adds",
+    )
+    parser.add_argument(
+        "--recalibrate",
+        metavar="CONFIG",
+        help="config of `vizoo fit` on whose training data batch norms are estimated anew",
+    )
+    parser.add_argument(
+        "--batches", type=int, default=20, help="of training data to do so (default 20)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search (default 0)")
+    parser.add_argument("--generations", type=int, default=30, help="of the search (default 30)")
+    parser.add_argument("--population", type=int, default=64, help="of the search (default 64)")
+    parser.add_argument(
+        "--out", metavar="FILE", required=True, help="weights (.safetensors); a .json goes with it"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, extract, check, write; return 0, or 1 where a limit is missed all the same.
+
+    Raises:
+        ValueError: no or impossible limits, a table of other conditions, another bad option.
+    """
+    out = Path(args.out)
+    bounds = limits(args)
+    _check(args, out, bounds)
+
+    from ..efficiency.provenance import software
+    from ..files import write_json
+    from ._task import FitConfig
+
+    start = time.perf_counter()
+    config = FitConfig.read(args.recalibrate) if args.recalibrate else None
+    net, space, trained = load_supernet(args.supernet)
+    table = open_table(args)
+    bench = set_up(args, net, space, table)
+    if table is None and "latency" in bounds:
+        table = _own_table(bench, out.with_suffix(".latency.json"))
+    predictors = cost_predictors(bench, table)
+    objective, named = _objective(args, space, predictors)
+    architecture, costs, rounds = _search(args, bench, predictors, objective, bounds)
+    subnet = bench.network(architecture)
+    difference = _difference(bench, subnet, architecture)
+    recalibrated = None
+    if config is not None:
+        recalibrated = config.recalibrate(subnet, args.batches, bench.device)
+    missed = [kind for kind, bound in bounds.items() if _figure(costs, kind) > bound]
+    report: dict[str, Any] = {
+        "supernet": args.supernet,
+        "trained": trained,
+        "architecture": architecture.to_json(),
+        "limits": bounds,
+        "met": not missed,
+        "missed": missed,
+        "predicted": {
+            kind: round(predictors[kind](architecture), 4) for kind in bounds if kind in predictors
+        },
+        **costs,
+        "objective": named,
+        "rounds": rounds,
+        "difference_to_supernet": difference,
+        "recalibrated": recalibrated,
+        "conditions": bench.conditions.to_json(),
+        "described": str(bench.conditions),
+        "software": software(),
+        "table": args.table,
+    }
+
+    from ...vision.hub.weights import save_weights
+
+    kept = ("supernet", "limits", "predicted", "measured", "recalibrated", "described", "software")
+    save_weights(subnet, out, **{name: report[name] for name in kept})
+    write_json(out.with_suffix(".json"), report)
+    report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **report}
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    return 1 if missed else 0
+
+
+def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:
+    if out.suffix != ".safetensors":
+        raise ValueError(f"--out {out}: weights are written as .safetensors; choose such a name")
+    if not bounds:
+        raise ValueError("give a limit: --max-latency, --max-params, --max-macs or --max-memory")
+    for name, least in (("batches", 1), ("generations", 0), ("population", 4)):
+        if getattr(args, name) < least:
+            raise ValueError(f"--{name} {getattr(args, name)}: must be at least {least}")
+
+
+def _own_table(bench: Bench, path: Path) -> LatencyTable:
+    """A small table beside the result, or the one that an earlier run left there."""
+    from ..efficiency.provenance import software
+    from ..efficiency.table import LatencyTable
+
+    table = LatencyTable(dict(bench.net.architecture), bench.space, bench.conditions, software())
+    if path.exists():
+        found = LatencyTable.load(path)
+        if found.space == bench.space and not found.conditions.difference(bench.conditions):
+            table = found
+    what = "measuring subnets, since no --table is given"
+    return bench.measure(table, what, path=path, samples=_OWN_TABLE, held_out=4)
+
+
+def _objective(
+    args: argparse.Namespace, space: SearchSpace, predictors: dict[str, CostRegressor]
+) -> tuple[Callable[[list[Architecture]], list[float]], str]:
+    """What is minimised, and its name."""
+    if args.evaluations is None:
+        return lambda found: (-predictors["macs"].predict(found)).tolist(), "most multiply-adds"
+
+    from ._evaluations import Evaluations
+
+    evaluations = Evaluations.load(args.evaluations, space)
+    predictor = evaluations.predictor(args.seed)
+    agreement = f", Kendall tau {predictor.held_out.kendall:.2f}" if predictor.held_out else ""
+    name = f"smallest {evaluations.metric} predicted from {len(evaluations.errors)} subnets"
+    return predictor.predict, f"{name}{agreement}"
+
+
+def _search(
+    args: argparse.Namespace,
+    bench: Bench,
+    predictors: dict[str, CostRegressor],
+    objective: Callable[[list[Architecture]], list[float]],
+    bounds: dict[str, float],
+) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
+    """The best architecture whose true costs keep to the limits, else the one that comes nearest.
+
+    Returns:
+        The architecture, its costs, and what each round aimed at and found.
+    """
+    from ..search.evolution import evolve
+
+    smallest = bench.space.smallest()
+    floors = {kind: predictors[kind](smallest) for kind in bounds}
+    aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
+    tried: dict[Architecture, dict[str, Any]] = {}
+    rounds: list[dict[str, Any]] = []
+    for _ in range(_ROUNDS):
+        # A limit within reach stays so, whatever is spared; one out of reach is refused as typed.
+        aims = {
+            kind: max(aim, floors[kind]) if bounds[kind] >= floors[kind] else bounds[kind]
+            for kind, aim in aims.items()
+        }
+        architecture = evolve(
+            bench.space,
+            objective,
+            constraints=constraints(predictors, aims),
+            seed=args.seed,
+            population=args.population,
+            generations=args.generations,
+        ).best
+        if architecture in tried:
+            break
+        tried[architecture] = costs = _costs(bench, architecture)
+        predicted = {kind: predictors[kind](architecture) for kind in bounds}
+        found = {kind: _figure(costs, kind) for kind in bounds}
+        rounds.append({"aimed_at": dict(aims), "predicted": predicted, "found": found})
+        ratios = {kind: found[kind] / bound for kind, bound in bounds.items()}
+        worst = max(ratios.values())
+        if 1 - _IDLE <= worst <= 1:
+            break
+        for kind, ratio in ratios.items():
+            if ratio > 1 or worst <= 1 and ratio == worst:
+                aims[kind] = (1 - _SPARE.get(kind, 0.001)) * predicted[kind] / ratio
+
+    def order(architecture: Architecture) -> tuple[float, float]:
+        excess = (_figure(tried[architecture], kind) / bound for kind, bound in bounds.items())
+        return max(1.0, *excess), objective([architecture])[0]
+
+    chosen = min(tried, key=order)
+    return chosen, tried[chosen], rounds
+
+
+def _costs(bench: Bench, architecture: Architecture) -> dict[str, Any]:
+    """Counted parameters, multiply-adds and memory, and under `measured` the time."""
+    from ..efficiency.counts import count
+    from ..efficiency.measure import measure
+
+    subnet, inputs = bench.network(architecture), bench.inputs()
+    ready = bench.prepare(subnet)
+    timing = measure(
+        lambda: ready(*inputs),
+        bench.device,
+        warmup=3,
+        repetitions=_REPETITIONS,
+        seconds=_SECONDS,
+    )
+    return {**count(subnet, *inputs).to_json(), "measured": timing.to_json()}
+
+
+def _figure(costs: dict[str, Any], kind: str) -> float:
+    return costs["measured"]["median"] if kind == "latency" else costs[kind]
+
+
+def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> float:
+    """The largest difference between the subnet's output and the supernet's, on the CPU.
+
+    Raises:
+        ValueError: it is more than rounding.
+    """
+    import torch
+
+    from ..supernet import activate
+
+    inputs = bench.inputs("cpu")
+    activate(bench.net, architecture)
+    with torch.inference_mode():
+        wanted, found = bench.net(*inputs), subnet.eval()(*inputs)
+    difference = float((wanted - found).abs().max())
+    if difference > 1e-4 * float(wanted.abs().max()) or difference != difference:
+        raise ValueError(
+            f"the extracted network differs from the supernet by up to {difference:g}: "
+            "a fault of the supernet's layers; please report it"
+        )
+    return difference
+
+
+def _lines(report: dict[str, Any]) -> str:
+    measured = report["measured"]
+    found = [
+        f"{report['file']}: subnet of {report['supernet']}"
+        + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
+        f"  chosen for the {report['objective']}",
+        f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
+        f"{report['described']}",
+        "  "
+        + ", ".join(
+            f"{show_quantity(kind, report[kind])} {name}"
+            for kind, name in (
+                ("parameters", "parameters"),
+                ("macs", "multiply-adds"),
+                ("memory", "of activations"),
+            )
+        ),
+    ]
+    for kind, bound in report["limits"].items():
+        value = show_quantity(kind, _figure(report, kind))
+        predicted = report["predicted"].get(kind)
+        told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
+        met = "met" if kind not in report["missed"] else "MISSED"
+        found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
+    same = report["difference_to_supernet"]
+    found.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    if report["recalibrated"]:
+        found.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
+    else:
+        found.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
+    return "\n".join(found)

@@ -1,0 +1,1 @@
+"""What a network costs: measured, counted, and predicted from the architecture alone."""

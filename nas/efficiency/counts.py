@@ -1,0 +1,180 @@
+"""What a network costs without running it: parameters, multiply-adds, memory of activations.
+
+The forward pass is followed operator by operator on the meta device, where nothing is computed.
+Multiply-adds are those of PyTorch's own formulas (`torch.utils.flop_counter`): convolutions and
+matrix products count, and any operator for which a formula is registered there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+__all__ = ["Counts", "Operator", "count", "follow", "on_meta"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Costs of one forward pass.
+
+    Attributes:
+        parameters: values in parameters; buffers do not count.
+        macs: multiply-adds.
+        memory: bytes of the tensors alive at the worst moment, inputs with them and weights
+            not, where every operator writes its output to memory.
+    """
+
+    parameters: int
+    macs: int
+    memory: int
+
+    def to_json(self) -> dict[str, int]:
+        """Plain values under the attributes' names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator call of a forward pass.
+
+    Attributes:
+        function: the operator's overload.
+        args: positional arguments, tensors on the meta device.
+        kwargs: named arguments.
+        macs: multiply-adds.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    macs: int
+
+    @property
+    def key(self) -> str:
+        """Kind, shapes and settings in one line; alike for calls that cost alike.
+
+        Example: ``aten.convolution 1x8x72x144 24x8x1x1 None [1, 1] [0, 0] [1, 1] False [0, 0] 1``
+        """
+        words = [_word(value) for value in self.args]
+        words += [f"{name}={_word(value)}" for name, value in sorted(self.kwargs.items())]
+        return " ".join((str(self.function).removesuffix(".default"), *words))
+
+
+def on_meta(net: nn.Module) -> nn.Module:
+    """A copy of a network without values: shapes only."""
+    memo = {
+        id(tensor): _meta_like(tensor)
+        for tensor in (*net.parameters(), *net.buffers())
+        if tensor.device.type != "meta"
+    }
+    return copy.deepcopy(net, memo)
+
+
+def follow(net: nn.Module, *inputs: Tensor) -> tuple[list[Operator], int]:
+    """The operators of a forward pass in evaluation mode, and the peak memory of its tensors.
+
+    Args:
+        net: on the meta device (see `on_meta`).
+        *inputs: there too.
+
+    Returns:
+        The operators in order, without those that only look at a tensor's memory in another way;
+        and the bytes of `Counts.memory`.
+    """
+    training = {module: module.training for module in net.modules()}
+    net.eval()
+    watch = _Watch((*net.parameters(), *net.buffers()), inputs)
+    try:
+        with torch.no_grad(), watch:
+            net(*inputs)
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+    return watch.operators, watch.peak
+
+
+def count(net: nn.Module, *inputs: Tensor) -> Counts:
+    """Count a network's costs; its device is of no matter, nor is that of its inputs.
+
+    Example:
+        >>> count(extract(supernet, architecture), left, right).macs
+    """
+    operators, peak = follow(on_meta(net), *(tensor.to("meta") for tensor in inputs))
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    return Counts(parameters, sum(operator.macs for operator in operators), peak)
+
+
+class _Watch(TorchDispatchMode):
+    """Writes down operators, and the bytes alive after each."""
+
+    def __init__(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.operators: list[Operator] = []
+        self.peak = 0
+        self._weights = {StorageWeakRef(tensor.untyped_storage()) for tensor in weights}
+        self._alive: dict[StorageWeakRef, int] = {}
+        self._bytes = 0
+        self._note(inputs)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if not (_is_view(function) or str(function).startswith("aten.empty")):
+            formula = flop_registry.get(function.overloadpacket)
+            flops = formula(*args, **kwargs, out_val=result) if formula else 0
+            shapes, named = _without_values(args), _without_values(kwargs)
+            self.operators.append(Operator(function, shapes, named, flops // 2))
+            self._note(tree_leaves(result))
+        return result
+
+    def _note(self, values: Sequence[Any]) -> None:
+        for ref in [ref for ref in self._alive if ref.expired()]:
+            self._bytes -= self._alive.pop(ref)
+        for value in values:
+            if isinstance(value, Tensor):
+                ref = StorageWeakRef(value.untyped_storage())
+                if ref not in self._alive and ref not in self._weights:
+                    self._alive[ref] = value.untyped_storage().nbytes()
+                    self._bytes += self._alive[ref]
+        self.peak = max(self.peak, self._bytes)
+
+
+def _is_view(function: Any) -> bool:
+    """Whether an operator returns its argument's memory and leaves it as it is."""
+    returned = [value.alias_info for value in function._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
+
+
+def _without_values(value: Any) -> Any:
+    """Arguments with fresh tensors of the same shape, so that no memory is kept alive."""
+    if isinstance(value, Tensor):
+        return _meta_like(value)
+    if isinstance(value, dict):
+        return {name: _without_values(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_without_values(item) for item in value)
+    return value
+
+
+def _meta_like(tensor: Tensor) -> Tensor:
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(like, requires_grad=tensor.requires_grad)
+    return like
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "x".join(map(str, value.shape)) or "scalar"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_word, value))}]"
+    return str(value)

@@ -1,0 +1,128 @@
+"""Latency as the sum of a network's operators, each measured alone.
+
+The sum knows no fusion and no cache that is still warm, so it is off by a factor and an offset
+that measured networks tell (`Line`). In return a new network needs no measurement as long as its
+operators are known, and the entries say what a layer costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from .counts import Operator, follow, on_meta
+from .measure import measure
+
+__all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line from one figure to another.
+
+    Attributes:
+        scale: milliseconds for each millisecond of the sum.
+        offset: milliseconds.
+    """
+
+    scale: float
+    offset: float
+
+    @classmethod
+    def fit(cls, sums: ArrayLike, measured: ArrayLike) -> Line:
+        """The line with the least squared relative error; without offset for a single point."""
+        x, y = np.asarray(sums, float), np.asarray(measured, float)
+        columns = np.stack([x, np.ones_like(x)] if np.ptp(x) else [x], axis=1)
+        answer = np.linalg.lstsq(columns / y[:, None], np.ones_like(y), rcond=None)[0]
+        return cls(float(answer[0]), float(answer[1]) if len(answer) > 1 else 0.0)
+
+    def __call__(self, value: float) -> float:
+        """The line's value, not below zero."""
+        return max(0.0, self.scale * value + self.offset)
+
+
+def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operator], int]:
+    """The operators of a network in channels-last memory that inference leaves; and its memory.
+
+    Batch norms are left out, since inference folds them into convolutions.
+    """
+    net = on_meta(net).to(memory_format=torch.channels_last)
+    found, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
+    return [operator for operator in found if "batch_norm" not in operator.key], memory
+
+
+def add_operators(
+    entries: MutableMapping[str, float | None],
+    operators: Sequence[Operator],
+    device: torch.device | str,
+    dtype: torch.dtype,
+    *,
+    repetitions: int = 5,
+    seconds: float = 0.01,
+) -> int:
+    """Measure those operators that have no entry yet; return how many there were.
+
+    Args:
+        entries: key to median milliseconds, or to None for what cannot run alone.
+        operators: of any number of networks.
+        device: to measure on.
+        dtype: of floating-point tensors; an operator without it runs in float32.
+        repetitions: of each, at least.
+        seconds: for each, at least.
+    """
+    missing = {op.key: op for op in operators if op.key not in entries}
+    for key, operator in missing.items():
+        entries[key] = None
+        for kind in dict.fromkeys((dtype, torch.float32)):
+            try:
+                call = _call(operator, device, kind)
+                timing = measure(call, device, warmup=2, repetitions=repetitions, seconds=seconds)
+            except (RuntimeError, NotImplementedError, IndexError):
+                continue  # no kernel of this type, or one that wants more than random values
+            entries[key] = round(timing.median, 5)
+            break
+    return len(missing)
+
+
+def sum_of_operators(
+    entries: MutableMapping[str, float | None], operators: Sequence[Operator]
+) -> float:
+    """Milliseconds of all operators together.
+
+    Raises:
+        ValueError: one has no entry.
+    """
+    total = 0.0
+    for operator in operators:
+        if operator.key not in entries:
+            raise ValueError(f"the latency table has no entry for the operator {operator.key!r}")
+        total += entries[operator.key] or 0.0
+    return total
+
+
+def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> Callable[[], Any]:
+    def real(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            kind = dtype if value.is_floating_point() else value.dtype
+            tensor = torch.empty_strided(value.shape, value.stride(), dtype=kind, device=device)
+            return tensor.uniform_() if kind.is_floating_point else tensor.zero_()
+        if isinstance(value, torch.device):
+            return torch.device(device)
+        if isinstance(value, dict):
+            return {name: real(item) for name, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            return type(value)(real(item) for item in value)
+        return value
+
+    args, kwargs = real(operator.args), real(operator.kwargs)
+    return lambda: operator.function(*args, **kwargs)
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

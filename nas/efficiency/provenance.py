@@ -1,0 +1,125 @@
+"""Under which conditions a latency was measured, and with which software."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["Conditions", "device_name", "software"]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a latency depends on besides the network; equal conditions make figures comparable.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        device_name: the processor's or the GPU's own name.
+        dtype: of the computation: ``float32``, ``bfloat16`` or ``float16``.
+        threads: CPU threads of PyTorch; on a GPU they are kept but not compared.
+        height: of the images, pixels.
+        width: of the images, pixels.
+        batch: images at once.
+    """
+
+    device: str
+    device_name: str
+    dtype: str
+    threads: int
+    height: int
+    width: int
+    batch: int = 1
+
+    @classmethod
+    def here(
+        cls, device: torch.device | str, dtype: torch.dtype, height: int, width: int, batch: int = 1
+    ) -> Conditions:
+        """The conditions of a measurement made now in this process."""
+        device = torch.device(device)
+        name = str(dtype).removeprefix("torch.")
+        threads = torch.get_num_threads()
+        return cls(device.type, device_name(device), name, threads, height, width, batch)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Conditions:
+        """The conditions `to_json` wrote.
+
+        Raises:
+            ValueError: names are missing or surplus.
+        """
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise ValueError(f"conditions of a measurement: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values under the attributes' names."""
+        return asdict(self)
+
+    def difference(self, other: Conditions) -> str:
+        """How these differ from other conditions, in words; empty where they do not.
+
+        Example:
+            >>> table.conditions.difference(Conditions.here("cpu", torch.float32, 288, 576))
+            'input 256x512 instead of 288x576'
+        """
+        mine, theirs = self._compared(), other._compared()
+        return ", ".join(
+            f"{name} {mine[name]} instead of {theirs.get(name, 'none')}"
+            for name in mine
+            if mine[name] != theirs.get(name)
+        )
+
+    def _compared(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "device": f"{self.device} ({self.device_name})",
+            "dtype": self.dtype,
+            "input": f"{self.height}x{self.width}",
+            "batch": self.batch,
+        }
+        if self.device == "cpu":
+            values["threads"] = self.threads
+        return values
+
+    def __str__(self) -> str:
+        threads = f", {self.threads} threads" if self.device == "cpu" else ""
+        batch = f", batch {self.batch}" if self.batch > 1 else ""
+        size = f"{self.height}x{self.width}"
+        return f"{self.device} ({self.device_name}), {self.dtype}{threads}, input {size}{batch}"
+
+
+def device_name(device: torch.device | str) -> str:
+    """The name that the processor or the GPU gives itself."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def software() -> dict[str, str]:
+    """Versions, system and time (UTC), for the record: a change of these is no error."""
+    import torch.backends.cudnn
+
+    facts = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": str(os.cpu_count()),
+    }
+    if torch.cuda.is_available():
+        facts["cuda"] = str(torch.version.cuda)
+        facts["cudnn"] = str(torch.backends.cudnn.version())
+    return facts

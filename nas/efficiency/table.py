@@ -1,0 +1,248 @@
+"""A latency table: measured subnets and operators, and what they predict of others.
+
+The file is JSON and says under which conditions it was measured; figures of another device, type
+or input size are refused, not scaled. It holds measurements only: predictors are fitted when it
+is read, and their errors are those on the held-out subnets, which they have not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..files import read_json, write_json
+from ..space import Architecture, SearchSpace
+from .counts import Counts
+from .measure import Timing
+from .operators import Line
+from .provenance import Conditions
+from .regressor import CostRegressor
+
+if TYPE_CHECKING:
+    from ..search.predictor import Agreement
+
+__all__ = ["QUANTITIES", "LatencyTable", "Sample"]
+
+VERSION = 1
+QUANTITIES = ("latency", "parameters", "macs", "memory")
+"""What is known of every sample: milliseconds, values, multiply-adds, bytes."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured subnet.
+
+    Attributes:
+        architecture: canonical.
+        timing: as it was at that time.
+        ratio: to the reference subnet, measured in turns with it.
+        reference: the reference's own milliseconds at that time.
+        counts: parameters, multiply-adds, memory.
+        operators: milliseconds of its operators, each measured alone, together.
+        held_out: predictors do not see it; it tells their error.
+    """
+
+    architecture: Architecture
+    timing: Timing
+    ratio: float
+    reference: float
+    counts: Counts
+    operators: float
+    held_out: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "architecture": self.architecture.to_json(),
+            "timing": self.timing.to_json(),
+            "ratio": self.ratio,
+            "reference": self.reference,
+            **self.counts.to_json(),
+            "operators": self.operators,
+            "held_out": self.held_out,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Sample:
+        """What `to_json` wrote."""
+        return cls(
+            Architecture.from_json(content["architecture"]),
+            Timing(**content["timing"]),
+            content["ratio"],
+            content["reference"],
+            Counts(content["parameters"], content["macs"], content["memory"]),
+            content["operators"],
+            content["held_out"],
+        )
+
+
+@dataclass
+class LatencyTable:
+    """Measurements of subnets of one supernet under one set of conditions.
+
+    Attributes:
+        model: the supernet's name and arguments.
+        space: its search space.
+        conditions: device, type, threads, input size.
+        software: versions and date of the beginning.
+        samples: measured subnets.
+        entries: operator key to milliseconds; None for one that cannot run alone.
+        planned: how many samples it shall have.
+    """
+
+    model: dict[str, Any]
+    space: SearchSpace
+    conditions: Conditions
+    software: dict[str, str]
+    samples: list[Sample] = field(default_factory=list)
+    entries: dict[str, float | None] = field(default_factory=dict)
+    planned: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all samples that were planned are measured."""
+        return 0 < self.planned <= len(self.samples)
+
+    @property
+    def reference(self) -> float:
+        """Milliseconds of the reference subnet: the median of all the times it was measured."""
+        return statistics.median(sample.reference for sample in self.samples)
+
+    def of(self, sample: Sample, quantity: str = "latency") -> float:
+        """A sample's figure; its latency is corrected for drift by the reference's.
+
+        Args:
+            sample: one of the table's.
+            quantity: one of `QUANTITIES`.
+        """
+        if quantity == "latency":
+            return sample.ratio * self.reference
+        return getattr(sample.counts, quantity)
+
+    def regressor(self, quantity: str = "latency") -> CostRegressor:
+        """The predictor of a quantity from an architecture alone; no network is built for it."""
+        if quantity not in QUANTITIES:
+            raise ValueError(f"{quantity!r} is not in the table; it has {', '.join(QUANTITIES)}")
+        if quantity not in self._regressors:
+            seen = self.seen
+            self._regressors[quantity] = CostRegressor.fit(
+                self.space,
+                [sample.architecture for sample in seen],
+                [self.of(sample, quantity) for sample in seen],
+            )
+        return self._regressors[quantity]
+
+    @cached_property
+    def _regressors(self) -> dict[str, CostRegressor]:
+        return {}
+
+    @cached_property
+    def line(self) -> Line:
+        """From the sum of a network's operators to its latency."""
+        seen = self.seen
+        return Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
+
+    @property
+    def seen(self) -> list[Sample]:
+        """The samples that predictors are fitted to."""
+        return [sample for sample in self.samples if not sample.held_out]
+
+    @property
+    def held_out(self) -> list[Sample]:
+        """The samples that tell their error."""
+        return [sample for sample in self.samples if sample.held_out]
+
+    def errors(self) -> dict[str, Agreement]:
+        """Agreement of both latency predictors with the held-out subnets; empty below two."""
+        from ..search.predictor import agreement
+
+        left = self.held_out
+        if len(left) < 2 or len(self.seen) < 3:
+            return {}
+        measured = [self.of(sample) for sample in left]
+        whole = self.regressor().predict([sample.architecture for sample in left]).tolist()
+        sums = [self.line(sample.operators) for sample in left]
+        return {"regressor": agreement(whole, measured), "operators": agreement(sums, measured)}
+
+    def check(
+        self, model: Mapping[str, Any], space: SearchSpace, conditions: Conditions, source: str
+    ) -> None:
+        """Refuse a table that does not speak of this supernet and these conditions.
+
+        Args:
+            model: name and arguments of the supernet.
+            space: its search space.
+            conditions: of the measurement that is wanted.
+            source: what the error calls the table.
+
+        Raises:
+            ValueError: in which way it differs.
+        """
+        if self.space != space:
+            raise ValueError(
+                f"{source}: a table of {self.model.get('name')}, whose search space is not that "
+                f"of {model.get('name')}; build one for it (`vizoo latency build`)"
+            )
+        if difference := self.conditions.difference(conditions):
+            raise ValueError(
+                f"{source}: measured under other conditions: {difference}; "
+                "build one for these (`vizoo latency build`)"
+            )
+        if not self.complete:
+            raise ValueError(
+                f"{source}: unfinished, {len(self.samples)} of {self.planned} subnets are "
+                "measured; the same `vizoo latency build` goes on with it"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as JSON, atomically; the errors are written for readers, not read back."""
+        errors = self.errors() if self.complete else {}
+        return write_json(
+            path,
+            {
+                "format": "vizoo latency table",
+                "version": VERSION,
+                "model": self.model,
+                "conditions": self.conditions.to_json(),
+                "software": self.software,
+                "planned": self.planned,
+                "errors": {name: value.to_json() for name, value in errors.items()},
+                "space": self.space.to_json(),
+                "samples": [sample.to_json() for sample in self.samples],
+                "operators": self.entries,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LatencyTable:
+        """Read what `save` wrote.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: another kind of file, or of another version.
+        """
+        content = read_json(path, "a latency table")
+        if not isinstance(content, dict) or content.get("format") != "vizoo latency table":
+            raise ValueError(f"{path}: not a latency table; `vizoo latency build` writes them")
+        if content.get("version") != VERSION:
+            raise ValueError(
+                f"{path}: a latency table of version {content.get('version')}; "
+                f"this vizoo reads {VERSION}"
+            )
+        try:
+            return cls(
+                content["model"],
+                SearchSpace.from_json(content["space"]),
+                Conditions.from_json(content["conditions"]),
+                content["software"],
+                [Sample.from_json(sample) for sample in content["samples"]],
+                content["operators"],
+                content["planned"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: a damaged latency table: {error!r}") from error

@@ -1,0 +1,169 @@
+"""`vizoo latency build` and `vizoo latency show` on the toy supernet."""
+
+import json
+
+import pytest
+import torch
+import toy_supernet
+
+from vizoo.__main__ import main
+from vizoo.nas.commands._quantities import parse_quantity, show_quantity
+from vizoo.nas.commands._supernets import supernets
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
+
+SMALL = ("--input", "16x24", "--threads", "1", "--samples", "8", "--held-out", "3")
+QUICK = (*SMALL, "--seconds", "0")
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch, tmp_path):
+    threads = torch.get_num_threads()
+    toy_supernet.register(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    yield
+    torch.set_num_threads(threads)
+
+
+def build(*words, out="table.json"):
+    return main(["latency", "build", "--model", "toy", "--out", out, *QUICK, *words])
+
+
+def test_build_and_show(capsys):
+    assert build() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("table.json:\nlatency of subnets of toy\n  on cpu (")
+    assert "float32, 1 threads, input 16x24" in said and "8 subnets, 3 more held out" in said
+    assert main(["latency", "show", "table.json"]) == 0
+    again = capsys.readouterr().out
+    assert again == said.removeprefix("table.json:\n")
+    assert "predicted from whole networks: Spearman" in again
+    assert "predicted from sum of operators: Spearman" in again
+    assert main(["latency", "show", "table.json", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["complete"] and report["model"] == {"name": "toy"}
+    assert report["not_measured_alone"] == [] and report["operators"] > 5
+    assert {"date", "torch"} <= report["software"].keys()
+    low, high = report["ranges"]["parameters"]
+    assert low < high == sum(p.numel() for p in create_model("toy").parameters())
+
+
+def test_a_finished_table_is_not_measured_again(capsys, monkeypatch):
+    assert build("--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr("vizoo.nas.efficiency.build.measure_against", None)
+    assert build("--json") == 0
+    assert json.loads(capsys.readouterr().out)["ranges"] == first["ranges"]
+
+
+def test_another_table_is_not_overwritten(capsys):
+    assert build() == 0
+    capsys.readouterr()
+    assert build("--dtype", "bfloat16") == 2
+    said = capsys.readouterr().err
+    assert "table.json holds another table (dtype float32 instead of bfloat16); --force" in said
+    assert build("--dtype", "bfloat16", "--force") == 0
+
+
+def test_an_interrupted_build_keeps_what_it_has(capsys, monkeypatch):
+    from vizoo.nas.efficiency import build as building
+
+    measure, count = building.measure_against, iter(range(100))
+
+    def stopping(*args, **options):
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return measure(*args, **options)
+
+    monkeypatch.setattr(building, "measure_against", stopping)
+    assert build() == 130
+    capsys.readouterr()
+    assert main(["latency", "show", "table.json"]) == 0
+    assert "of 11 planned: unfinished" in capsys.readouterr().out
+    assert build() == 0
+    assert "unfinished" not in capsys.readouterr().out
+
+
+def test_a_file_of_weights_will_do(capsys):
+    save_weights(create_model("toy", widths=(4, 8)), "net.safetensors")
+    assert build("--model", "net.safetensors", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"]["widths"] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("--model", "toy_plain"),
+            "toy_plain is no supernet: there is nothing to choose in it; supernets: toy",
+        ),
+        (("--model", "toyy"), "no model is called 'toyy'; did you mean toy"),
+        (("--model", "none.safetensors"), "none.safetensors: no such weight file"),
+        (("--input", "16"), "--input 16: give height and width as in --input 288x576"),
+        (("--device", "nowhere"), "device 'nowhere' cannot be used here"),
+        (("--threads", "0"), "--threads 0: must be at least 1"),
+        (("--samples", "3"), "--samples must be at least 8"),
+        (("--seconds", "-1"), "--seconds -1: must be a time"),
+        (("--out", "table.txt"), "--out table.txt: tables are JSON"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, words, says):
+    assert build(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+def test_show_refuses_what_is_no_table(capsys, tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    assert main(["latency", "show", "other.json"]) == 2
+    assert "other.json: not a latency table" in capsys.readouterr().err
+    assert main(["latency", "show", "none.json"]) == 2
+    assert "none.json: no such file" in capsys.readouterr().err
+
+
+def test_supernets_are_listed():
+    assert supernets() == ["toy"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("latency", "40ms", 40.0),
+        ("latency", "0.04s", 40.0),
+        ("latency", "500 us", 0.5),
+        ("parameters", "2M", 2e6),
+        ("parameters", "2000000", 2e6),
+        ("macs", "10G", 1e10),
+        ("macs", "1.5e9", 1.5e9),
+        ("memory", "512MB", 512e6),
+        ("memory", "1.5GiB", 1.5 * 2**30),
+    ],
+)
+def test_quantities(kind, text, value):
+    assert parse_quantity(kind, text, "--max") == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        ("latency", "40", "--max 40: give a time such as 40ms or 0.04s"),
+        ("latency", "fast", "--max fast: give a time"),
+        ("latency", "-3ms", "--max -3ms: give a time"),
+        ("macs", "10GB", "--max 10GB: give a number such as 10G"),
+        ("memory", "10", "--max 10: give bytes such as 512MB"),
+        ("parameters", "0", "--max 0: must be more than 0"),
+        ("parameters", "1e999", "--max 1e999: must be"),
+    ],
+)
+def test_bad_quantities(kind, text, says):
+    with pytest.raises(ValueError, match=says):
+        parse_quantity(kind, text, "--max")
+
+
+def test_quantities_are_shown():
+    assert show_quantity("latency", 3.14159) == "3.14 ms"
+    assert show_quantity("latency", 271.83) == "271.8 ms"
+    assert show_quantity("parameters", 5_078_506) == "5.08 M"
+    assert show_quantity("macs", 37.36e9) == "37.4 G"
+    assert show_quantity("memory", 512e6) == "512 MB"
+    assert show_quantity("memory", 12) == "12 B"

@@ -1,0 +1,187 @@
+"""Building, keeping and questioning a latency table; time is made up, so that figures are exact."""
+
+import json
+import random
+
+import pytest
+import torch
+import toy_supernet
+
+from vizoo.nas.efficiency import build as building
+from vizoo.nas.efficiency.build import build, plan, spread_sample
+from vizoo.nas.efficiency.measure import Timing
+from vizoo.nas.efficiency.provenance import Conditions, software
+from vizoo.nas.efficiency.table import LatencyTable
+from vizoo.nas.space import Choice, SearchSpace
+from vizoo.nas.supernet import extract, search_space
+from vizoo.vision.complexity import count_macs
+
+CONDITIONS = Conditions("cpu", "a processor", "float32", 2, 16, 24)
+
+
+@pytest.fixture
+def net():
+    return toy_supernet.toy().eval()
+
+
+@pytest.fixture
+def images():
+    return [torch.rand(1, 3, 16, 24)]
+
+
+@pytest.fixture
+def made_up_time(monkeypatch):
+    """A network takes 1 ms and 1 ms for every million multiply-adds, on a machine that drifts."""
+    drift = random.Random(0)
+
+    def measure_against(call, reference, device, **options):
+        times = [
+            1 + call.__defaults__[0].macs / 1e6,
+            1 + reference.__closure__[0].cell_contents.macs / 1e6,
+        ]
+        slow = drift.uniform(1, 1.5)
+        mine, other = (Timing(slow * t, slow * t, slow * t, 5) for t in times)
+        return mine, other, times[0] / times[1]
+
+    monkeypatch.setattr(building, "measure_against", measure_against)
+
+    def prepare(network):
+        network.macs = count_macs(network, torch.rand(1, 3, 16, 24))
+        return network
+
+    return prepare
+
+
+def make(net, **changes):
+    model = {"name": "toy"}
+    return LatencyTable(
+        **{
+            "model": model,
+            "space": search_space(net),
+            "conditions": CONDITIONS,
+            "software": software(),
+            **changes,
+        }
+    )
+
+
+def test_plan_is_repeatable_and_reaches_the_ends():
+    space = SearchSpace([Choice(f"choice{i}", range(4)) for i in range(12)])
+    chosen = plan(space, 60, 20, seed=0)
+    assert chosen == plan(space, 60, 20, seed=0) != plan(space, 60, 20, seed=1)
+    assert len({architecture for architecture, _ in chosen}) == 80
+    assert sum(left_out for _, left_out in chosen) == 20
+    assert chosen[:2] == [(space.smallest(), False), (space.largest(), False)]
+    sizes = [sum(architecture.values()) for architecture, _ in chosen]
+    assert min(sizes[2:]) < 6 and max(sizes[2:]) > 30
+    rng = random.Random(0)
+    assert all(spread_sample(space, rng) in space for _ in range(20))
+
+
+def test_a_small_space_is_planned_whole():
+    space = SearchSpace([Choice("depth", (1, 2, 3)), Choice("width", (1, 2))])
+    chosen = plan(space, 100, 20, seed=0)
+    assert {architecture for architecture, _ in chosen} == set(space.enumerate())
+    assert sum(left_out for _, left_out in chosen) == 3
+    # Nearly all of it: the last few are found all the same.
+    assert len(plan(space, 3, 2, seed=0)) == 5
+
+
+def test_build_predicts(net, images, made_up_time, tmp_path):
+    told = []
+    table = build(
+        make(net),
+        lambda architecture: extract(net, architecture),
+        made_up_time,
+        images,
+        torch.float32,
+        path=tmp_path / "table.json",
+        samples=120,
+        held_out=10,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert table.complete and len(table.seen) == 120 and len(table.held_out) == 10
+    assert told[0] == (0, 130) and told[-1] == (130, 130)
+    errors = table.errors()
+    assert errors["regressor"].spearman > 0.97
+    assert errors["regressor"].median_relative_error < 0.05
+    assert set(errors) == {"regressor", "operators"}
+    # The machine's drift is not in the figures, only a factor common to all.
+    sample = table.seen[1]
+    assert table.of(sample) / table.reference == pytest.approx(sample.ratio)
+    assert table.of(sample, "macs") == sample.counts.macs
+    macs = table.regressor("macs").predict([s.architecture for s in table.held_out])
+    assert macs == pytest.approx([s.counts.macs for s in table.held_out], rel=0.2)
+    with pytest.raises(ValueError, match="'colour' is not in the table; it has latency"):
+        table.regressor("colour")
+
+    again = LatencyTable.load(tmp_path / "table.json")
+    assert again.samples[3].architecture == table.samples[3].architecture
+    assert again.entries == table.entries and again.space == table.space
+    assert again.errors()["regressor"].spearman == pytest.approx(errors["regressor"].spearman)
+    largest = table.space.largest()
+    assert again.regressor()(largest) == pytest.approx(table.regressor()(largest), rel=1e-3)
+    written = json.loads((tmp_path / "table.json").read_text())["errors"]["regressor"]
+    assert written["spearman"] == pytest.approx(errors["regressor"].spearman)
+
+
+def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
+    path = tmp_path / "table.json"
+    measured = []
+
+    def network(architecture, stop=None):
+        measured.append(architecture)
+        if stop is not None and len(measured) > stop:
+            raise KeyboardInterrupt
+        return extract(net, architecture)
+
+    settings = {"path": path, "samples": 14, "held_out": 4}
+    with pytest.raises(KeyboardInterrupt):
+        build(make(net), lambda a: network(a, 9), made_up_time, images, torch.float32, **settings)
+    half = LatencyTable.load(path)
+    assert not half.complete and 5 <= len(half.samples) < 18 and half.planned == 18
+    with pytest.raises(ValueError, match=r"t.json: unfinished, \d+ of 18 subnets"):
+        half.check({"name": "toy"}, half.space, CONDITIONS, "t.json")
+    measured.clear()
+    whole = build(half, network, made_up_time, images, torch.float32, **settings)
+    assert whole.complete and len(measured) == 1 + 18 - 5
+    architectures = [sample.architecture for sample in whole.samples]
+    assert architectures == [architecture for architecture, _ in plan(whole.space, 14, 4, 0)]
+    more = build(whole, network, made_up_time, images, torch.float32, **{**settings, "samples": 20})
+    assert len(more.seen) == 20 and len(more.held_out) == 4
+
+
+def test_check_refuses_what_is_of_something_else(net):
+    table = make(net, planned=1, samples=[None])
+    table.check({"name": "toy"}, table.space, CONDITIONS, "t.json")
+    other = Conditions("cpu", "a processor", "bfloat16", 4, 32, 24)
+    with pytest.raises(ValueError) as caught:
+        table.check({"name": "toy"}, table.space, other, "t.json")
+    assert str(caught.value) == (
+        "t.json: measured under other conditions: dtype float32 instead of bfloat16, "
+        "input 16x24 instead of 32x24, threads 2 instead of 4; "
+        "build one for these (`vizoo latency build`)"
+    )
+    space = SearchSpace([Choice("depth", (1, 2))])
+    with pytest.raises(ValueError, match="a table of toy, whose search space is not that of easy"):
+        table.check({"name": "easy"}, space, CONDITIONS, "t.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "not a latency table: this is not valid JSON"),
+        ("[]", "not a latency table"),
+        ('{"format": "other"}', "not a latency table"),
+        ('{"format": "vizoo latency table", "version": 9}', "version 9; this vizoo reads 1"),
+        ('{"format": "vizoo latency table", "version": 1}', "a damaged latency table"),
+    ],
+)
+def test_load_refuses(tmp_path, content, says):
+    path = tmp_path / "table.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=says) as caught:
+        LatencyTable.load(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        LatencyTable.load(tmp_path / "none.json")

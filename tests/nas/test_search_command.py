@@ -1,0 +1,144 @@
+"""`vizoo search` on the toy supernet."""
+
+import csv
+import json
+
+import pytest
+import torch
+import toy_supernet
+import yaml
+
+from vizoo.__main__ import main
+from vizoo.nas.commands._evaluations import Evaluations
+from vizoo.nas.commands._task import FitConfig
+from vizoo.nas.space import Architecture, Choice, SearchSpace
+from vizoo.nas.supernet import activate, search_space
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch, tmp_path):
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 4}},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    torch.manual_seed(0)
+    save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+
+
+def search(*words):
+    defaults = ("--supernet", "supernet.safetensors", "--data", "toy.yaml", "--out", "front")
+    here = ("--metric", "val/error", "--input", "16x24", "--json")
+    return main(["search", *defaults, *here, *words])
+
+
+def check_front(report, tmp_path):
+    front = report["front"]
+    errors, macs = ([row[name] for row in front] for name in ("error", "macs"))
+    assert front and errors == sorted(errors) and macs == sorted(macs, reverse=True)
+    with open(tmp_path / "front/front.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val/error"]) for row in rows] == errors
+    assert [int(row["macs"]) for row in rows] == macs
+    assert rows[0]["depth"] == str(front[0]["architecture"]["choices"]["depth"])
+    assert (tmp_path / "front/front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_by_predictions(capsys, tmp_path):
+    words = ("--samples", "10", "--population", "8", "--generations", "2", "--verify", "2")
+    assert search(*words) == 0
+    report = json.loads(capsys.readouterr().out)
+    check_front(report, tmp_path)
+    assert report["cost"] == "macs" and 10 <= report["evaluated"] <= 12
+    assert report["predictor"]["count"] == 2
+    space = search_space(create_model("toy", widths=(4, 8)))
+    kept = Evaluations.load("front/evaluations.json", space)
+    assert len(kept.errors) == report["evaluated"] and kept.metric == "val/error"
+
+    # What is known is not evaluated again, and `vizoo subnet` can go by it.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FitConfig, "evaluate", None)
+        assert search(*words) == 0
+    assert json.loads(capsys.readouterr().out)["front"] == report["front"]
+    words = ("--max-params", "900", "--evaluations", "front/evaluations.json", "--json")
+    words += ("--out", "small.safetensors", "--input", "16x24", "--generations", "3")
+    assert main(["subnet", "--supernet", "supernet.safetensors", *words]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["objective"].startswith("smallest val/error predicted from 1")
+
+
+def test_direct(capsys, tmp_path):
+    words = ("--direct", "--population", "6", "--generations", "2", "--max-params", "1500")
+    assert search(*words, "--cost", "parameters", "--val-batches", "1", "--batches", "1") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["predictor"] is None and 6 <= report["evaluated"] <= 6 + 2 * 6
+    assert all(row["parameters"] <= 1600 for row in report["front"])
+    assert (
+        main(
+            [
+                "search",
+                "--supernet",
+                "supernet.safetensors",
+                "--data",
+                "toy.yaml",
+                "--metric",
+                "val/error",
+                "--out",
+                "front",
+                "--input",
+                "16x24",
+            ]
+        )
+        == 2
+    )
+    assert "evaluations of another search (val/error, " in capsys.readouterr().err
+
+
+def test_an_evaluation_depends_on_nothing_but_the_subnet():
+    net = create_model("toy", widths=(4, 8)).eval()
+    space = search_space(net)
+    config = FitConfig.read("toy.yaml")
+
+    def error(architecture):
+        activate(net, architecture)
+        config.recalibrate(net, 2)
+        return config.evaluate(net, "val/error")
+
+    first = error(space.smallest()), error(space.largest())
+    assert (error(space.largest()), error(space.smallest())) == (first[1], first[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--metric", "val/epe"), "--metric val/epe: ToyTask logs val/error"),
+        (("--cost", "latency"), "latency needs --table FILE; `vizoo latency build` makes one"),
+        (("--samples", "3"), "--samples 3: must be at least 10"),
+        (("--population", "2"), "--population 2: must be at least 4"),
+        (("--out", "toy.yaml"), "--out toy.yaml: is a file; name a folder"),
+        (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),
+        (("--supernet", "toy_plain"), "toy_plain is no supernet"),
+        (("--max-params", "10", "--direct"), "the smallest reachable is"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, words, says):
+    assert search(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+def test_evaluations_of_another_space(tmp_path):
+    space = SearchSpace([Choice("depth", (1, 2))])
+    kept = Evaluations(space, "epe", {}, {Architecture({"depth": 1}): 2.0})
+    path = kept.save(tmp_path / "kept.json")
+    assert Evaluations.load(path, space) == kept
+    with pytest.raises(ValueError, match="kept.json: evaluations of architectures of another"):
+        Evaluations.load(path, SearchSpace([Choice("depth", (1, 2, 3))]))
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="kept.json: no evaluations of subnets"):
+        Evaluations.load(path, space)

@@ -1,0 +1,262 @@
+"""`vizoo subnet` on the toy supernet."""
+
+import json
+
+import pytest
+import torch
+import toy_supernet
+import yaml
+
+from vizoo.__main__ import main
+from vizoo.nas.efficiency.table import LatencyTable
+from vizoo.nas.space import Architecture
+from vizoo.nas.supernet import extract, search_space
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_weights, save_weights
+
+HERE = ("--input", "16x24", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch, tmp_path):
+    threads = torch.get_num_threads()
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 40)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 8}},
+        "trainer": {"max_epochs": 3, "devices": 64},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def supernet():
+    net = create_model("toy")
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+    save_weights(net, "supernet.safetensors")
+    return net.eval()
+
+
+_measured: list[bytes] = []
+
+
+@pytest.fixture
+def table(supernet, tmp_path):
+    path = tmp_path / "table.json"
+    if not _measured:
+        words = ("--samples", "30", "--held-out", "4", "--seconds", "0", "--out", "table.json")
+        assert main(["latency", "build", "--model", "toy", *HERE, *words]) == 0
+        _measured.append(path.read_bytes())
+    path.write_bytes(_measured[0])
+    return LatencyTable.load(path)
+
+
+def subnet(*words):
+    defaults = ("--supernet", "supernet.safetensors", "--out", "small.safetensors", "--json")
+    return main(["subnet", *defaults, "--population", "16", "--generations", "6", *words])
+
+
+def read(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+def test_parameters(supernet, capsys):
+    assert subnet("--max-params", "2500", *HERE) == 0
+    report = read(capsys)
+    assert report["met"] and report["difference_to_supernet"] == 0.0
+    assert 2500 * 0.8 < report["parameters"] <= 2500
+    small = load_weights("small.safetensors")
+    assert sum(p.numel() for p in small.parameters()) == report["parameters"]
+    architecture = Architecture.from_json(report["architecture"])
+    wanted = extract(supernet, architecture)
+    image = torch.rand(1, 3, 16, 24)
+    assert torch.equal(small(image), wanted(image))
+    written = json.loads(open("small.json").read())
+    assert written["architecture"] == report["architecture"] == small.architecture["subnet"]
+    assert written["measured"]["median"] > 0 and "date" in written["software"]
+    again = create_model("toy", subnet=written["architecture"], weights="small.safetensors")
+    assert torch.equal(again.eval()(image), wanted(image))
+
+
+def test_it_is_the_largest_within_the_limit(supernet, capsys, monkeypatch):
+    """Among all architectures none that keeps to the limit has more multiply-adds."""
+    from vizoo.nas.efficiency.counts import count
+
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 100)
+    image = torch.rand(1, 3, 16, 24)
+    space = search_space(supernet)
+    macs = [count(extract(supernet, a), image).macs for a in space.enumerate()]
+    assert subnet("--max-macs", "2M", *HERE, "--population", "64", "--generations", "20") == 0
+    report = read(capsys)
+    allowed = [value for value in macs if value <= 2e6]
+    assert 0.95 * max(allowed) <= report["macs"] <= 2e6
+
+
+def test_latency_with_a_table(table, capsys):
+    low, high = (table.of(table.samples[i]) for i in (0, 1))
+    capsys.readouterr()
+    # So small a network's time is mostly noise: three times the smallest's is met by any.
+    limit = max(3 * low, (low + high) / 2)
+    words = ("--max-latency", f"{limit:.4f}ms", "--table", "table.json")
+    assert subnet(*words) == 0
+    report = read(capsys)
+    assert report["conditions"]["threads"] == 1 and report["conditions"]["height"] == 16
+    assert report["measured"]["median"] <= limit and report["met"]
+    assert report["predicted"]["latency"] > 0 and report["limits"] == {
+        "latency": pytest.approx(limit, abs=1e-3)
+    }
+    assert 1 <= len(report["rounds"]) <= 4
+
+
+def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("vizoo.nas.commands.subnet._OWN_TABLE", 8)
+    assert subnet("--max-latency", "10s", "--device", "cpu", *HERE) == 0
+    report = read(capsys)
+    assert Architecture.from_json(report["architecture"])["depth"] == 3
+    assert LatencyTable.load(tmp_path / "small.latency.json").complete
+
+
+def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
+    """Predictions promise too much: the limit is missed in every round, and said to be."""
+    from vizoo.nas.efficiency import measure
+    from vizoo.nas.efficiency.measure import Timing
+
+    low = table.of(table.samples[0])
+    capsys.readouterr()
+    monkeypatch.setattr(measure, "measure", lambda *a, **b: Timing(900.0, 900.0, 900.0, 15))
+    limit = 3 * low
+    assert subnet("--max-latency", f"{limit:.4f}ms", "--table", "table.json") == 1
+    report = read(capsys)
+    assert report["missed"] == ["latency"] and not report["met"]
+    predicted = [row["predicted"]["latency"] for row in report["rounds"]]
+    assert predicted == sorted(predicted, reverse=True)
+
+
+def test_recalibration(supernet, capsys):
+    assert subnet("--max-params", "2500", *HERE) == 0
+    before = load_weights("small.safetensors")
+    capsys.readouterr()
+    assert subnet("--max-params", "2500", *HERE, "--recalibrate", "toy.yaml") == 0
+    report = read(capsys)
+    assert report["recalibrated"] == {"config": "toy.yaml", "batches": 2, "samples": 8}
+    after = load_weights("small.safetensors")
+    images = toy_supernet.ToyData(8).loader(0).dataset.tensors[0]
+    seen = []
+    after.blocks[0].norm1.register_forward_pre_hook(lambda _, x: seen.append(x[0]))
+    after(images)
+    assert torch.allclose(seen[0].mean((0, 2, 3)), after.blocks[0].norm1.running_mean, atol=1e-5)
+    assert not torch.equal(before.blocks[0].norm1.running_mean, after.blocks[0].norm1.running_mean)
+    weights = zip(before.parameters(), after.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_lines(supernet, capsys):
+    words = ["subnet", "--supernet", "toy", "--max-params", "2500", *HERE]
+    assert main([*words, "--out", "small.safetensors"]) == 0
+    said = capsys.readouterr().out
+    assert "small.safetensors: subnet of toy (random weights: the supernet is not trained)" in said
+    assert "limit on parameters: 2.5 k, met by " in said and "equals the supernet bit for" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "give a limit: --max-latency, --max-params, --max-macs or --max-memory"),
+        (("--max-latency", "40"), "--max-latency 40: give a time such as 40ms or 0.04s"),
+        (
+            ("--max-params", "10", *HERE),
+            "no architecture has a number of parameters of at most 10: the smallest reachable is",
+        ),
+        (("--max-params", "2k", "--out", "a.pth"), "--out a.pth: weights are written as .saf"),
+        (("--max-params", "2k", "--supernet", "toy_plain"), "toy_plain is no supernet"),
+        (("--max-params", "2k", "--supernet", "no.ckpt"), "no.ckpt: no such weight file"),
+        (("--max-params", "2k", "--batches", "0"), "--batches 0: must be at least 1"),
+        (("--max-params", "2k", "--table", "no.json"), "no.json: no such file"),
+        (("--max-params", "2k", "--recalibrate", "no.yaml"), "no.yaml: no such config here"),
+        (("--max-params", "2k", "--evaluations", "no.json", *HERE), "no.json: no such file"),
+    ],
+)
+def test_bad_input_is_one_line(supernet, capsys, words, says):
+    assert subnet(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--dtype", "bfloat16"), "dtype float32 instead of bfloat16"),
+        (("--input", "32x24"), "input 16x24 instead of 32x24"),
+        (("--threads", "2"), "threads 1 instead of 2"),
+    ],
+)
+def test_a_table_of_other_conditions(table, capsys, words, says):
+    capsys.readouterr()
+    assert subnet("--max-latency", "1s", "--table", "table.json", *words) == 2
+    said = capsys.readouterr().err
+    assert f"table.json: measured under other conditions: {says}; build one" in said
+
+
+def test_a_table_of_another_processor(table, capsys, tmp_path):
+    content = json.loads((tmp_path / "table.json").read_text())
+    content["conditions"]["device_name"] = "abacus"
+    (tmp_path / "table.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    assert subnet("--max-latency", "1s", "--table", "table.json") == 2
+    assert "device cpu (abacus) instead of cpu (" in capsys.readouterr().err
+
+
+def test_a_table_of_another_space(table, capsys):
+    save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+    capsys.readouterr()
+    assert subnet("--max-latency", "1s", "--table", "table.json") == 2
+    assert (
+        "table.json: a table of toy, whose search space is not that of" in capsys.readouterr().err
+    )
+
+
+def test_an_impossible_latency(table, capsys):
+    low = table.of(table.samples[0])
+    capsys.readouterr()
+    assert subnet("--max-latency", f"{low / 100:.6f}ms", "--table", "table.json") == 2
+    said = capsys.readouterr().err
+    assert "no architecture has a latency of at most" in said and "smallest reachable is" in said
+
+
+def test_weights_that_do_not_fit(supernet, capsys):
+    from vizoo.vision.hub.weights import read_weights, write_weights
+
+    stored = read_weights("supernet.safetensors")
+    stored.state.pop("head.bias")
+    write_weights(stored, "supernet.safetensors")
+    assert subnet("--max-params", "2k") == 2
+    said = capsys.readouterr().err
+    assert "supernet.safetensors: does not fit toy: tensors 1 missing (head.bias)" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"model": {"class_path": "toy_supernet.ToyTask"}}, "the config has no `data`"),
+        ({"model": {"class_path": "toy_supernet.Nothing"}, "data": {}}, "Nothing"),
+        (
+            {
+                "model": {"class_path": "lightning.pytorch.demos.boring_classes.BoringModel"},
+                "data": {"class_path": "toy_supernet.ToyData"},
+            },
+            "BoringModel has no network named `net`",
+        ),
+    ],
+)
+def test_a_config_that_will_not_do(supernet, capsys, tmp_path, content, says):
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(content))
+    assert subnet("--max-params", "2k", "--recalibrate", "bad.yaml") == 2
+    said = capsys.readouterr().err
+    assert "bad.yaml: " in said and says in said and said.count("\n") == 1

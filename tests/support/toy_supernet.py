@@ -1,0 +1,108 @@
+"""A supernet that fits, runs and is measured in a blink, with a task and data to train it on."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from vizoo.nas.elastic import BatchNorm2d, Conv2d, Sequential
+from vizoo.nas.space import Choice
+from vizoo.nas.supernet import extract
+from vizoo.vision.hub import registry
+
+
+class Block(nn.Module):
+    """A block of elastic width and kernel."""
+
+    def __init__(self, width, kernel):
+        super().__init__()
+        self.conv1 = Conv2d(8, width, kernel, padding="half", bias=False)
+        self.norm1 = BatchNorm2d(width)
+        self.conv2 = Conv2d(width, 8, 1)
+
+    def forward(self, x):
+        return x + self.conv2(F.relu(self.norm1(self.conv1(x))))
+
+
+class Toy(nn.Module):
+    """Up to three blocks between two convolutions; image (B, 3, H, W) to map (B, 1, H, W)."""
+
+    def __init__(self, widths):
+        super().__init__()
+        depth = Choice("depth", (1, 2, 3))
+        blocks = [
+            Block(Choice(f"blocks.{i}.width", widths), Choice(f"blocks.{i}.kernel", (3, 5)))
+            for i in range(3)
+        ]
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = Sequential(*blocks, length=depth)
+        self.head = nn.Conv2d(8, 1, 1)
+
+    def forward(self, image):
+        return self.head(self.blocks(self.stem(image)))
+
+
+def toy(*, widths=(4, 16, 64), subnet: dict | None = None):
+    """The toy supernet, or one of its subnets."""
+    net = Toy(tuple(widths))
+    return net if subnet is None else extract(net, subnet["choices"])
+
+
+def toy_plain():
+    """A network without choices."""
+    return nn.Conv2d(3, 1, 1)
+
+
+def register(monkeypatch) -> None:
+    """Make these the only models for a test."""
+    monkeypatch.setitem(sys.modules, "vizoo.toy_supernet", sys.modules[__name__])
+    monkeypatch.setattr(registry, "FAMILIES", {"toy": "toy_supernet"})
+    monkeypatch.setattr(registry, "_ENTRIES", {})
+    for function in (toy, toy_plain):
+        registry.register_model(task="toy")(function)
+
+
+class ToyTask(LightningModule):
+    """Learns the mean of the colours."""
+
+    def __init__(self, model: str = "toy"):
+        super().__init__()
+        self.net = registry.create_model(model)
+
+    def forward(self, image):
+        return self.net(image)
+
+    def training_step(self, batch, index):
+        return F.mse_loss(self(batch[0]), batch[0].mean(1, keepdim=True))
+
+    def validation_step(self, batch, index):
+        self.log("val/error", F.mse_loss(self(batch[0]), batch[0].mean(1, keepdim=True)))
+
+    def predict_step(self, batch, index):
+        return self(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class ToyData(LightningDataModule):
+    """Noise."""
+
+    def __init__(self, length: int = 8):
+        super().__init__()
+        self.length = length
+
+    def loader(self, seed):
+        images = torch.rand(self.length, 3, 16, 24, generator=torch.Generator().manual_seed(seed))
+        return DataLoader(TensorDataset(images), 4)
+
+    def train_dataloader(self):
+        return self.loader(0)
+
+    def val_dataloader(self):
+        return self.loader(1)
