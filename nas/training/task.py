@@ -63,8 +63,9 @@ class SupernetTask(LightningModule):
         teacher: a trained network that is called as the task's; it is not trained further.
         distillation_weight: factor of the distance to the teacher's outputs.
         watched: for each name the subnet to validate and test: `largest`, `middle` or `smallest`
-            of what is being trained, or patterns of choices and values that stay allowed, for
-            the largest of these. By default `largest` and `smallest`. The first one predicts.
+            of what is being trained, or patterns of choices and values that stay allowed in the
+            whole space, for the largest of these. By default `largest` and `smallest`. The first
+            one predicts.
         recalibration_batches: how many training batches; 0 keeps the statistics of training.
 
     Raises:
@@ -249,8 +250,10 @@ class SupernetTask(LightningModule):
 
     def _extract(self, first: bool = False) -> None:
         """Make the watched subnets ready to be measured."""
-        named = list(self.watched.items())[: 1 if first else None]
-        architectures = {name: named_subnet(self.space, wanted) for name, wanted in named}
+        architectures = {}
+        for name, wanted in list(self.watched.items())[: 1 if first else None]:
+            space = self.space if isinstance(wanted, str) else self.full_space
+            architectures[name] = named_subnet(space, wanted)
         self._subnets = watch(self.task, architectures)
         count = self.recalibration_batches
         count = min(count, 1) if self.trainer.sanity_checking else count
