@@ -1,10 +1,11 @@
 """Cost-volume operators against the published loop over displacements, on this machine's CPU.
 
-    python benchmarks/ops.py [--threads 1] [--repeat 5] [--only NAME …]
+    python benchmarks/ops.py [--threads 1] [--repeat 9] [--only NAME …]
 
 Per shape and number type: milliseconds for the forward pass and for forward and backward, process
-CPU time and wall time, each the best of ``--repeat``; and the memory that forward and backward
-take at their peak beyond what was held before (Linux only), outputs and gradients included.
+CPU time and wall time, each the median of ``--repeat`` calls that the two take in turns, so that
+other work on the machine disturbs both alike; and the memory that forward and backward take at
+their peak beyond what was held before (Linux only), outputs and gradients included.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -93,15 +95,16 @@ CASES = [
 ]
 
 
-def best(function: Callable[[], object], repeat: int) -> tuple[float, float]:
-    """Milliseconds of process CPU time and of wall time, each the best of ``repeat``."""
-    function()
-    times = []
-    for _ in range(repeat):
-        cpu, wall = time.process_time(), time.perf_counter()
-        function()
-        times.append((time.process_time() - cpu, time.perf_counter() - wall))
-    return tuple(1e3 * min(column) for column in zip(*times, strict=True))
+def in_turns(functions: list[Callable[[], object]], repeat: int) -> list[tuple[float, float]]:
+    """For each its milliseconds of process CPU time and of wall time, medians of ``repeat``."""
+    times = [[] for _ in functions]
+    for turn in range(repeat + 1):  # the first warms up
+        for function, taken in zip(functions, times, strict=True):
+            cpu, wall = time.process_time(), time.perf_counter()
+            function()
+            if turn:
+                taken.append((time.process_time() - cpu, time.perf_counter() - wall))
+    return [tuple(1e3 * median(column) for column in zip(*t, strict=True)) for t in times]
 
 
 def peak_megabytes(function: Callable[[], object]) -> float:
@@ -120,43 +123,59 @@ def peak_megabytes(function: Callable[[], object]) -> float:
         return float("nan")
 
 
-def measure(name: str, which: int, shape: tuple, arguments: tuple, dtype, options) -> list[float]:
-    """CPU and wall milliseconds forward, the same forward and backward, peak megabytes."""
-    torch.set_num_threads(options.threads)
+def calls(name: str, shape: tuple, arguments: tuple, dtype) -> list[tuple[Callable, Callable]]:
+    """For the published form and ours a forward pass, and a forward and backward pass."""
     torch.manual_seed(0)
-    function = PAIRS[name][which]
-    small = torch.zeros(1, shape[1], 2, shape[3], requires_grad=True)
-    function(small, small, *arguments).sum().backward()  # loads the libraries
     plain = tuple(torch.randn(shape).to(dtype) for _ in range(2))
     left, right = (x.clone().requires_grad_() for x in plain)
 
-    def train():
+    def train(function):
         out = function(left, right, *arguments)
         return torch.autograd.grad(out, (left, right), out)
 
-    peak = peak_megabytes(train)
-    forward = best(lambda: function(*plain, *arguments), options.repeat)
-    return [*forward, *best(train, options.repeat), peak]
+    return [(lambda f=f: f(*plain, *arguments), lambda f=f: train(f)) for f in PAIRS[name]]
+
+
+def measure_times(case: tuple, threads: int, repeat: int) -> list[tuple[float, ...]]:
+    """For the published form and ours CPU and wall time forward, the same forward and backward."""
+    torch.set_num_threads(threads)
+    forward, train = (in_turns(list(c), repeat) for c in zip(*calls(*case), strict=True))
+    return [(*f, *t) for f, t in zip(forward, train, strict=True)]
+
+
+def measure_peak(case: tuple, which: int) -> float:
+    """Peak megabytes of one form."""
+    torch.set_num_threads(1)
+    name, shape, arguments, _ = case
+    small = torch.zeros(1, shape[1], 2, shape[3], requires_grad=True)
+    PAIRS[name][which](small, small, *arguments).sum().backward()  # loads the libraries
+    return peak_megabytes(calls(*case)[which][1])
+
+
+def apart(function: Callable, *arguments: object) -> object:
+    """Calls in a process of its own: memory that another run has freed would hide the peak."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--only", nargs="*", choices=PAIRS, help="names of operators")
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, CPU, {options.threads} thread(s), best of {options.repeat}")
+    print(
+        f"torch {torch.__version__}, CPU, {options.threads} thread(s), median of {options.repeat}"
+    )
     columns = ("fwd cpu", "fwd wall", "f+b cpu", "f+b wall", "peak MB")
     head = f"{'operator':15}{'B x C x H x W':>17} {'args':>8} {'type':>9} {'':>9}"
     print(head + "".join(f"{c:>10}" for c in columns))
-    for name, shape, arguments, dtype in CASES:
+    for case in CASES:
+        name, shape, arguments, dtype = case
         if options.only and name not in options.only:
             continue
-        rows = []
-        for which in range(2):
-            # A process each: memory that another run has freed would hide the peak.
-            with multiprocessing.get_context("fork").Pool(1) as pool:
-                rows.append(pool.apply(measure, (name, which, shape, arguments, dtype, options)))
+        times = apart(measure_times, case, options.threads, options.repeat)
+        rows = [(*times[which], apart(measure_peak, case, which)) for which in range(2)]
         size = "x".join(map(str, shape))
         label = f"{name:15}{size:>17} {','.join(map(str, arguments)):>8} {str(dtype)[6:]:>9} "
         for kind, row in zip(("published", "ours"), rows, strict=True):

@@ -2,11 +2,11 @@
 
 Correlating every pixel x of a row with the ``count`` pixels from ``x + first`` on needs a band of
 the (W, W) product of the two rows. The row is cut into blocks of about ``BLOCK`` columns; a block
-of one row against the ``block + count - 1`` columns that it can meet in the other is a small
-matrix product, and the band is read out of it through strides. Rows are worked off in chunks:
-beside the result (and, backwards, one float32 copy of each gradient) the workspace stays within
-about ``2 * WORKSPACE`` numbers on the CPU, or within what one row needs where that is more; it
-grows with W, never with W squared.
+of one row against the ``block + count - 1`` columns that it can meet in the other is a small matrix
+product that reads the features where they lie, and the band is read out of it through strides.
+Images and rows are worked off in chunks: beside the result (and, backwards, one float32 copy of
+each gradient) the workspace stays within about ``2 * WORKSPACE`` numbers on the CPU, or within what
+one row needs where that is more; it grows with W, never with W squared.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 24  # columns: smaller makes tiny matrices, larger computes more outside the band
-WORKSPACE = 1 << 20  # numbers: 4 MB, so that a chunk stays in the cache
+BLOCK = 32  # columns: smaller makes tiny matrices, larger computes more outside the band
+PRODUCT = 1 << 17  # numbers in a block's product: 512 KB, so that it stays in the cache
+WORKSPACE = 1 << 20  # numbers: 4 MB
 
 
 def accumulation_type(tensor: Tensor) -> torch.dtype:
@@ -34,17 +35,20 @@ def correlate_band(left: Tensor, right: Tensor, out: Tensor, first: int, reverse
         first: offset of the first column that meets x, at most 0.
         reverse: True counts j from the other end: ``out[count - 1 - j]``.
     """
-    channels, count, width = left.shape[1], out.shape[1], left.shape[3]
+    channels, count = left.shape[1], out.shape[1]
     if out.numel() == 0 or channels == 0:
         out.zero_()
         return
-    blocks, block = _blocks(width)
-    for rows in _chunks(left, count):
-        a, b = _operands(left[:, :, rows], right[:, :, rows], count, first)
-        product = torch.bmm(a.transpose(1, 2), b)
-        band = _band(product, left.shape[0], count, blocks, block)
-        band = (band.flip(1) if reverse else band).flatten(3)[..., :width]
-        torch.mul(band, 1 / channels, out=out[:, :, rows])
+    product = left.new_empty(0, 0, 0)
+    for chunk in _chunks(left, count):
+        a, b = _operands(left[chunk], right[chunk], count, first, reverse)
+        part = out[chunk]
+        for columns, window in _tiles(left.shape[3], count, reverse):
+            tile, other = a[:, columns], b[..., window]
+            if product.shape[:2] != tile.shape[:2]:
+                product = a.new_empty(*tile.shape[:2], other.shape[2])
+            torch.baddbmm(product, tile, other, beta=0, alpha=1 / channels, out=product)
+            part[..., columns] = _band(product, part.shape, reverse)
     _clear_outside(out, first, reverse)
 
 
@@ -65,75 +69,86 @@ def correlate_band_backward(
     channels, count, width = left.shape[1], gradient.shape[1], left.shape[3]
     if gradient.numel() == 0 or channels == 0:
         return
-    batch, (blocks, block) = left.shape[0], _blocks(width)
-    window = block + count - 1
-    overlap = -(-window // block)
-    matrices = None  # each chunk overwrites the band; the rest stays 0
-    for rows in _chunks(left, count):
-        a, b = _operands(left[:, :, rows], right[:, :, rows], count, first)
-        g = F.pad(gradient[:, :, rows].to(a.dtype), (0, blocks * block - width))
-        if matrices is None:
-            matrices = a.new_zeros(a.shape[0], block, window)
-        matrix = matrices[: a.shape[0]]
-        _band(matrix, batch, count, blocks, block).copy_(
-            (g.flip(1) if reverse else g).unflatten(3, (blocks, block))
-        )
-        to_left = _multiply(b, matrix.transpose(1, 2), batch, blocks)
-        grad_left[:, :, rows].add_(to_left.flatten(3)[..., :width], alpha=1 / channels)
-
-        to_right = _multiply(a, matrix, batch, blocks)
-        columns = to_right.new_zeros(*to_right.shape[:3], blocks + overlap - 1, block)
-        for i in range(overlap):
-            part = to_right[..., i * block : (i + 1) * block]
-            columns[..., i : i + blocks, : part.shape[-1]].add_(part)
-        columns = columns.flatten(3)[..., -first : width - first]
-        grad_right[:, :, rows].add_(columns, alpha=1 / channels)
+    matrix = left.new_empty(0, 0, 0)
+    for chunk in _chunks(left, count):
+        a, b = _operands(left[chunk], right[chunk], count, first, reverse)
+        part = gradient[chunk]
+        to_left, to_right = torch.empty_like(a), torch.zeros_like(b)
+        for columns, window in _tiles(width, count, reverse):
+            tile, other = a[:, columns], b[..., window]
+            if matrix.shape[:2] != tile.shape[:2]:  # outside the band it stays 0
+                matrix = a.new_zeros(*tile.shape[:2], other.shape[2])
+            _band(matrix, part.shape, reverse).copy_(part[..., columns])
+            to_left[:, columns].baddbmm_(matrix, other.mT, beta=0, alpha=1 / channels)
+            to_right[..., window].baddbmm_(tile.mT, matrix, alpha=1 / channels)
+        shape = part.shape[::2]
+        grad_left[chunk] += to_left.unflatten(0, shape).permute(0, 3, 1, 2)
+        start = first + count - 1 if reverse else -first
+        to_right = to_right.unflatten(0, shape).transpose(1, 2)[..., start : start + width]
+        grad_right[chunk] += to_right.flip(3) if reverse else to_right
 
 
-def _blocks(width: int) -> tuple[int, int]:
-    """How many blocks, and how many columns each."""
-    blocks = max(1, round(width / BLOCK))
-    return blocks, -(-width // blocks)
+def _block(width: int) -> int:
+    """Columns of a block: all alike, so that they can share memory, but for a shorter last one."""
+    return -(-width // max(1, round(width / BLOCK)))
 
 
-def _chunks(left: Tensor, count: int) -> Iterator[slice]:
+def _chunks(left: Tensor, count: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Indices of images, channels (all) and rows.
+
+    On the CPU one image at a time: its features are then multiplied where they lie.
+    """
     batch, channels, height, width = left.shape
-    blocks, block = _blocks(width)
-    window = block + count - 1
-    row = batch * blocks * (block * window + channels * (block + window))
-    workspace = WORKSPACE if left.device.type == "cpu" else 64 * WORKSPACE
-    step = max(1, workspace // row)
-    return (slice(y, min(y + step, height)) for y in range(0, height, step))
-
-
-def _operands(left: Tensor, right: Tensor, count: int, first: int) -> tuple[Tensor, Tensor]:
-    """(B * H * blocks, C, block) and (B * H * blocks, C, block + count - 1)."""
-    width, dtype = left.shape[3], accumulation_type(left)
-    blocks, block = _blocks(width)
-    rest = blocks * block - width
-    a = F.pad(left.to(dtype), (0, rest)).unfold(3, block, block)
-    b = F.pad(right.to(dtype), (-first, count - 1 + first + rest))
-    b = b.unfold(3, block + count - 1, block)
-    if left.stride(1) == 1:  # channels last: copy runs of channels, multiply transposed
-        return tuple(x.permute(0, 2, 3, 4, 1).flatten(0, 2).transpose(1, 2) for x in (a, b))
-    return tuple(x.permute(0, 2, 3, 1, 4).flatten(0, 2) for x in (a, b))
-
-
-def _multiply(features: Tensor, matrix: Tensor, batch: int, blocks: int) -> Tensor:
-    """``features @ matrix`` as (B, C, H, blocks, columns), laid out as the features are."""
-    if features.stride(1) == 1:
-        product = torch.bmm(matrix.transpose(1, 2), features.transpose(1, 2)).transpose(1, 2)
+    block, columns = _block(width), width + count - 1
+    product, features = block * (block + count - 1), channels * columns
+    if left.device.type == "cpu":
+        images = 1
+        step = min(WORKSPACE // max(product, features), PRODUCT // max(product, block * channels))
     else:
-        product = torch.bmm(features, matrix)
-    return product.unflatten(0, (batch, -1, blocks)).permute(0, 3, 1, 2, 4)
+        images = batch
+        step = 64 * WORKSPACE // (batch * max(product, features))
+    step = max(1, step)
+    for image in range(0, batch, images):
+        for y in range(0, height, step):
+            yield slice(image, image + images), slice(None), slice(y, min(y + step, height))
 
 
-def _band(matrices: Tensor, batch: int, count: int, blocks: int, block: int) -> Tensor:
-    """View (B, count, H, blocks, block) of the band in (B * H * blocks, block, window)."""
-    height, size = matrices.shape[0] // (batch * blocks), matrices.shape[1] * matrices.shape[2]
-    return matrices.as_strided(
-        (batch, count, height, blocks, block),
-        (height * blocks * size, 1, blocks * size, size, matrices.shape[2] + 1),
+def _operands(
+    left: Tensor, right: Tensor, count: int, first: int, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """(B * H, W, C) of the left and (B * H, C, W + count - 1) of the right, padded on both sides.
+
+    With ``reverse`` the columns of the right run backwards, so that j runs forwards in the band.
+    """
+    dtype, before, after = accumulation_type(left), -first, count - 1 + first
+    left, right = left.to(dtype), right.to(dtype)
+    padded = F.pad(right.flip(3), (after, before)) if reverse else F.pad(right, (before, after))
+    return left.permute(0, 2, 3, 1).flatten(0, 1), padded.transpose(1, 2).flatten(0, 1)
+
+
+def _tiles(width: int, count: int, reverse: bool) -> Iterator[tuple[slice, slice]]:
+    """Columns of the left, and the columns of the padded right that they meet."""
+    block = _block(width)
+    for start in range(0, width, block):
+        stop = min(start + block, width)
+        window = width - stop if reverse else start
+        yield slice(start, stop), slice(window, window + stop - start + count - 1)
+
+
+def _band(product: Tensor, shape: tuple[int, ...], reverse: bool) -> Tensor:
+    """View (B, count, H, block) of the band in (B * H, block, block + count - 1).
+
+    Args:
+        product: contiguous.
+        shape: begins with B, count and H.
+        reverse: see :func:`_operands`.
+    """
+    (batch, count, height), (_, block, window) = shape[:3], product.shape
+    size, row = block * window, window - 1 if reverse else window + 1
+    return product.as_strided(
+        (batch, count, height, block),
+        (height * size, 1, size, row),
+        block - 1 if reverse else 0,
     )
 
 

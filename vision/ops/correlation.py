@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._banded import accumulation_type, correlate_band, correlate_band_backward
+from ._banded import WORKSPACE, accumulation_type, correlate_band, correlate_band_backward
 from ._registration import check_at_least, check_pair, exporting, register_pair_operator
 
 __all__ = ["correlation", "correlation_2d", "group_wise_correlation"]
@@ -162,9 +162,27 @@ def _grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: in
     shape = _grouped_shape(left, right, displacements, groups)
     if 0 in left.shape:
         return left.new_zeros(shape)
+    if groups >= 8 and left.shape[1] <= 16 * groups and left.numel() <= WORKSPACE:
+        return _grouped_slices(left, right, displacements, groups)
     return _correlation_forward(_split(left, groups), _split(right, groups), displacements).view(
         shape
     )
+
+
+def _grouped_slices(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    """Displacement by displacement: many small matrix products would take longer."""
+    out = left.new_empty(_grouped_shape(left, right, displacements, groups))
+    left, right = (
+        x.to(accumulation_type(x), memory_format=torch.contiguous_format).unflatten(1, (groups, -1))
+        for x in (left, right)
+    )
+    width = left.shape[4]
+    reach = min(displacements, width)
+    for d in range(reach):
+        out[:, :, d, :, d:] = (left[..., d:] * right[..., : width - d]).mean(2)
+        out[:, :, d, :, :d] = 0
+    out[:, :, reach:] = 0
+    return out
 
 
 def _grouped_backward(

@@ -13,8 +13,8 @@ __all__ = ["concat_volume"]
 def concat_volume(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     """Stacks left features on right features shifted by each displacement (GC-Net, PSMNet).
 
-    Needs no workspace beside the result; backwards, one float32 copy of each gradient for
-    float16 and bfloat16. Second derivatives work.
+    Beside the result it needs a copy of the right features, padded to W + D; backwards, one
+    float32 copy of each gradient for float16 and bfloat16. Second derivatives work.
 
     Args:
         left: features of the left view, (B, C, H, W), floating.
@@ -53,11 +53,16 @@ def _shape(left: Tensor, right: Tensor, displacements: int) -> tuple[int, ...]:
 
 
 def _forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
-    out = left.new_zeros(_shape(left, right, displacements))
+    out = left.new_empty(_shape(left, right, displacements))
     channels, width = left.shape[1], left.shape[3]
-    for d in range(min(displacements, width)):
-        out[:, :channels, d, :, d:] = left[..., d:]
-        out[:, channels:, d, :, d:] = right[..., : width - d]
+    reach = min(displacements, width)
+    lefts, rights = out[:, :, :reach].split(channels, 1)
+    lefts.copy_(left[:, :, None])
+    right = F.pad(right, (reach - 1, 0))
+    for d in range(reach):  # whole rows copy faster than what lies inside
+        lefts[:, :, d, :, :d] = 0
+        rights[:, :, d] = right[..., reach - 1 - d : reach - 1 - d + width]
+    out[:, :, width:] = 0
     return out
 
 

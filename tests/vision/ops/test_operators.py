@@ -236,6 +236,21 @@ class TestCorrelation(PairTester):
         assert ops.correlation(left, left, 4).shape == (1, 4, 1, 100_000)
 
 
+@pytest.mark.parametrize("groups", [4, 8])  # matrix products, slices
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("width", [5, 70])
+def test_groups_are_correlations(groups, dtype, width):
+    left, right = torch.randn(2, 2, 24, 3, width, dtype=torch.float64).to(dtype)
+    left = left.contiguous(memory_format=torch.channels_last)
+    want = [
+        ops.correlation(*x, 9)
+        for x in zip(*(x.chunk(groups, 1) for x in (left, right)), strict=True)
+    ]
+    torch.testing.assert_close(
+        ops.group_wise_correlation(left, right, 9, groups), torch.stack(want, 1)
+    )
+
+
 class TestGroupWiseCorrelation(PairTester):
     function, arguments = staticmethod(ops.group_wise_correlation), (3, 2)
     refused = [
