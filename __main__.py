@@ -116,6 +116,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
 }
 _LIGHTNING = ("fit", "validate", "test", "predict")
+_TRAINING = ("demo", "fit")
 
 
 def main(args: list[str] | None = None) -> int:
@@ -192,6 +193,9 @@ def _dispatch(words: list[str]) -> int:
             return 0 if rest else 2
         kind, *rest = rest
         entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
+    if name in _TRAINING:
+        # Threads that spin while they wait would take the cores of the data workers.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f".{entry.module}", __package__)
     if entry.raw:
         return module.run([name, *rest])
