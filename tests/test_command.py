@@ -15,6 +15,7 @@ from vizoo import __main__ as command
 from vizoo import __version__
 
 OWN = ["models", "bench", "convert", "doctor", "demo", "infer stereo"]
+OWN += ["latency build", "latency show", "subnet", "search"]
 
 
 def vizoo(*words, **options):

@@ -1,0 +1,209 @@
+"""EASNet and FADNet++ as supernets: the checks of every supernet, choices, published files."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from network_tester import StereoNetworkTester
+from supernet_tester import SupernetTester
+
+from vizoo.nas.space import Architecture
+from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.stereo.easnet import convert_published, published_architecture
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_state, load_weights, save_weights
+
+
+class _Views(SupernetTester):
+    """Two views, small ones: an extraction is compared bit by bit for each architecture."""
+
+    architectures = 50
+    name: str
+    size = (24, 48)
+
+    def build(self):
+        return create_model(self.name)
+
+    def inputs(self):
+        generator = torch.Generator().manual_seed(1)
+        return tuple(torch.rand(2, 1, 3, *self.size, generator=generator).unbind())
+
+    def trained_outputs(self, net):
+        return net.forward_stages(*self.inputs())
+
+
+class TestSupernet(_Views):
+    name = "easnet"
+
+
+class TestExtendedSupernet(_Views):
+    name = "easnet_extended"
+
+
+class TestFADNetPlusSupernet(_Views):
+    name = "fadnet_plus_elastic"
+    size = (64, 128)
+
+
+class TestNetwork(StereoNetworkTester):
+    name = "easnet"
+    parameters = 5_078_506
+
+
+def test_published_space():
+    space = search_space(create_model("easnet"))
+    assert space.count() == 22_608**2 + 22_608**3 + 22_608**4
+    setting = {"ks": 5, "e": [4] * 16, "d": [2, 3, 4, 2], "s": 3}
+    architecture = space.validate(published_architecture(setting))
+    assert architecture["stages.1.depth"] == 3
+    assert architecture["stages.3.depth"] is None  # beyond the scale
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ({"ks": 3, "e": 2, "d": 2}, "has ks, e, d and s"),
+        ({"ks": [3], "e": 2, "d": 2, "s": 2}, "ks must have 16 values, not 1"),
+    ],
+)
+def test_malformed_setting(setting, message):
+    with pytest.raises(ValueError, match=message):
+        published_architecture(setting)
+
+
+def test_architecture_of_another_space():
+    other = search_space(create_model("fadnet_plus_elastic")).smallest()
+    with pytest.raises(ValueError, match="encoder.0"):
+        create_model("easnet", subnet=other.to_json())
+    unknown = published_architecture({"ks": 9, "e": 2, "d": 2, "s": 2})
+    with pytest.raises(ValueError, match=r"kernel.*9.*3, 5, 7"):
+        create_model("easnet", subnet=unknown.to_json())
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_predictions_at_every_scale(levels):
+    net = create_model("easnet_extended").eval()
+    space = search_space(net).restrict({"refinement.levels": [levels], "scale": [3]})
+    activate(net, space.smallest())
+    views = torch.rand(2, 1, 3, 48, 96).unbind()
+    with torch.inference_mode():
+        (predictions,) = net.forward_stages(*views)
+    sizes = [tuple(prediction.shape[-2:]) for prediction in predictions]
+    assert sizes == [(48, 96), (24, 48), (16, 32), (8, 16), (4, 8)]
+    if levels == 1:  # the full size is the half size, enlarged
+        enlarged = torch.nn.functional.interpolate(predictions[1], (48, 96), mode="bilinear")
+        torch.testing.assert_close(predictions[0], enlarged)
+
+
+@pytest.mark.parametrize("height, width", [(25, 31), (37, 100), (24, 24)])
+def test_any_size(height, width):
+    net = create_model("easnet").eval()
+    views = torch.rand(2, 1, 3, height, width).unbind()
+    with torch.inference_mode():
+        assert net(*views).shape == (1, 1, height, width)
+
+
+def test_shifted_texture_is_warped_onto_itself():
+    """The right warp reads where it says: no error at a constant true disparity."""
+    left = torch.rand(1, 3, 24, 60)
+    right = left.roll(-6, 3)
+    errors = {}
+    for published in (False, True):
+        refine = create_model("easnet", published_warp=published).refinement[1].eval()
+        seen = []
+        refine.conv1.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
+        refine(torch.full((1, 1, 24, 60), 6.0), left, right)
+        errors[published] = seen[0][:, :3, :, 8:-8].abs().max().item()
+    assert errors[False] < 1e-4 < 0.01 < errors[True]
+
+
+def test_subnet_file_round_trip(tmp_path):
+    net = create_model("easnet_extended", max_disparity=48).eval()
+    subnet = extract(net, search_space(net).sample(random.Random(3)))
+    save_weights(subnet, tmp_path / "subnet.safetensors")
+    loaded = load_weights(tmp_path / "subnet.safetensors").eval()
+    views = torch.rand(2, 1, 3, 48, 96).unbind()
+    with torch.inference_mode():
+        assert torch.equal(loaded(*views), subnet(*views))
+
+
+def _published_supernet():
+    """Published names for our supernet's tensors."""
+    names = {
+        ".expand.": ".conv.inverted_bottleneck.conv.conv.",
+        ".expand_norm.": ".conv.inverted_bottleneck.bn.bn.",
+        ".depthwise.matrix_7to5": ".conv.depth_conv.conv.7to5_matrix",
+        ".depthwise.matrix_5to3": ".conv.depth_conv.conv.5to3_matrix",
+        ".depthwise.": ".conv.depth_conv.conv.conv.",
+        ".depthwise_norm.": ".conv.depth_conv.bn.bn.",
+        ".squeeze.fc1.": ".conv.depth_conv.se.fc.reduce.",
+        ".squeeze.fc2.": ".conv.depth_conv.se.fc.expand.",
+        ".project.": ".conv.point_linear.conv.conv.",
+        ".project_norm.": ".conv.point_linear.bn.bn.",
+    }
+    state = {}
+    for key, tensor in create_model("easnet").state_dict().items():
+        parts = key.split(".")
+        if parts[0] == "features":
+            number = 4 * int(parts[2]) + int(parts[3])
+            rest = "." + ".".join(parts[4:])
+            for ours, theirs in names.items():
+                if rest.startswith(ours):
+                    rest = rest.replace(ours, theirs, 1)
+                    break
+            key = f"feature_extractor.{number}{rest}"
+        elif parts[0] == "heads":
+            key = f"aggregation.final_conv.{'.'.join(parts[1:])}"
+        elif parts[0] == "aggregation" and parts[2] == "branches":
+            rest = ".".join(parts[4:])
+            if "offsets" in rest or int(parts[1]) > 2 and rest == "conv2.weight":
+                rest = rest.replace("offsets", "offset_conv")
+                rest = rest.replace("conv2.weight", "conv2.deform_conv.weight")
+            key = f"aggregation.fusions.{parts[1]}.branches.{parts[3]}.0.{rest}"
+        elif parts[0] == "aggregation":
+            key = f"aggregation.fusions.{parts[1]}.fuse_layers.{'.'.join(parts[3:])}"
+        state[key] = tensor
+    return state
+
+
+def test_published_supernet_is_read():
+    published = _published_supernet()
+    name, arguments, state = convert_published(published)
+    assert (name, arguments) == ("easnet", {"published_warp": True})
+    load_state(create_model(name, **arguments), state, "file")
+
+
+def test_published_supernet_without_elastic_kernels_gets_identities():
+    published = {k: v for k, v in _published_supernet().items() if not k.endswith("_matrix")}
+    name, arguments, state = convert_published(published)
+    net = create_model(name, **arguments)
+    load_state(net, state, "file")
+    matrix = net.features.stages[1][2].depthwise.matrix_7to5
+    assert torch.equal(matrix, torch.eye(25))
+
+
+def test_older_names_are_read():
+    published = {
+        key.replace(".conv.inverted", ".mobile_inverted_conv.inverted"): value
+        for key, value in _published_supernet().items()
+    }
+    name, arguments, state = convert_published(published)
+    load_state(create_model(name, **arguments), state, "file")
+
+
+def test_refuses_foreign_weights():
+    with pytest.raises(ValueError, match="not the weights of EASNet"):
+        convert_published({"layer.weight": torch.zeros(1)})
+
+
+def test_maximum_disparity_must_fit_the_levels():
+    with pytest.raises(ValueError, match="multiple of 24, not 100"):
+        create_model("easnet", max_disparity=100)
+
+
+def test_subnet_must_be_an_architecture():
+    with pytest.raises(ValueError):
+        create_model("easnet", subnet={"ks": 3})
+    assert Architecture.from_json(search_space(create_model("easnet")).largest().to_json())
