@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from functools import partial
 from statistics import median
 from unittest import mock
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torchvision.ops import deform_conv2d
 
 from benchmarks._machine import machine, seconds
+from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo.losses import upsampled_loss
 from vizoo.vision import layers
@@ -101,25 +103,28 @@ def steps(size: tuple[int, int], repeat: int) -> Table:
         net.zero_grad()
         upsampled_loss(net.forward_stages(*views), truth, truth > 0, [1.0]).backward()
 
+    def elastic_step(net: nn.Module, before: Architecture, architecture: Architecture) -> None:
+        activate(net, before)
+        activate(net, architecture)
+        step(net)
+
     for name in ("easnet", "easnet_extended"):
         supernet = create_model(name).train()
         space = search_space(supernet)
-        chosen = {"largest": space.largest(), "smallest": space.smallest()}
+        largest = space.largest()
+        chosen = {"largest": largest, "smallest": space.smallest()}
         chosen |= {f"random {seed}": space.sample(random.Random(seed)) for seed in range(3)}
         for kind, architecture in chosen.items():
             plain = extract(supernet, architecture).train()
-
-            def elastic(architecture=architecture) -> None:
-                activate(supernet, space.largest())
-                activate(supernet, architecture)
-                step(supernet)
-
-            step(plain), elastic()
-            pairs = [
-                (seconds(lambda plain=plain: step(plain)), seconds(elastic)) for _ in range(repeat)
-            ]
-            ratio = median(b / a for a, b in pairs)
-            row = (median(a for a, _ in pairs), median(b for _, b in pairs), ratio)
+            forms = (
+                partial(step, plain),
+                partial(elastic_step, supernet, largest, architecture),
+            )
+            for form in forms:
+                form()
+            pairs = [tuple(map(seconds, forms)) for _ in range(repeat)]
+            ratio = median(elastic / extracted for extracted, elastic in pairs)
+            row = (*(median(times) for times in zip(*pairs, strict=True)), ratio)
             table.add_row(f"{name}, {kind}", *(f"{value:.3f}" for value in row))
     return table
 
