@@ -174,6 +174,11 @@ class ProgressiveShrinking(SupernetTask):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def on_train_start(self) -> None:
+        if self.stage >= 0:
+            rank_zero_info(f"resuming in {self._called(self.stage)}")
+        self.task.on_train_start()
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         # Not at the start of an epoch, which a resumed run may be past.
         if self.stage_at(self.current_epoch) != self.stage:
@@ -196,11 +201,8 @@ class ProgressiveShrinking(SupernetTask):
     def _begin(self, index: int) -> None:
         stage, self.stage = self.stages[index], index
         open_choices = sum(len(choice.values) > 1 for choice in self.space)
-        last = self.starts[index + 1]
         rank_zero_info(
-            f"stage {index + 1} of {len(self.stages)}, {stage.name}: epochs "
-            f"{self.starts[index] + 1} to {last}, {open_choices} choices open, "
-            f"{self.space.count():.3g} subnets"
+            f"{self._called(index)}: {open_choices} choices open, {self.space.count():.3g} subnets"
         )
         if index and self._from_largest and not self._teacher:
             self._teach_by_largest()
@@ -208,6 +210,11 @@ class ProgressiveShrinking(SupernetTask):
             sort_channels(self.task.net)
         if index:
             self.optimizers(use_pl_optimizer=False).state.clear()
+
+    def _called(self, index: int) -> str:
+        first, last = self.starts[index] + 1, self.starts[index + 1]
+        name = self.stages[index].name
+        return f"stage {index + 1} of {len(self.stages)}, {name} (epochs {first} to {last})"
 
     def _teach_by_largest(self) -> None:
         teacher: nn.Module = extract(self.task.net, self.full_space.largest())
