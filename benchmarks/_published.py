@@ -18,6 +18,7 @@ def published(net: nn.Module) -> nn.Module:
     """A copy of the network with the published wiring."""
     net = copy.deepcopy(net)
     for stage in (net.cunet, net.dispnetres):
+        stage.layered = True
         for level in range(6):
             setattr(stage, f"iconv{level}", _transposed(getattr(stage, f"iconv{level}")))
     net._stages = types.MethodType(_stages, net)

@@ -34,6 +34,7 @@ from ..nas.values import Value, concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import normalize_images, pad_to
 from ..vision.ops import correlation, warp_by_disparity
+from ._fadnet_training import convolve_joined, predict_finest
 
 __all__ = [
     "FADNet",
@@ -128,6 +129,7 @@ class _Hourglass(nn.Module):
     """From features at 1/8 down to 1/64 and up again, predicting at each of seven scales."""
 
     head: str  # published name of the prediction layers
+    layered = False  # True: layer by layer in training on a CPU too
 
     def __init__(self, encoder: Sequence[Width], decoder: Sequence[Width]) -> None:
         super().__init__()
@@ -161,16 +163,23 @@ class _Hourglass(nn.Module):
         for level in (4, 5, 6):
             x = getattr(self, f"conv{level}_1")(getattr(self, f"conv{level}")(x))
             skips.append(x)
-        predictions = [self._predict(6, x, base)]
+        by_parts = self.training and not self.layered and x.device.type == "cpu"
+        predictions = [self._refine(6, getattr(self, f"{self.head}6")(x), base)]
         for level in (5, 4, 3, 2, 1, 0):
             up = getattr(self, f"upconv{level}")(x)
             flow = getattr(self, f"upflow{level + 1}to{level}")(predictions[0])
-            x = getattr(self, f"iconv{level}")(torch.cat((up, flow, skips[level]), 1))
-            predictions.insert(0, self._predict(level, x, base))
+            parts = up, flow, skips[level]
+            iconv, head = getattr(self, f"iconv{level}"), getattr(self, f"{self.head}{level}")
+            if by_parts and not level:
+                prediction = predict_finest(iconv, head, parts)
+            else:
+                x = convolve_joined(iconv, parts) if by_parts else iconv(torch.cat(parts, 1))
+                prediction = head(x)
+            predictions.insert(0, self._refine(level, prediction, base))
         return predictions
 
-    def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
-        prediction = getattr(self, f"{self.head}{level}")(x)
+    @staticmethod
+    def _refine(level: int, prediction: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
         # Half types hold 100 pixels to a quarter of a pixel only.
         prediction = prediction.to(torch.promote_types(prediction.dtype, torch.float32))
         return prediction if base is None else prediction + base[level]
