@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"\n2. Testing on {len(scenes)} scenes that it has not seen")
     _report(predictor, scenes)
 
-    print("\n3. Inferring the pair with the widest range of disparities")
-    widest = max(scenes, key=lambda scene: scene["disparity"].std())
-    written = _infer_scene(predictor, widest, out / "pair")
+    print("\n3. Inferring the pair with the most relief and contrast")
+    clearest = max(scenes, key=lambda scene: scene["disparity"].std() * scene["left"].std())
+    written = _infer_scene(predictor, clearest, out / "pair")
     if args.left is not None:
         result = predictor(args.left, args.right)
         written += result.save(out / "yours", Path(args.left).stem)
