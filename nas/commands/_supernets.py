@@ -49,7 +49,7 @@ def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
     from ...vision.hub.weights import load_weights
     from ..supernet import search_space
 
-    is_file = bool(Path(source).suffix) or os.sep in source or os.path.exists(source)
+    is_file = bool(Path(source).suffix) or os.sep in source or os.path.isfile(source)
     if is_file:
         net, trained = load_weights(source), True
     else:
@@ -115,7 +115,9 @@ def set_up(
     import torch
 
     from ...vision.device import choose_device
+    from ..efficiency.counts import count, on_meta
     from ..efficiency.provenance import Conditions
+    from ..supernet import extract
 
     given = table.conditions if table is not None else None
     threads = args.threads if args.threads is not None else getattr(given, "threads", None)
@@ -131,10 +133,11 @@ def set_up(
         height, width = given.height, given.width
     else:
         height, width = _size(args.input or "288x576")
-    conditions = Conditions.here(device, dtype, height, width)
+    bench = Bench(net, space, device, dtype, Conditions.here(device, dtype, height, width))
     if table is not None:
-        table.check(net.architecture, space, conditions, args.table)
-    return Bench(net, space, device, dtype, conditions)
+        smallest = count(extract(on_meta(net), space.smallest()), *bench.inputs("meta"))
+        table.check(net.architecture, space, bench.conditions, smallest, args.table)
+    return bench
 
 
 @dataclass(frozen=True)

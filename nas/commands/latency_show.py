@@ -81,8 +81,9 @@ def lines(report: dict[str, Any]) -> list[str]:
         found.append(f"  {quantity:<10} {low} to {high}")
     names = {"regressor": "whole networks", "operators": "sum of operators"}
     for name, row in report["errors"].items():
+        rank = "unknown" if row["spearman"] is None else f"{row['spearman']:.3f}"
         found.append(
-            f"  predicted from {names[name]}: Spearman {row['spearman']:.3f}, "
+            f"  predicted from {names[name]}: Spearman {rank}, "
             f"relative error {row['median_relative_error']:.1%} (median)"
         )
     found.append(f"  {report['operators']} operators; the dearest:")

@@ -170,7 +170,12 @@ class LatencyTable:
         return {"regressor": agreement(whole, measured), "operators": agreement(sums, measured)}
 
     def check(
-        self, model: Mapping[str, Any], space: SearchSpace, conditions: Conditions, source: str
+        self,
+        model: Mapping[str, Any],
+        space: SearchSpace,
+        conditions: Conditions,
+        smallest: Counts,
+        source: str,
     ) -> None:
         """Refuse a table that does not speak of this supernet and these conditions.
 
@@ -178,6 +183,8 @@ class LatencyTable:
             model: name and arguments of the supernet.
             space: its search space.
             conditions: of the measurement that is wanted.
+            smallest: costs of its smallest subnet, since arguments that are not in the space, such
+                as a range of disparities, change the costs of all.
             source: what the error calls the table.
 
         Raises:
@@ -197,6 +204,12 @@ class LatencyTable:
             raise ValueError(
                 f"{source}: unfinished, {len(self.samples)} of {self.planned} subnets are "
                 "measured; the same `vizoo latency build` goes on with it"
+            )
+        own = next((s.counts for s in self.samples if s.architecture == space.smallest()), smallest)
+        if (own.parameters, own.macs) != (smallest.parameters, smallest.macs):
+            raise ValueError(
+                f"{source}: a table of {_called(self.model)}, whose subnets cost other than those "
+                f"of {_called(model)}; build one for it (`vizoo latency build`)"
             )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -236,7 +249,7 @@ class LatencyTable:
             )
         try:
             return cls(
-                content["model"],
+                dict(content["model"]),
                 SearchSpace.from_json(content["space"]),
                 Conditions.from_json(content["conditions"]),
                 content["software"],
@@ -244,5 +257,10 @@ class LatencyTable:
                 content["operators"],
                 content["planned"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path}: a damaged latency table: {error!r}") from error
+
+
+def _called(model: Mapping[str, Any]) -> str:
+    arguments = ", ".join(f"{name}={value}" for name, value in model.items() if name != "name")
+    return f"{model.get('name')}({arguments})"

@@ -9,9 +9,10 @@ import toy_supernet
 
 from vizoo.nas.efficiency import build as building
 from vizoo.nas.efficiency.build import build, plan, spread_sample
+from vizoo.nas.efficiency.counts import Counts
 from vizoo.nas.efficiency.measure import Timing
 from vizoo.nas.efficiency.provenance import Conditions, software
-from vizoo.nas.efficiency.table import LatencyTable
+from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import extract, search_space
 from vizoo.vision.complexity import count_macs
@@ -141,7 +142,7 @@ def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
     half = LatencyTable.load(path)
     assert not half.complete and 5 <= len(half.samples) < 18 and half.planned == 18
     with pytest.raises(ValueError, match=r"t.json: unfinished, \d+ of 18 subnets"):
-        half.check({"name": "toy"}, half.space, CONDITIONS, "t.json")
+        half.check({"name": "toy"}, half.space, CONDITIONS, half.samples[0].counts, "t.json")
     measured.clear()
     whole = build(half, network, made_up_time, images, torch.float32, **settings)
     assert whole.complete and len(measured) == 1 + 18 - 5
@@ -152,11 +153,15 @@ def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
 
 
 def test_check_refuses_what_is_of_something_else(net):
-    table = make(net, planned=1, samples=[None])
-    table.check({"name": "toy"}, table.space, CONDITIONS, "t.json")
+    table, counts, timing = make(net, planned=1), Counts(100, 1000, 10), Timing(1, 1, 1, 5)
+    table.samples = [Sample(table.space.smallest(), timing, 1.0, 1.0, counts, 1.0)]
+    table.check({"name": "toy"}, table.space, CONDITIONS, counts, "t.json")
+    model = {"name": "toy", "range": 9}
+    with pytest.raises(ValueError, match=r"a table of toy\(\), whose .* of toy\(range=9\); build"):
+        table.check(model, table.space, CONDITIONS, Counts(100, 999, 10), "t.json")
     other = Conditions("cpu", "a processor", "bfloat16", 4, 32, 24)
     with pytest.raises(ValueError) as caught:
-        table.check({"name": "toy"}, table.space, other, "t.json")
+        table.check({"name": "toy"}, table.space, other, counts, "t.json")
     assert str(caught.value) == (
         "t.json: measured under other conditions: dtype float32 instead of bfloat16, "
         "input 16x24 instead of 32x24, threads 2 instead of 4; "
@@ -164,7 +169,7 @@ def test_check_refuses_what_is_of_something_else(net):
     )
     space = SearchSpace([Choice("depth", (1, 2))])
     with pytest.raises(ValueError, match="a table of toy, whose search space is not that of easy"):
-        table.check({"name": "easy"}, space, CONDITIONS, "t.json")
+        table.check({"name": "easy"}, space, CONDITIONS, counts, "t.json")
 
 
 @pytest.mark.parametrize(

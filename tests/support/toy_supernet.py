@@ -30,9 +30,9 @@ class Block(nn.Module):
 
 
 class Toy(nn.Module):
-    """Up to three blocks between two convolutions; image (B, 3, H, W) to map (B, 1, H, W)."""
+    """Up to three blocks between two convolutions; images (B, 3, H, W), maps (B, outputs, H, W)."""
 
-    def __init__(self, widths):
+    def __init__(self, widths, outputs):
         super().__init__()
         depth = Choice("depth", (1, 2, 3))
         blocks = [
@@ -41,15 +41,15 @@ class Toy(nn.Module):
         ]
         self.stem = nn.Conv2d(3, 8, 3, padding=1)
         self.blocks = Sequential(*blocks, length=depth)
-        self.head = nn.Conv2d(8, 1, 1)
+        self.head = nn.Conv2d(8, outputs, 1)
 
     def forward(self, image):
         return self.head(self.blocks(self.stem(image)))
 
 
-def toy(*, widths=(4, 16, 64), subnet: dict | None = None):
+def toy(*, widths=(4, 16, 64), outputs=1, subnet: dict | None = None):
     """The toy supernet, or one of its subnets."""
-    net = Toy(tuple(widths))
+    net = Toy(tuple(widths), outputs)
     return net if subnet is None else extract(net, subnet["choices"])
 
 
