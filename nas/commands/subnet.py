@@ -135,6 +135,11 @@ def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> Non
         raise ValueError(f"--out {out}: weights are written as .safetensors; choose such a name")
     if not bounds:
         raise ValueError("give a limit: --max-latency, --max-params, --max-macs or --max-memory")
+    written = {path.resolve() for path in (out, out.with_suffix(".json"))}
+    for option in ("supernet", "table", "evaluations"):
+        given = getattr(args, option)
+        if given is not None and Path(given).resolve() in written:
+            raise ValueError(f"--out {out}: would overwrite {given}; choose another name")
     for name, least in (("batches", 1), ("generations", 0), ("population", 4)):
         if getattr(args, name) < least:
             raise ValueError(f"--{name} {getattr(args, name)}: must be at least {least}")
@@ -148,7 +153,8 @@ def _own_table(bench: Bench, path: Path) -> LatencyTable:
     table = LatencyTable(dict(bench.net.architecture), bench.space, bench.conditions, software())
     if path.exists():
         found = LatencyTable.load(path)
-        if found.space == bench.space and not found.conditions.difference(bench.conditions):
+        same = found.model == table.model and found.space == table.space
+        if same and not found.conditions.difference(bench.conditions):
             table = found
     what = "measuring subnets, since no --table is given"
     return bench.measure(table, what, path=path, samples=_OWN_TABLE, held_out=4)

@@ -222,6 +222,23 @@ def test_a_table_of_another_space(table, capsys):
     )
 
 
+def test_a_table_of_the_same_space_but_other_sizes(table, capsys):
+    save_weights(create_model("toy", outputs=4), "supernet.safetensors")
+    capsys.readouterr()
+    assert subnet("--max-latency", "1s", "--table", "table.json") == 2
+    said = capsys.readouterr().err
+    assert "table.json: a table of toy(), whose subnets cost other than those of toy(out" in said
+
+
+@pytest.mark.parametrize("option", ["--supernet", "--table", "--evaluations"])
+def test_what_is_read_is_not_overwritten(supernet, capsys, tmp_path, option):
+    name = "supernet.safetensors" if option == "--supernet" else "kept.json"
+    out = name.replace(".json", ".safetensors")
+    assert subnet("--max-params", "2500", option, name, "--out", str(tmp_path / out)) == 2
+    said = capsys.readouterr().err
+    assert f"{out}: would overwrite {name}; choose another name" in said
+
+
 def test_an_impossible_latency(table, capsys):
     low = table.of(table.samples[0])
     capsys.readouterr()
