@@ -28,7 +28,7 @@ class Evaluations:
     Attributes:
         space: theirs.
         metric: what was measured; small is good.
-        origin: what else the figures depend on: supernet, config, batches.
+        origin: what else the figures depend on: supernet, its weights, config, batches.
         errors: architecture to error.
     """
 
@@ -85,14 +85,18 @@ class Evaluations:
                 f"this vizoo reads {VERSION}"
             )
         try:
-            if SearchSpace.from_json(content["space"]) != space:
-                raise ValueError(f"{path}: evaluations of architectures of another search space")
+            found = SearchSpace.from_json(content["space"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error
+        if found != space:
+            raise ValueError(f"{path}: evaluations of architectures of another search space")
+        try:
             errors = {
                 space.validate(Architecture.from_json(row["architecture"])): (
                     math.inf if row["error"] is None else float(row["error"])
                 )
                 for row in content["evaluations"]
             }
-            return cls(space, content["metric"], content["origin"], errors)
-        except (KeyError, TypeError) as error:
+            return cls(space, content["metric"], dict(content["origin"]), errors)
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error

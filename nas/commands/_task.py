@@ -9,16 +9,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch
+import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
 from ...vision.commands._messages import condense
@@ -87,7 +90,8 @@ class FitConfig:
 
         Args:
             net: changed in place; ends on the device.
-            batches: of the training loader, as `vizoo fit` would see them.
+            batches: of the training loader, as `vizoo fit` would see them; the same each time, so
+                that subnets compare.
             device: to run on.
 
         Returns:
@@ -106,7 +110,11 @@ class FitConfig:
                 seen["samples"] += _size(batch)
                 yield self.module.transfer_batch_to_device(batch, torch.device(device), 0)
 
-        recalibrate(net, moved(), forward=lambda _, batch: self.module.predict_step(batch, 0))
+        with isolate_rng():
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
+            recalibrate(net, moved(), forward=lambda _, batch: self.module.predict_step(batch, 0))
         return seen
 
     def evaluate(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import math
 import time
@@ -90,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
     """Search and write.
 
     Raises:
-        ValueError: no supernet, a bad option, an impossible limit, a table of other conditions.
+        ValueError: no trained supernet, a bad option, an impossible limit, a table of something
+            else.
     """
     _check(args)
     bounds = limits(args)
@@ -98,20 +100,28 @@ def run(args: argparse.Namespace) -> int:
     from ._task import FitConfig
 
     start = time.perf_counter()
-    net, space, _ = load_supernet(args.supernet)
+    net, space, trained = load_supernet(args.supernet)
+    if not trained:
+        raise ValueError(
+            f"{args.supernet} is not trained: errors of random weights say nothing of its subnets; "
+            "give the file of a trained supernet"
+        )
     table = open_table(args)
     bench = set_up(args, net, space, table)
     cost = args.cost or ("latency" if table else "macs")
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
     config = FitConfig.read(args.data)
-    evaluations = _open(args, space)
+    evaluations = _open(args, net, space)
     predictors = cost_predictors(bench, table)
+    kept = constraints(predictors, bounds)
 
     from ..efficiency.counts import on_meta
+    from ..search.constraints import Limits
     from ..search.population import each
     from ..supernet import activate
 
+    Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
     shapes, device = on_meta(net), bench.device
     net.to(device)
@@ -125,7 +135,6 @@ def run(args: argparse.Namespace) -> int:
             evaluations.save(Path(args.out) / "evaluations.json")
         return known[architecture]
 
-    kept = constraints(predictors, bounds)
     if args.direct:
         found, agreement = _search(args, space, each(error_of), predictors[cost], kept), None
     else:
@@ -165,12 +174,16 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--out {out}: is a file; name a folder")
 
 
-def _open(args: argparse.Namespace, space: SearchSpace) -> Evaluations:
+def _open(args: argparse.Namespace, net: nn.Module, space: SearchSpace) -> Evaluations:
     """Those of an earlier run into the same folder, or none yet."""
     from ._evaluations import Evaluations
 
+    digest = hashlib.sha256()
+    for tensor in net.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
     origin = {
         "supernet": args.supernet,
+        "weights": digest.hexdigest()[:12],  # a checkpoint keeps its name while training goes on
         "data": args.data,
         "batches": args.batches,
         "val_batches": args.val_batches,
@@ -234,7 +247,16 @@ def _predicted(
         for done, architecture in enumerate(spread, start=1):
             error_of(architecture)
             tell(done, len(spread))
-    known = [a for a in evaluations.errors if all(limit.satisfied(a) for limit in kept)]
+    known = [
+        architecture
+        for architecture, error in evaluations.errors.items()
+        if math.isfinite(error) and all(limit.satisfied(architecture) for limit in kept)
+    ]
+    if not known:
+        raise ValueError(
+            f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits; "
+            "give more --samples or --verify"
+        )
     points = list(
         zip([evaluations.errors[a] for a in known], costs.predict(known).tolist(), strict=True)
     )

@@ -7,6 +7,7 @@ import pytest
 import torch
 import toy_supernet
 import yaml
+from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
 from vizoo.nas.commands._evaluations import Evaluations
@@ -99,7 +100,27 @@ def test_direct(capsys, tmp_path):
     assert "evaluations of another search (val/error, " in capsys.readouterr().err
 
 
-def test_an_evaluation_depends_on_nothing_but_the_subnet():
+def test_evaluations_are_of_these_weights(capsys):
+    words = ("--direct", "--population", "4", "--generations", "0")
+    assert search(*words) == 0
+    save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+    capsys.readouterr()
+    assert search(*words) == 2
+    assert "evaluations of another search (val/error, " in capsys.readouterr().err
+
+
+def test_an_impossible_limit_costs_no_evaluation(capsys, monkeypatch):
+    monkeypatch.setattr(FitConfig, "evaluate", None)
+    assert search("--max-params", "10") == 2
+    assert "the smallest reachable is" in capsys.readouterr().err
+
+
+def test_an_evaluation_depends_on_nothing_but_the_subnet(monkeypatch):
+    def shuffled(self):
+        images = torch.rand(16, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+        return DataLoader(TensorDataset(images), 4, shuffle=True)
+
+    monkeypatch.setattr(toy_supernet.ToyData, "train_dataloader", shuffled)
     net = create_model("toy", widths=(4, 8)).eval()
     space = search_space(net)
     config = FitConfig.read("toy.yaml")
@@ -123,6 +144,7 @@ def test_an_evaluation_depends_on_nothing_but_the_subnet():
         (("--out", "toy.yaml"), "--out toy.yaml: is a file; name a folder"),
         (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
+        (("--supernet", "toy"), "toy is not trained: errors of random weights say nothing"),
         (("--max-params", "10", "--direct"), "the smallest reachable is"),
     ],
 )
@@ -139,6 +161,11 @@ def test_evaluations_of_another_space(tmp_path):
     assert Evaluations.load(path, space) == kept
     with pytest.raises(ValueError, match="kept.json: evaluations of architectures of another"):
         Evaluations.load(path, SearchSpace([Choice("depth", (1, 2, 3))]))
+    damaged = json.loads(path.read_text())
+    damaged["evaluations"][0]["architecture"]["choices"]["depth"] = 5
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(ValueError, match="kept.json: damaged evaluations of subnets"):
+        Evaluations.load(path, space)
     path.write_text("{}")
     with pytest.raises(ValueError, match="kept.json: no evaluations of subnets"):
         Evaluations.load(path, space)
