@@ -7,13 +7,14 @@ import random
 import pytest
 import torch
 from network_tester import StereoNetworkTester
-from supernet_tester import SupernetTester
+from supernet_tester import SupernetTester, run, same
 
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo.easnet import convert_published, published_architecture
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state, load_weights, save_weights
+from vizoo.vision.inference import optimize
 
 
 class _Views(SupernetTester):
@@ -32,6 +33,12 @@ class _Views(SupernetTester):
 
     def trained_outputs(self, net):
         return net.forward_stages(*self.inputs())
+
+    def test_optimized_equals_activated(self, net, samples):
+        for architecture in samples[:3]:
+            activate(net, architecture)
+            fast = run(optimize(net), self.inputs())
+            assert same(fast, run(net, self.inputs()), 1e-3)
 
 
 class TestSupernet(_Views):
