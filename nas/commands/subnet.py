@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     table = open_table(args)
     bench = set_up(args, net, space, table)
     if table is None and "latency" in bounds:
-        table = _own_table(bench, out.with_suffix(".latency.json"))
+        args.table = str(out.with_suffix(".latency.json"))
+        table = _own_table(bench, args.table)
     predictors = cost_predictors(bench, table)
     objective, named = _objective(args, space, predictors)
     architecture, costs, rounds = _search(args, bench, predictors, objective, bounds)
@@ -145,13 +146,13 @@ def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> Non
             raise ValueError(f"--{name} {getattr(args, name)}: must be at least {least}")
 
 
-def _own_table(bench: Bench, path: Path) -> LatencyTable:
+def _own_table(bench: Bench, path: str) -> LatencyTable:
     """A small table beside the result, or the one that an earlier run left there."""
     from ..efficiency.provenance import software
     from ..efficiency.table import LatencyTable
 
     table = LatencyTable(dict(bench.net.architecture), bench.space, bench.conditions, software())
-    if path.exists():
+    if Path(path).exists():
         found = LatencyTable.load(path)
         same = found.model == table.model and found.space == table.space
         if same and not found.conditions.difference(bench.conditions):

@@ -11,7 +11,6 @@ import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,24 +127,12 @@ class LatencyTable:
         """The predictor of a quantity from an architecture alone; no network is built for it."""
         if quantity not in QUANTITIES:
             raise ValueError(f"{quantity!r} is not in the table; it has {', '.join(QUANTITIES)}")
-        if quantity not in self._regressors:
-            seen = self.seen
-            self._regressors[quantity] = CostRegressor.fit(
-                self.space,
-                [sample.architecture for sample in seen],
-                [self.of(sample, quantity) for sample in seen],
-            )
-        return self._regressors[quantity]
-
-    @cached_property
-    def _regressors(self) -> dict[str, CostRegressor]:
-        return {}
-
-    @cached_property
-    def line(self) -> Line:
-        """From the sum of a network's operators to its latency."""
         seen = self.seen
-        return Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
+        return CostRegressor.fit(
+            self.space,
+            [sample.architecture for sample in seen],
+            [self.of(sample, quantity) for sample in seen],
+        )
 
     @property
     def seen(self) -> list[Sample]:
@@ -161,12 +148,13 @@ class LatencyTable:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""
         from ..search.predictor import agreement
 
-        left = self.held_out
-        if len(left) < 2 or len(self.seen) < 3:
+        left, seen = self.held_out, self.seen
+        if len(left) < 2 or len(seen) < 3:
             return {}
+        line = Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
         measured = [self.of(sample) for sample in left]
         whole = self.regressor().predict([sample.architecture for sample in left]).tolist()
-        sums = [self.line(sample.operators) for sample in left]
+        sums = [line(sample.operators) for sample in left]
         return {"regressor": agreement(whole, measured), "operators": agreement(sums, measured)}
 
     def check(

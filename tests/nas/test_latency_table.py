@@ -150,6 +150,7 @@ def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
     assert architectures == [architecture for architecture, _ in plan(whole.space, 14, 4, 0)]
     more = build(whole, network, made_up_time, images, torch.float32, **{**settings, "samples": 20})
     assert len(more.seen) == 20 and len(more.held_out) == 4
+    assert more.errors() == LatencyTable.load(path).errors()  # of predictors that know them all
 
 
 def test_check_refuses_what_is_of_something_else(net):

@@ -121,6 +121,7 @@ def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
     report = read(capsys)
     assert Architecture.from_json(report["architecture"])["depth"] == 3
     assert LatencyTable.load(tmp_path / "small.latency.json").complete
+    assert report["table"] == "small.latency.json"
 
 
 def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
