@@ -39,14 +39,16 @@ class SupernetTester:
         return net(*self.inputs())
 
     @pytest.fixture(scope="class")
-    def net(self):
+    @classmethod
+    def net(cls):
         torch.manual_seed(0)
-        return randomized(self.build()).eval()
+        return randomized(cls().build()).eval()
 
     @pytest.fixture(scope="class")
-    def samples(self, net):
+    @classmethod
+    def samples(cls, net):
         space, rng = search_space(net), random.Random(0)
-        drawn = [space.sample(rng) for _ in range(self.architectures - 2)]
+        drawn = [space.sample(rng) for _ in range(cls.architectures - 2)]
         return [space.largest(), space.smallest(), *drawn]
 
     def test_space(self, net):
