@@ -18,6 +18,7 @@ deformable convolutions start at zero.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,17 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.supernet import active, extract, search_space
 from ..vision.hub.registry import register_model
+from ..vision.inference import convert
 from ..vision.layers import DeformableConv2d, normalize_images
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
+from ._easnet_inference import (
+    FusedBottleneck,
+    FusedDilatedBlock,
+    FusedInvertedResidual,
+    folded,
+)
 
 __all__ = ["EASNet", "convert_published", "easnet", "easnet_extended", "published_architecture"]
 
@@ -89,6 +97,10 @@ class InvertedResidual(nn.Module):
         y = self.squeeze(F.relu(self.depthwise_norm(self.depthwise(y))))
         y = self.project_norm(self.project(y))
         return x + y if self.residual else y
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedInvertedResidual(self, dtype)
 
 
 class FeaturePyramid(nn.Module):
@@ -150,6 +162,10 @@ class Bottleneck(nn.Module):
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         return F.relu(x + self.bn3(self.conv3(y)))
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedBottleneck(self, dtype)
 
 
 def _exchange(source: int, target: int, channels: Sequence[int]) -> nn.Module:
@@ -220,13 +236,24 @@ class DilatedBlock(nn.Module):
         y = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
         return F.leaky_relu(x + self.bn2(self.conv2(y)), 0.2)
 
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedDilatedBlock(self, dtype)
 
-def _leaky_convolution(in_channels: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(out_channels),
-        nn.LeakyReLU(0.2),
-    )
+
+class LeakyConvolution(nn.Sequential):
+    """3x3 convolution, batch norm and LeakyReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.LeakyReLU(0.2),
+        )
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return folded(self[0], self[1], dtype, 0.2)
 
 
 class Refinement(nn.Module):
@@ -240,8 +267,8 @@ class Refinement(nn.Module):
     def __init__(self, blocks: int | Choice, published_warp: bool) -> None:
         super().__init__()
         self.published_warp = published_warp
-        self.conv1 = _leaky_convolution(6, 16)
-        self.conv2 = _leaky_convolution(1, 16)
+        self.conv1 = LeakyConvolution(6, 16)
+        self.conv2 = LeakyConvolution(1, 16)
         self.dilated_blocks = elastic.Sequential(
             *(DilatedBlock(32, dilation) for dilation in _DILATIONS), length=blocks
         )
@@ -309,7 +336,7 @@ class EASNet(nn.Module):
         """Disparity of the left view.
 
         Args:
-            left: (B, 3, H, W), RGB in [0, 1], any size from 24 pixels.
+            left: (B, 3, H, W), RGB in [0, 1], any size.
             right: the same shape, rectified to `left`.
 
         Returns:
@@ -333,6 +360,11 @@ class EASNet(nn.Module):
         """
         return (tuple(reversed(self._predictions(left, right))),)
 
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
+        net = extract(self, active(self)) if len(search_space(self)) else copy.deepcopy(self)
+        return convert(net.eval(), dtype)
+
     def cost_volumes(self, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""
         return [correlation(*level) for level in zip(left, right, self.candidates, strict=False)]
@@ -350,7 +382,7 @@ class EASNet(nn.Module):
         found = [
             soft_argmin(-head(cost).float()) for head, cost in zip(self.heads, costs, strict=True)
         ][::-1]
-        half = [F.interpolate(x, scale_factor=0.5, mode="bilinear") for x in (left, right)]
+        half = [_half(view) for view in (left, right)]
         for refine, images in zip(self.refinement, (half, (left, right)), strict=False):
             found.append(refine(found[-1], *images))
         if len(self.refinement) == 1:
@@ -369,6 +401,12 @@ def _second_convolution(index: int, kind: Choice, extended: bool, channels: int)
         "deformable": _deformable_convolution(channels),
     }
     return elastic.Operation(candidates, kind)
+
+
+def _half(image: Tensor) -> Tensor:
+    if min(image.shape[-2:]) == 1:
+        return F.interpolate(image, [max(1, size // 2) for size in image.shape[-2:]])
+    return F.interpolate(image, scale_factor=0.5, mode="bilinear")
 
 
 def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:

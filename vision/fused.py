@@ -102,6 +102,8 @@ class FusedConv2d(nn.Module):
         bias: (out,).
         stride: of both axes.
         padding: of both axes, or of rows and of columns.
+        dilation: of both axes.
+        groups: of channels.
         slope: None for no activation, 0 for ReLU, more for LeakyReLU.
         dtype: of the computation and of the result.
         block: rows and columns of outputs to compute at once; they must divide the output.
@@ -114,6 +116,8 @@ class FusedConv2d(nn.Module):
         *,
         stride: int = 1,
         padding: int | tuple[int, int] = 0,
+        dilation: int = 1,
+        groups: int = 1,
         slope: float | None = None,
         dtype: torch.dtype = torch.float32,
         block: tuple[int, int] = (1, 1),
@@ -127,6 +131,8 @@ class FusedConv2d(nn.Module):
         self.block = block
         self.stride = [stride * block[0], stride * block[1]]
         self.padding = list(padding) if isinstance(padding, tuple) else [padding, padding]
+        self.dilation = [dilation, dilation]
+        self.groups = groups
         self.slope = slope
         self.weight: Tensor = weight.contiguous(memory_format=torch.channels_last)
         self.bias = bias
@@ -138,20 +144,21 @@ class FusedConv2d(nn.Module):
         x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
         if self.packs and not self.packed:  # the best order depends on the size
             self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, self.padding, self.stride, [1, 1], 1, list(x.shape)
+                self.weight, self.padding, self.stride, self.dilation, self.groups, list(x.shape)
             )
             self.packed = True
         y = (self._run_packed if self.packed else self._run)(x, add)
         return y if self.block == (1, 1) else depth_to_space(y, self.block)
 
     def _run(self, x: Tensor, add: Tensor | None) -> Tensor:
-        y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        shape = self.stride, self.padding, self.dilation, self.groups
+        y = F.conv2d(x, self.weight, self.bias, *shape)
         if add is not None:
             y += add
         return y if self.slope is None else F.leaky_relu_(y, self.slope)
 
     def _run_packed(self, x: Tensor, add: Tensor | None) -> Tensor:
-        shape = self.padding, self.stride, [1, 1], 1
+        shape = self.padding, self.stride, self.dilation, self.groups
         run = torch.ops.mkldnn._convolution_pointwise
         if add is None:
             name, scalars = _activation(self.slope)

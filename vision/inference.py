@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-__all__ = ["optimize"]
+__all__ = ["convert", "optimize"]
 
 _FOLDS = (
     (nn.Conv1d, nn.BatchNorm1d, False),
@@ -47,7 +47,7 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     if hasattr(net, "fused"):
         fast = _Frozen(net.fused(dtype), None)
     else:
-        fast = _Frozen(_convert(copy.deepcopy(net).eval(), dtype), dtype)
+        fast = _Frozen(convert(copy.deepcopy(net).eval(), dtype), dtype)
     return fast.eval().requires_grad_(False).to(memory_format=torch.channels_last)
 
 
@@ -80,10 +80,14 @@ def _cast(value: object, dtype: torch.dtype) -> object:
     return value
 
 
-def _convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Change a network in place: its parts' faster forms, batch norms folded, tensors of `dtype`.
+
+    What `optimize` does with a network that defines no `fused` of its own.
+    """
     for name, child in module.named_children():
         fused = hasattr(child, "fused")
-        setattr(module, name, child.fused(dtype) if fused else _convert(child, dtype))
+        setattr(module, name, child.fused(dtype) if fused else convert(child, dtype))
     _fold_batch_norms(module)
     for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
         tensor.data = _cast(tensor.data, dtype)
