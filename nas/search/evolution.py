@@ -1,4 +1,4 @@
-"""Evolution with one objective: elitist, seeded, resumable."""
+"""Regularised evolution with one objective: seeded, resumable."""
 
 from __future__ import annotations
 
@@ -49,14 +49,17 @@ def evolve(
     generations: int = 100,
     parents: float = 0.25,
     mutation: float = 0.1,
+    lifetime: int | None = 10,
     resume: dict[str, Any] | None = None,
     on_generation: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
     """Minimise ``objective`` over the space, within the constraints.
 
     The best quarter survives and is bred from: half of the children are mutants, half uniform
-    crossovers (as once-for-all searches do, arXiv 1908.09791). Every architecture is evaluated
-    once, those of the last generation too.
+    crossovers (as once-for-all searches do, Cai et al., ICLR 2020, arXiv 1908.09791). Parents age
+    and go, however good (Real et al., "Regularized Evolution for Image Classifier Architecture
+    Search", AAAI 2019), so that one lucky measurement does not rule the search. Every architecture
+    is evaluated once, those of the last generation too.
 
     Args:
         space: where to search.
@@ -69,6 +72,7 @@ def evolve(
         generations: how many follow the first.
         parents: share of the population that survives.
         mutation: probability for each choice of a mutant to change; one changes at least.
+        lifetime: generations that an architecture may be a parent; None for ever.
         resume: ``Progress.state()`` of an interrupted search with the same arguments
             (``generations`` may differ); the result is as if there had been no interruption.
         on_generation: told about each generation, for a progress bar and for saving the state.
@@ -92,7 +96,7 @@ def evolve(
         space,
         scores,
         _best,
-        Settings(seed, population, parents, mutation),
+        Settings(seed, population, parents, mutation, lifetime),
         generations,
         constraints,
         resume,

@@ -39,12 +39,14 @@ class Settings:
         parents: the share of ``population`` that survives each generation and is bred from; the
             rest is replaced.
         mutation: probability for each choice of a mutant to change.
+        lifetime: generations that an architecture may be a parent, however good; None for ever.
     """
 
     seed: int
     population: int
     parents: float
     mutation: float
+    lifetime: int | None = None
 
     def __post_init__(self) -> None:
         if self.population < 2:
@@ -53,6 +55,8 @@ class Settings:
             raise ValueError(f"parents are a share between 0 and 1, not {self.parents}")
         if not 0 <= self.mutation <= 1:
             raise ValueError(f"mutation is a probability, not {self.mutation}")
+        if self.lifetime is not None and self.lifetime < 1:
+            raise ValueError(f"a lifetime is 1 generation or more, not {self.lifetime}")
 
     @property
     def survivors(self) -> int:
@@ -102,8 +106,8 @@ def search(
 ) -> list[Evaluated]:
     """Breed, evaluate and select for a number of generations.
 
-    Elitist: survivors are chosen from the last survivors and their children, of which half are
-    mutants and half uniform crossovers. No architecture is evaluated twice; a child seen before
+    Survivors are chosen from the last survivors, unless they are past their lifetime, and their
+    children, of which half are mutants and half uniform crossovers. No architecture is evaluated twice; a child seen before
     is drawn anew. Children over a limit are changed towards their parent until they meet it.
 
     Args:
@@ -151,7 +155,8 @@ def search(
         scores = _scored(objective, new)
         born = [Evaluated(a, s, generation) for a, s in zip(new, scores, strict=True)]
         found += born
-        pool = survivors + born
+        oldest = generation - (settings.lifetime or math.inf)
+        pool = [item for item in survivors + born if item.generation > oldest]
         survivors = [pool[i] for i in select([p.scores for p in pool], settings.survivors)]
         if on_generation is not None:
             state = _State(identity, space, rng.getstate(), generation, tuple(found), survivors)

@@ -294,3 +294,21 @@ def test_wrong_objectives_and_costs():
         evolve(space, each(len), constraints=[limit], seed=0, **SMALL)
     with pytest.raises(ValueError, match="limit on latency"):
         Constraint("latency", len, math.inf)
+
+
+def test_parents_age():
+    space = flat_space(6, 4)
+    ages = {2: [], None: []}
+    for lifetime, seen in ages.items():
+        evolve(
+            space,
+            each(rugged(space, 0)),
+            seed=0,
+            population=20,
+            generations=12,
+            lifetime=lifetime,
+            on_generation=lambda p, seen=seen: seen.extend(
+                p.generation - item.generation for item in p.survivors
+            ),
+        )
+    assert max(ages[2]) == 1 and max(ages[None]) > 2
