@@ -107,8 +107,9 @@ def search(
     """Breed, evaluate and select for a number of generations.
 
     Survivors are chosen from the last survivors, unless they are past their lifetime, and their
-    children, of which half are mutants and half uniform crossovers. No architecture is evaluated twice; a child seen before
-    is drawn anew. Children over a limit are changed towards their parent until they meet it.
+    children, of which half are mutants and half uniform crossovers. No architecture is evaluated
+    twice; a child seen before is drawn anew. Children over a limit are changed towards their parent
+    until they meet it.
 
     Args:
         space: where to search.
