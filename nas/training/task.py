@@ -235,7 +235,7 @@ class SupernetTask(LightningModule):
                 distance = task.distillation_loss(outputs, guide, batch)
                 self._relay("train/distillation", distance.detach())
             if self.distillation == "in_place" and guide is not None:
-                yield distance
+                yield self.distillation_weight * distance
                 continue
             loss = task.loss(outputs, batch)
             self._relay("train/loss", loss.detach(), prog_bar=True)
