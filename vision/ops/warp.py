@@ -57,27 +57,25 @@ def _warp(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -
     height, width = image.shape[-2:]
     dtype = torch.promote_types(torch.promote_types(image.dtype, disparity.dtype), torch.float32)
     disparity = disparity.to(dtype)
-    x = torch.arange(width, device=image.device, dtype=dtype) - disparity[:, 0]
-    y = torch.arange(height, device=image.device, dtype=dtype)[:, None].expand_as(x)
-    grid = torch.stack(
-        (_normalise(x, width, align_corners), _normalise(y, height, align_corners)), dim=-1
-    )
+    places, pixel = _places(width, align_corners, disparity)
+    x = torch.addcmul(places, disparity[:, 0], pixel, value=-1)
+    y = _places(height, align_corners, disparity)[0][:, None].expand_as(x)
     # Three is far outside already; an infinite place would turn "zeros" into NaN.
+    grid = torch.stack((x.clamp(-3, 3), y), dim=-1)
     sampled = F.grid_sample(
-        image.to(dtype),
-        grid.clamp(-3, 3),
-        mode="bilinear",
-        padding_mode=padding,
-        align_corners=False,
+        image.to(dtype), grid, mode="bilinear", padding_mode=padding, align_corners=False
     )
     # With "border", grid_sample answers NaN places with the edge.
     return torch.where(torch.isnan(disparity), disparity, sampled).to(image.dtype)
 
 
-def _normalise(position: Tensor, size: int, align_corners: bool) -> Tensor:
+def _places(size: int, align_corners: bool, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The pixels of an axis in `grid_sample`'s coordinates, and what one pixel is there."""
+    position = torch.arange(size, device=like.device, dtype=like.dtype)
     if align_corners:
-        return (2 * position + 1) / size - 1
-    return 2 * position / max(size - 1, 1) - 1
+        return (2 * position + 1) / size - 1, like.new_full((), 2.0) / size
+    last = max(size - 1, 1)
+    return 2 * position / last - 1, like.new_full((), 2.0) / last
 
 
 register_composite(
