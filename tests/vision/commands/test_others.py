@@ -19,8 +19,13 @@ def micro():
 
 
 def published(net):
-    """The state dict under the authors' names, as several GPUs would save it."""
-    return {f"module.{key}": value for key, value in net.state_dict().items()}
+    """The state dict under the authors' names and shapes, as several GPUs would save it."""
+    return {
+        f"module.{key}": value.flip(2, 3).transpose(0, 1)
+        if ".iconv" in key and value.dim() == 4
+        else value
+        for key, value in net.state_dict().items()
+    }
 
 
 def test_convert(tmp_path, monkeypatch, capsys, micro):
