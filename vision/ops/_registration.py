@@ -10,7 +10,9 @@ LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
 
 def exporting() -> bool:
     """Whether a graph is being written that shall hold standard operators only."""
-    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
+    # In what PyTorch 2.8 compiles, is_exporting() is always true; its flag tells.
+    exports = torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
+    return exports or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
 
 
 def check_pair(left: Tensor, right: Tensor) -> None:
