@@ -331,6 +331,9 @@ class EASNet(nn.Module):
             length=Choice("refinement.levels", (1, 2)) if extended else 2,
         )
         self.apply(_initialize)
+        for refinement in self.refinement.children():
+            # Corrections of many pixels would leave the last ReLU without a gradient.
+            nn.init.normal_(refinement.final_conv.weight, 0, 0.01)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.
