@@ -54,5 +54,6 @@ def test_gradients_are_those_of_the_plain_layout():
         sum(scale.square().mean() for stage in stages for scale in stage).backward()
         gradients.append([p.grad for p in net.parameters() if p.grad is not None])
     for plain, last in zip(*gradients, strict=True):
+        # A bias before a batch norm has no gradient but rounding.
         scale = plain.abs().max().item()
-        torch.testing.assert_close(last, plain, rtol=1e-6, atol=1e-8 * scale + 1e-12)
+        torch.testing.assert_close(last, plain, rtol=1e-6, atol=1e-8 * scale + 1e-10)
