@@ -89,7 +89,7 @@ def deformable_convolution(
         grid.view(batch * groups, taps * height, width, 2),
         align_corners=False,
     ).to(x.dtype)
-    sampled = sampled * mask.reshape(batch * groups, 1, taps * height, width)
+    sampled = sampled * mask.reshape(batch * groups, 1, taps * height, width).to(x.dtype)
     sampled = sampled.view(batch, channels * taps, height * width)
     return (weight.flatten(1) @ sampled).view(batch, -1, height, width)
 

@@ -226,3 +226,15 @@ def test_subnet_must_be_an_architecture():
     with pytest.raises(ValueError):
         create_model("easnet", subnet={"ks": 3})
     assert Architecture.from_json(search_space(create_model("easnet")).largest().to_json())
+
+
+def test_optimized_in_bfloat16_stays_near():
+    net = create_model("easnet").eval()
+    with torch.no_grad():
+        for layer in (*net.heads, *(refinement.final_conv for refinement in net.refinement)):
+            layer.weight *= 0.01
+    views = torch.rand(2, 1, 3, 48, 96).unbind()
+    with torch.inference_mode():
+        wanted, found = net(*views), optimize(net, torch.bfloat16)(*views)
+    assert found.dtype == torch.float32
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
