@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .stereo.infer import StereoPredictor
+    from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
     from .vision.hub.weights import load_weights, save_weights
 
@@ -17,6 +18,7 @@ __all__ = [
     "StereoPredictor",
     "__version__",
     "create_model",
+    "export",
     "list_models",
     "load_weights",
     "model_info",
@@ -30,6 +32,7 @@ _PUBLIC = {
     "load_weights": ".vision.hub.weights",
     "save_weights": ".vision.hub.weights",
     "StereoPredictor": ".stereo.infer",
+    "export": ".vision.export",
 }
 
 

@@ -109,6 +109,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "turn a published checkpoint into safetensors",
         ("vizoo convert model_best.pth fadnet_plus_tiny.safetensors",),
     ),
+    "export": Command(
+        "vision.commands.export",
+        "write a model as ONNX, torch.export, TorchScript or AOTInductor, checked",
+        (
+            "vizoo export fadnet_plus_tiny --to onnx --dynamic --out tiny.onnx",
+            "vizoo export last.ckpt --to torch-export --size 384x1280 --out net.pt2",
+        ),
+    ),
     "doctor": Command(
         "vision.commands.doctor",
         "what works on this machine, and how to get the rest",

@@ -303,6 +303,8 @@ class EASNet(nn.Module):
         ValueError: `max_disparity` is no positive multiple of 24.
     """
 
+    output_names = ("disparity",)
+
     def __init__(
         self, *, max_disparity: int = 192, extended: bool = False, published_warp: bool = False
     ) -> None:
@@ -557,9 +559,7 @@ def _architecture_of(state: Mapping[str, Tensor]) -> Architecture:
             in_channels = state[key.replace("depthwise", "expand")].shape[1]
             name = f"stages.{stage}.blocks.{block}"
             values[f"{name}.kernel"] = weight.shape[-1]
-            ratios = (
-                ratio for ratio in (8, 6, 4, 2) if _expanded(in_channels, ratio) == len(weight)
-            )
+            ratios = (r for r in (8, 6, 4, 2) if _expanded(in_channels, r) == len(weight))
             values[f"{name}.expand"] = next(ratios, 0)
     values |= {f"stages.{stage}.depth": depth for stage, depth in stages.items()}
     values["scale"] = len(stages)

@@ -241,6 +241,7 @@ class RefinementStage(_Hourglass):
 class _TwoStage(nn.Module):
     """What FADNet and FADNet++ share."""
 
+    output_names = ("disparity",)
     shifts: int
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["count_macs", "count_parameters", "example_inputs"]
+__all__ = ["count_macs", "count_parameters", "example_inputs", "input_names"]
 
 
 def count_parameters(net: nn.Module) -> int:
@@ -46,17 +46,24 @@ def example_inputs(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
-    """Random images for a network, each (batch, 3, height, width) in [0, 1].
+    """Random arguments for a network's ``forward``.
 
-    Returns:
-        As many as the network's ``forward`` has arguments without a default.
+    They are images (batch, 3, height, width) in [0, 1], as many as `input_names`. A network that
+    takes anything else has a method ``example_inputs`` of this signature, without ``net``, whose
+    tensors grow with height and width where the network allows other sizes.
     """
-    arguments = inspect.signature(net.forward).parameters.values()
-    views = [
-        argument
-        for argument in arguments
+    own = getattr(net, "example_inputs", None)
+    if own is not None:
+        return tuple(own(height, width, batch=batch, device=device, dtype=dtype))
+    shape = (batch, 3, height, width)
+    return tuple(torch.rand(shape, device=device, dtype=dtype) for _ in input_names(net))
+
+
+def input_names(net: nn.Module) -> list[str]:
+    """Names of the arguments of ``forward`` that have no default."""
+    return [
+        argument.name
+        for argument in inspect.signature(net.forward).parameters.values()
         if argument.default is argument.empty
         and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
     ]
-    shape = (batch, 3, height, width)
-    return tuple(torch.rand(shape, device=device, dtype=dtype) for _ in views)

@@ -1,0 +1,238 @@
+"""The formats of `export`: how each is written, and read back to be run."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FORMATS", "Format", "Job", "find_format"]
+
+_KEY = "vizoo"
+"""Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
+
+_EXTRA = f"{_KEY}.json"
+_LARGEST_ONNX = (1 << 31) - (1 << 22)
+"""Bytes of weights; a protocol buffer ends at 2 GiB."""
+
+Run = Callable[[tuple[Tensor, ...]], Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be written.
+
+    Attributes:
+        net: in evaluation mode.
+        inputs: example arguments.
+        axes: for each input the names of the axes that vary; None where all sizes are fixed.
+        input_names: of the arguments.
+        output_names: of the tensors that it returns.
+        metadata: JSON values.
+        opset: of ONNX, or None.
+    """
+
+    net: nn.Module
+    inputs: tuple[Tensor, ...]
+    axes: tuple[dict[int, str], ...] | None
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    opset: int | None
+
+    @property
+    def text(self) -> str:
+        """The metadata as JSON."""
+        return json.dumps(self.metadata)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to write a network.
+
+    Attributes:
+        name: what `--to` takes.
+        suffixes: of its files, the usual one first.
+        write: writes a file.
+        read: what runs a file's content, and its metadata.
+        needs: module to the package that brings it.
+        opset: whether it has opsets.
+        compiles: whether it needs a C++ compiler.
+        portable: whether a file runs on any device and processor.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    write: Callable[[Job, Path], None]
+    read: Callable[[Path], tuple[Run, dict[str, Any]]]
+    needs: Mapping[str, str] = field(default_factory=dict)
+    opset: bool = False
+    compiles: bool = False
+    portable: bool = False
+
+    def check(self, path: Path, opset: int | None) -> None:
+        """Refuse what cannot work before anything is computed.
+
+        Raises:
+            ValueError: another suffix, an opset for a format that has none, no compiler.
+            ImportError: a package is missing.
+        """
+        if path.suffix not in self.suffixes:
+            wanted = " or ".join(self.suffixes)
+            raise ValueError(f"{path}: a file of {self.name} ends in {wanted}; choose such a name")
+        if opset is not None and not self.opset:
+            raise ValueError(f"an opset is for ONNX, {self.name} has none; leave it out")
+        if opset is not None and not 16 <= opset <= _newest_opset():
+            raise ValueError(
+                f"opset {opset}: take one from 16, the first that samples images, to "
+                f"{_newest_opset()}"
+            )
+        missing = [wheel for name, wheel in self.needs.items() if not _installed(name)]
+        if missing:
+            wheels = " ".join(missing)
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        if self.compiles and shutil.which(compiler) is None:
+            raise ValueError(
+                f"{self.name} needs a C++ compiler, and there is no {compiler} here: install one "
+                "(Debian: apt install g++) or name yours in CXX; the other formats need none"
+            )
+
+
+def find_format(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        ValueError: there is none; the message names the nearest.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    near = difflib.get_close_matches(name.lower(), FORMATS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FORMATS)}"
+    raise ValueError(f"no export format is called {name!r}; {hint}")
+
+
+def _installed(module: str) -> bool:
+    return module in sys.modules or importlib.util.find_spec(module) is not None
+
+
+def _newest_opset() -> int:
+    from torch.onnx import _constants
+
+    return getattr(_constants, "ONNX_MAX_OPSET", 23)
+
+
+def _program(job: Job) -> torch.export.ExportedProgram:
+    shapes = None
+    if job.axes is not None:
+        shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in job.axes)
+    program = torch.export.export(job.net, job.inputs, dynamic_shapes=shapes)
+    for node in program.graph.nodes:  # paths of this machine
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def _write_onnx(job: Job, file: Path) -> None:
+    import onnx
+
+    size = sum(x.numel() * x.element_size() for x in job.net.state_dict().values())
+    if size > _LARGEST_ONNX:
+        raise ValueError(f"its weights have {size:,} bytes, and an ONNX file ends at 2 GiB")
+    program = torch.onnx.export(
+        _program(job),
+        dynamo=True,
+        dynamic_shapes=job.axes,
+        input_names=job.input_names,
+        output_names=job.output_names,
+        opset_version=job.opset,
+        verbose=False,
+    )
+    model = program.model_proto
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if job.opset not in (None, opset):
+        raise ValueError(f"it cannot be written in opset {job.opset}; {opset} works")
+    facts = {key: value for key, value in job.metadata.items() if isinstance(value, str)}
+    onnx.helper.set_model_props(model, {**facts, _KEY: job.text})
+    onnx.save(model, os.fspath(file))
+
+
+def _read_onnx(file: Path) -> tuple[Run, dict[str, Any]]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        os.fspath(file), options, providers=["CPUExecutionProvider"]
+    )
+    names = [entry.name for entry in session.get_inputs()]
+
+    def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        arrays = (x.cpu().numpy() for x in inputs)
+        found = session.run(None, dict(zip(names, arrays, strict=True)))
+        return [torch.from_numpy(array) for array in found]
+
+    return run, json.loads(session.get_modelmeta().custom_metadata_map[_KEY])
+
+
+def _write_program(job: Job, file: Path) -> None:
+    with file.open("wb") as stream:
+        torch.export.save(_program(job), stream, extra_files={_EXTRA: job.text})
+
+
+def _read_program(file: Path) -> tuple[Run, dict[str, Any]]:
+    extra = {_EXTRA: ""}
+    module = torch.export.load(os.fspath(file), extra_files=extra).module()
+    return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
+
+
+def _write_torchscript(job: Job, file: Path) -> None:
+    traced = torch.jit.trace(job.net, job.inputs, check_trace=False, strict=False)
+    with file.open("wb") as stream:
+        torch.jit.save(traced, stream, _extra_files={_EXTRA: job.text})
+
+
+def _read_torchscript(file: Path) -> tuple[Run, dict[str, Any]]:
+    extra = {_EXTRA: ""}
+    module = torch.jit.load(os.fspath(file), _extra_files=extra)
+    return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
+
+
+def _write_compiled(job: Job, file: Path) -> None:
+    torch._inductor.aoti_compile_and_package(
+        _program(job),
+        package_path=os.fspath(file),
+        inductor_configs={
+            "aot_inductor.metadata": {_KEY: job.text},
+            # Else the number of threads here would be the number of threads anywhere.
+            "cpp.dynamic_threads": True,
+        },
+    )
+
+
+def _read_compiled(file: Path) -> tuple[Run, dict[str, Any]]:
+    model = torch._inductor.aoti_load_package(os.fspath(file))
+    return lambda inputs: model(*inputs), json.loads(model.get_metadata()[_KEY])
+
+
+_ONNX = {name: name for name in ("onnx", "onnxscript", "onnxruntime")}
+FORMATS: dict[str, Format] = {
+    form.name: form
+    for form in (
+        Format("onnx", (".onnx",), _write_onnx, _read_onnx, needs=_ONNX, opset=True, portable=True),
+        Format("torch-export", (".pt2",), _write_program, _read_program),
+        Format("torchscript", (".pt", ".ts"), _write_torchscript, _read_torchscript),
+        Format("aot-inductor", (".pt2",), _write_compiled, _read_compiled, compiles=True),
+    )
+}
+"""Name to format."""

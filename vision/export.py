@@ -1,0 +1,301 @@
+"""Networks as files that run without vizoo, each compared with PyTorch before it gets its name.
+
+`_export_formats` writes the files and reads them back, `_export_checks` compares. What a file is
+(model, architecture, names and ranges of its inputs) stands in the file itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._export_checks import Check, Trial, check_bytes, tensors, weight_bytes
+from ._export_formats import Job, find_format
+from .complexity import example_inputs, input_names
+from .hub.registry import PACKAGE
+from .io.files import atomic_write
+
+__all__ = ["Check", "Exported", "export", "open_named", "standalone"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote.
+
+    Attributes:
+        path: the file.
+        to: its format.
+        bytes: its size.
+        weight_bytes: size of the network's parameters and buffers.
+        checks: comparisons with PyTorch, that at the exported size first.
+        seconds: of the whole export.
+        metadata: what the file says of itself.
+    """
+
+    path: Path
+    to: str
+    bytes: int
+    weight_bytes: int
+    checks: tuple[Check, ...]
+    seconds: float
+    metadata: Mapping[str, Any] = field(hash=False, repr=False)
+
+    @property
+    def maximum(self) -> float:
+        """The largest difference from PyTorch of all checks."""
+        return max(check.maximum for check in self.checks)
+
+    @property
+    def mean(self) -> float:
+        """The largest mean difference of all checks."""
+        return max(check.mean for check in self.checks)
+
+
+def export(
+    model: nn.Module | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    to: str,
+    size: tuple[int, int] = (384, 1280),
+    dynamic: bool = False,
+    batch: int = 1,
+    opset: int | None = None,
+    inputs: Sequence[Tensor] | None = None,
+    weights: str | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Exported:
+    """Write a network as a file that runs without vizoo.
+
+    The file is read back and run on inputs that it was not traced with; it gets its name only if
+    it predicts what the network does and holds little more than the network's weights. Of a
+    supernet the active subnet is extracted.
+
+    Args:
+        model: a network, on the device on which the file shall run; or a registered name, with
+            trained weights if it has any, a file of weights, ``hf-hub:…`` or ``local-dir:…``.
+        path: the file, ending in .onnx, .pt2 (torch-export and aot-inductor) or .pt (torchscript).
+        to: ``"onnx"``, ``"torch-export"``, ``"torchscript"`` or ``"aot-inductor"``.
+        size: height and width of the images.
+        dynamic: let the file take any height and width; it is traced at `size`.
+        batch: images at once, always fixed.
+        opset: of ONNX; None takes PyTorch's own choice.
+        inputs: example arguments of ``forward``, in place of random images of `size`.
+        weights: where the network's weights come from, for the metadata.
+        progress: told each step.
+
+    Returns:
+        The file, its size, and how far it is from PyTorch.
+
+    Raises:
+        ValueError: an unknown format, a wrong suffix, a size that the network does not take, a
+            network that cannot be exported, or a file that differs or is too large.
+        ImportError: the format needs a package that is missing; the message installs it.
+
+    Example:
+        >>> export("fadnet_plus_tiny", "tiny.onnx", to="onnx", dynamic=True).maximum
+    """
+    start = time.perf_counter()
+    path, form = Path(path), find_format(to)
+    form.check(path, opset)
+    if min(batch, *size) < 1:
+        raise ValueError(f"batch {batch}, size {size[0]}x{size[1]}: must be at least 1")
+    if dynamic and inputs is not None:
+        raise ValueError("inputs of one size do not tell which axes are dynamic; give size instead")
+    progress("loading")
+    if not isinstance(model, nn.Module):
+        model, weights = open_named(model)
+    net = standalone(model)
+    name = getattr(net, "architecture", {}).get("name", type(net).__name__)
+    with _evaluating(net), torch.no_grad(), _quiet():
+        progress("running in PyTorch")
+        trials = _trials(net, size, batch, inputs, dynamic)
+        job = Job(
+            net=net,
+            inputs=_inputs(net, *size, batch, inputs, seed=2),
+            axes=_axes(net, size, batch) if dynamic else None,
+            input_names=tuple(input_names(net)[: len(trials[0].inputs)]),
+            output_names=_output_names(net, trials[0].output),
+            metadata={},
+            opset=opset,
+        )
+        job.metadata.update(_facts(net, job, weights))
+        with atomic_write(path) as temporary:
+            progress(f"writing {form.name}")
+            with _one_line(f"{name} cannot be exported to {form.name}"):
+                form.write(job, temporary)
+            what, size_found = f"{name} as {form.name}", temporary.stat().st_size
+            check_bytes(net, size_found, what)
+            progress("comparing with PyTorch")
+            with _one_line(f"{what} was written, but does not run"):
+                run, metadata = form.read(temporary)
+                outputs = [run(trial.inputs) for trial in trials]
+            checks = tuple(t.compare(o, what) for t, o in zip(trials, outputs, strict=True))
+    seconds = time.perf_counter() - start
+    return Exported(path, form.name, size_found, weight_bytes(net), checks, seconds, metadata)
+
+
+def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
+    """A network on the CPU, and where its weights come from.
+
+    Args:
+        source: whatever `vizoo.vision.hub.sources.open_model` takes.
+
+    Returns:
+        The network in evaluation mode, and the file's name, the source, or ``"random"``.
+    """
+    from .hub.sources import open_model
+
+    net, trained = open_model(source, untrained=True)
+    path = Path(source)
+    return net, (path.name if path.exists() else os.fspath(source)) if trained else "random"
+
+
+def standalone(net: nn.Module) -> nn.Module:
+    """Of a supernet the active subnet, extracted; any other network itself."""
+    # Nothing is elastic where the engine was never imported, and this floor does not import it.
+    engine = sys.modules.get(f"{PACKAGE}.nas.supernet")
+    if engine is None or not len(engine.search_space(net)):
+        return net
+    return engine.extract(net, engine.active(net))
+
+
+def _inputs(
+    net: nn.Module,
+    height: int,
+    width: int,
+    batch: int,
+    given: Sequence[Tensor] | None,
+    seed: int,
+) -> tuple[Tensor, ...]:
+    """The given inputs, or random ones on the network's device and in its type."""
+    if given is not None:
+        return tuple(given)
+    like = next((x for x in net.parameters() if x.is_floating_point()), torch.empty(0))
+    with torch.random.fork_rng([like.device] if like.is_cuda else []):
+        torch.manual_seed(seed)
+        return example_inputs(net, height, width, batch=batch, device=like.device, dtype=like.dtype)
+
+
+def _trials(
+    net: nn.Module,
+    size: tuple[int, int],
+    batch: int,
+    given: Sequence[Tensor] | None,
+    dynamic: bool,
+) -> list[Trial]:
+    """One at the exported size; where that is dynamic one at another, as odd as the network takes.
+
+    Raises:
+        ValueError: the network does not take the size.
+    """
+    trials = [Trial.run(net, _inputs(net, *size, batch, given, seed=1))]
+    height, width = size
+    others = [(height // 2 + 5, width + 37), (2 * height, width), (height, 2 * width)]
+    while dynamic and len(trials) < 2:
+        try:
+            trials.append(Trial.run(net, _inputs(net, *others.pop(0), batch, None, seed=1)))
+        except ValueError:
+            if not others:
+                raise
+    return trials
+
+
+def _axes(net: nn.Module, size: tuple[int, int], batch: int) -> tuple[dict[int, str], ...]:
+    """For each input its axes that change with the size, and their names."""
+    height, width = size
+    small = example_inputs(net, height, width, batch=batch, device="meta")
+    large = example_inputs(net, 2 * height, 3 * width, batch=batch, device="meta")
+    known = {(height, 2 * height): "height", (width, 3 * width): "width"}
+    return tuple(
+        {
+            axis: known.get(lengths, f"{name}_{axis}")
+            for axis, lengths in enumerate(zip(a.shape, b.shape, strict=True))
+            if lengths[0] != lengths[1]
+        }
+        for name, a, b in zip(input_names(net), small, large, strict=True)
+    )
+
+
+def _output_names(net: nn.Module, output: Any) -> tuple[str, ...]:
+    """The network's `output_names`, else the keys of what it returns, else numbers."""
+    count = len(tensors(output))
+    names = getattr(net, "output_names", tuple(output) if isinstance(output, dict) else ())
+    if len(names) == count:
+        return tuple(names)
+    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+
+
+def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
+    """What the file says of itself: JSON values."""
+    from .. import __version__
+
+    architecture = dict(getattr(net, "architecture", {}))
+    inputs = []
+    for index, (name, x) in enumerate(zip(job.input_names, job.inputs, strict=True)):
+        axes = job.axes[index] if job.axes else {}
+        shape = [axes.get(axis, length) for axis, length in enumerate(x.shape)]
+        facts = {"name": name, "shape": shape, "dtype": str(x.dtype).removeprefix("torch.")}
+        if x.dim() == 4 and x.shape[1] == 3:
+            facts |= {"channels": "RGB", "range": [0, 1]}
+        inputs.append(facts)
+    return {
+        "model": architecture.pop("name", type(net).__name__),
+        "architecture": architecture,
+        "weights": weights or "unknown",
+        "inputs": inputs,
+        "outputs": list(job.output_names),
+        "device": job.inputs[0].device.type if job.inputs else "cpu",
+        "vizoo": __version__,
+        "torch": torch.__version__,
+    }
+
+
+@contextlib.contextmanager
+def _evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module's own."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters warn of their own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """Whatever an exporter or a runtime raises becomes one line."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ValueError(f"{what}: {lines[0] if lines else type(error).__name__}") from error
