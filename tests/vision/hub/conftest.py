@@ -4,9 +4,10 @@ import sys
 import types
 
 import pytest
+from loopback import Hub, Plain, closed_port, serving
 from torch import nn
 
-from vizoo.vision.hub import registry
+from vizoo.vision.hub import _http, registry
 
 
 class Dummy(nn.Module):
@@ -46,3 +47,40 @@ def family(monkeypatch):
         function.__module__ = module.__name__
         registry.register_model(task="toy")(function)
     return module
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Empty caches, no token, nothing that forbids or redirects the network."""
+    for name in ("VIZOO_OFFLINE", "HF_HUB_OFFLINE", "HF_TOKEN", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(_http, "PAUSE", 0.001)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def server(home):
+    """A plain server on the loopback."""
+    with serving(Plain()) as running:
+        yield running
+
+
+@pytest.fixture
+def hub(home, tmp_path, monkeypatch):
+    """A Hub on the loopback, which `huggingface_hub` takes for the real one."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub_cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serving(Hub()) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url(""))
+        yield running
+
+
+@pytest.fixture
+def closed(home):
+    """A port on which nobody listens."""
+    return closed_port()

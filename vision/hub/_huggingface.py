@@ -1,0 +1,125 @@
+"""Files on the Hugging Face Hub, through `huggingface_hub` and its cache."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ._http import TIMEOUT, SourceError
+from .record import Source
+
+__all__ = ["endpoint", "library", "obtain", "reason"]
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def endpoint() -> str | None:
+    """The Hub's address if ``HF_ENDPOINT`` names another than the usual one."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def library() -> Any:
+    """The module `huggingface_hub`.
+
+    Raises:
+        SourceError: it is not installed.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise SourceError(
+            f"needs huggingface_hub: pip install huggingface_hub ({error})"
+        ) from error
+    return huggingface_hub
+
+
+def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
+    """Path of a file of a repository in the Hub's cache, downloaded where it is not there.
+
+    Args:
+        source: of the kind ``hf-hub``.
+        local: look into the cache only. Without this the cache has the last word where the Hub
+            cannot be reached, and the first where the revision is a commit.
+        again: download though the cache has it.
+
+    Raises:
+        SourceError: not there or not reachable; the message is the reason alone.
+    """
+    hub = library()
+    # Only this is sure to ask no server.
+    found = hub.try_to_load_from_cache(
+        source.repository, source.path, revision=source.revision or None
+    )
+    cached = Path(found) if isinstance(found, str) and os.path.isfile(found) else None
+    if cached is not None and not again and (local or _COMMIT.fullmatch(source.revision)):
+        return cached
+    if local:
+        raise SourceError("not in the cache of the Hub")
+    try:
+        # One question first: a download repeats its own for up to a minute where nobody answers.
+        url = hub.hf_hub_url(
+            source.repository,
+            source.path,
+            revision=source.revision or None,
+            endpoint=endpoint(),
+        )
+        hub.get_hf_file_metadata(url, timeout=TIMEOUT, library_name="vizoo")
+        path = hub.hf_hub_download(
+            source.repository,
+            source.path,
+            revision=source.revision or None,
+            endpoint=endpoint(),
+            library_name="vizoo",
+            force_download=again,
+        )
+    # What a cut connection raises depends on the HTTP library, which has changed before.
+    except Exception as error:
+        refused = 400 <= _status(error) < 500 or isinstance(error, ValueError)
+        if cached is not None and not again and not refused:
+            return cached
+        raise SourceError(reason(error, source)) from error
+    return Path(path)
+
+
+def reason(error: Exception, source: Source) -> str:
+    """Half a line that says why a call of the Hub failed and what to do."""
+    from huggingface_hub import errors
+
+    where = endpoint() or "https://huggingface.co"
+    repository = f"{source.repository}@{source.revision or 'main'}"
+    kinds: list[tuple[type[BaseException], str]] = [
+        (errors.GatedRepoError, "gated: accept its terms on the Hub, then `hf auth login`"),
+        (
+            errors.RepositoryNotFoundError,
+            f"no repository {source.repository} at {where}, or a private one: `hf auth login`",
+        ),
+        (errors.RevisionNotFoundError, f"no revision {source.revision!r} in {source.repository}"),
+        (errors.LocalEntryNotFoundError, _unreachable(error, where)),
+        (errors.EntryNotFoundError, f"no file {source.path} in {repository}"),
+    ]
+    for kind, text in kinds:
+        if isinstance(error, kind):
+            return text
+    if status := _status(error):
+        return f"HTTP {status} from {where}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{error.filename or 'the cache of the Hub'}: {error.strerror}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, ValueError) else f"cannot reach {where} ({text})"
+
+
+def _unreachable(error: BaseException, where: str) -> str:
+    cause = error.__cause__
+    if cause is None:
+        return "not in the cache of the Hub"
+    if status := _status(cause):
+        return f"HTTP {status} from {where}"
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    return f"cannot reach {where} ({text})"
+
+
+def _status(error: BaseException) -> int:
+    """HTTP status that an error is of, or 0."""
+    return getattr(getattr(error, "response", None), "status_code", None) or 0

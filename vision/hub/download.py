@@ -1,0 +1,214 @@
+"""From a record to a file on this machine whose SHA-256 is right.
+
+Sources are tried in order: what needs no network first. Downloads go to ``$VIZOO_HOME/weights``,
+or to ``vizoo/weights`` in the platform's folder for caches; what comes from the Hugging Face Hub
+stays in the Hub's own cache. ``VIZOO_OFFLINE=1`` and ``HF_HUB_OFFLINE=1`` forbid the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from . import _huggingface
+from ._http import CacheError, Progress, SourceError, check_room, download
+from .record import Source, WeightsRecord, parse_source
+
+__all__ = [
+    "DownloadError",
+    "cache_folder",
+    "cached_path",
+    "fetch",
+    "find_local",
+    "offline_flag",
+    "sha256_of",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+_OFF = ("", "0", "no", "off", "false")
+_WAIT = 2.0
+
+
+class DownloadError(OSError):
+    """No source gave the weights; the message names all that were tried and why each failed."""
+
+
+def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
+    """A file with the record's weights; downloaded if need be, its SHA-256 checked each time.
+
+    Args:
+        record: says where and what.
+        name: what errors call it, such as ``fadnet_plus_tiny.generated``.
+
+    Raises:
+        DownloadError: no source worked, or the network is needed and forbidden.
+        OSError: the cache folder cannot be written.
+    """
+    sources = [(text, parse_source(text)) for text in record.sources]
+    failures: list[str] = []
+    damaged = set()
+    if (path := cached_path(record)).is_file():
+        if (wrong := _wrong(path, record)) is None:
+            return path
+        failures.append(f"{path}: {wrong}")
+    for text, source in sources:
+        try:
+            path = _local(source)
+        except SourceError as error:
+            if source.kind == "package":
+                failures.append(f"{text}: {error}")
+            continue
+        if (wrong := _wrong(path, record)) is None:
+            return path
+        damaged.add(text)
+        failures.append(f"{text}: {path}: {wrong}")
+    flag = offline_flag()
+    for text, source in sources:
+        if source.kind == "package":
+            continue
+        if flag:
+            failures.append(f"{text}: not tried, since {flag}")
+            continue
+        try:
+            if source.kind == "url":
+                return _from_url(source, record, name)
+            path = _huggingface.obtain(source, again=text in damaged)
+            if (wrong := _wrong(path, record)) is not None:
+                raise SourceError(wrong)
+            return path
+        except SourceError as error:
+            failures.append(f"{text}: {error}")
+    raise DownloadError(_summary(name, record, failures, flag))
+
+
+def find_local(record: WeightsRecord) -> Path | None:
+    """Where the weights lie on this machine, unchecked, or None; uses no network."""
+    if (path := cached_path(record)).is_file():
+        return path
+    for source in map(parse_source, record.sources):
+        try:
+            return _local(source)
+        except SourceError:
+            continue
+    return None
+
+
+def cache_folder() -> Path:
+    """``$VIZOO_HOME/weights``, or ``vizoo/weights`` in the platform's folder for caches."""
+    home = os.environ.get("VIZOO_HOME")
+    if home:
+        return Path(home).expanduser().absolute() / "weights"
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "vizoo" / "weights"
+
+
+def cached_path(record: WeightsRecord) -> Path:
+    """Where a download of the record lies, or would lie: its name bears part of its SHA-256."""
+    names = [source.file_name for source in map(parse_source, record.sources)]
+    stem, dot, suffix = (names[0] if names else "weights").rpartition(".")
+    stem, suffix = (stem, f".{suffix}") if dot and stem else (names[0] if names else "weights", "")
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem)
+    return cache_folder() / f"{plain}-{record.sha256[:12]}{suffix}"
+
+
+def offline_flag() -> str | None:
+    """The environment variable that forbids the network, as ``NAME=value``, or None."""
+    for name in ("VIZOO_OFFLINE", "HF_HUB_OFFLINE"):
+        value = os.environ.get(name, "")
+        if value.lower() not in _OFF:
+            return f"{name}={value}"
+    return None
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _local(source: Source) -> Path:
+    if source.kind == "package":
+        path = ROOT.joinpath(*source.path.split("/"))
+        if path.is_file():
+            return path
+        raise SourceError("not in this installation")
+    if source.kind == "hf-hub":
+        return _huggingface.obtain(source, local=True)
+    raise SourceError("needs the network")
+
+
+def _from_url(source: Source, record: WeightsRecord, name: str) -> Path:
+    """Download one URL under a lock, so that processes that start at once fetch it once."""
+    import filelock
+
+    path = cached_path(record)
+    part = path.with_name(f"{path.name}.part")
+    lock = filelock.FileLock(path.with_name(f"{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Progress(name, record.size) as progress:
+            try:
+                lock.acquire(timeout=_WAIT)
+            except filelock.Timeout:
+                progress.say(f"waiting for another process that downloads {name}")
+                lock.acquire()
+            try:
+                if path.is_file() and _wrong(path, record) is None:
+                    return path
+                return _complete(source, record, path, part, progress)
+            finally:
+                lock.release()
+    except CacheError:
+        raise
+    except OSError as error:
+        raise CacheError(
+            f"{cache_folder()}: the folder for downloaded weights cannot be written "
+            f"({error.strerror or error}): set VIZOO_HOME to a folder of yours"
+        ) from error
+
+
+def _complete(
+    source: Source, record: WeightsRecord, path: Path, part: Path, progress: Progress
+) -> Path:
+    continued = part.is_file() and part.stat().st_size > 0
+    check_room(path.parent, record.size - (part.stat().st_size if continued else 0))
+    download(source.path, part, record.size, progress)
+    wrong = _wrong(part, record)
+    if wrong is not None:
+        part.unlink()
+        if not continued:
+            raise SourceError(wrong)
+        # The beginning may be another mirror's, or of another day.
+        return _complete(source, record, path, part, progress)
+    os.replace(part, path)
+    return path
+
+
+def _wrong(path: Path, record: WeightsRecord) -> str | None:
+    """What differs from the record, or None."""
+    size = path.stat().st_size
+    if size != record.size:
+        return f"has {size:,} bytes instead of {record.size:,}"
+    found = sha256_of(path)
+    if found != record.sha256:
+        return f"its SHA-256 is {found[:12]}… instead of {record.sha256[:12]}…"
+    return None
+
+
+def _summary(name: str, record: WeightsRecord, failures: list[str], flag: str | None) -> str:
+    tried = "; ".join(failures) or "the record names no source"
+    remedy = f"unset {flag.partition('=')[0]}, or " if flag else ""
+    return (
+        f"{name}: cannot get its weights: {tried}. What to do: {remedy}put a copy of the file at "
+        f"{cached_path(record)} (its SHA-256 is {record.sha256})"
+    )

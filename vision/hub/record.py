@@ -1,0 +1,250 @@
+"""What is known of one set of trained weights: where to get them, what they are, what they score.
+
+A record is one entry of the dictionary that a model file hands to `register_model`, and it is
+what ``config.json`` of a released folder holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["Frozen", "Source", "WeightsRecord", "parse_source", "thaw"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class Frozen(Mapping):
+    """An immutable, hashable mapping of JSON values; lists in it become tuples.
+
+    Example:
+        >>> Frozen({"mean": [0.5], "size": {"height": 1}})["size"]["height"]
+        1
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._items = {str(key): _freeze(value) for key, value in dict(values or {}).items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+    def __reduce__(self) -> tuple:
+        return Frozen, (self.to_json(),)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists."""
+        return {key: thaw(value) for key, value in self._items.items()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place that weights can be had from.
+
+    Attributes:
+        kind: ``package``, ``hf-hub`` or ``url``.
+        path: the file inside the package or the repository, or the whole URL.
+        repository: ``org/name`` on the Hugging Face Hub, else empty.
+        revision: branch, tag or commit there, else empty.
+    """
+
+    kind: str
+    path: str
+    repository: str = ""
+    revision: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """Last part of the path, without a URL's query."""
+        path = re.split(r"[?#]", self.path)[0] if self.kind == "url" else self.path
+        return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def parse_source(text: str) -> Source:
+    """Read ``package:PATH``, ``hf-hub:ORG/NAME[@REVISION]/FILE`` or an http(s) URL.
+
+    Raises:
+        ValueError: another form, or a path that leads out of its folder.
+    """
+    kind, _, rest = str(text).partition(":")
+    if kind in ("http", "https") and re.match(r"//[^/?#]+/.", rest):
+        source = Source("url", text)
+    elif kind == "package" and rest:
+        source = Source("package", rest)
+    elif kind == "hf-hub" and (found := re.fullmatch(r"([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)", rest)):
+        source = Source("hf-hub", found[3], found[1], found[2] or "")
+        if not _REPOSITORY.fullmatch(source.repository):
+            raise ValueError(f"{text!r}: {source.repository!r} is no repository ORG/NAME")
+    else:
+        raise ValueError(
+            f"{text!r} is no source of weights: write package:PATH, "
+            "hf-hub:ORG/NAME[@REVISION]/FILE or an https:// address of a file"
+        )
+    if source.kind != "url":
+        parts = source.path.split("/")
+        if "\\" in source.path or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"{text!r}: {source.path!r} must stay in its folder")
+    return source
+
+
+@dataclass(frozen=True)
+class WeightsRecord:
+    """One set of trained weights. Immutable and hashable; mappings in it become `Frozen`.
+
+    Attributes:
+        sources: where the file is, tried in this order: ``package:stereo/weights/x.safetensors``
+            (inside the package), ``hf-hub:org/name@revision/model.safetensors``, ``https://…``.
+        sha256: of the whole file, 64 lower-case hexadecimal digits; always checked.
+        size: of the file, bytes.
+        licence: an SPDX name such as ``Apache-2.0``, or what the authors say.
+        trained_on: the data, in words.
+        metrics: data set to metric to value, such as ``{"kitti2015/val": {"epe": 0.7}}``.
+        command: the command line that made the metrics.
+        training: the command line that made the weights, or empty.
+        origin: where the weights come from if they are not ours (a URL, a paper), or empty.
+        input: what the network was fed in training. Usual keys: ``mean`` and ``std`` (a value a
+            channel, of images in [0, 1]; networks here normalise inside), ``divisor`` (sizes are
+            padded inside to multiples of it), ``size`` (height and width), ``max_disparity``.
+        architecture: arguments for `create_model`.
+        subnet: which part of a supernet it is, for `create_model`'s argument ``subnet``, or None.
+
+    Raises:
+        ValueError: a field of a wrong form; the message names it.
+
+    Example:
+        >>> record = WeightsRecord(
+        ...     sources=("package:stereo/weights/tiny.safetensors",),
+        ...     sha256="0" * 64,
+        ...     size=6_612_345,
+        ...     licence="Apache-2.0",
+        ...     trained_on="generated scenes",
+        ... )
+        >>> WeightsRecord.from_json(record.to_json()) == record
+        True
+    """
+
+    sources: tuple[str, ...]
+    sha256: str
+    size: int
+    licence: str
+    trained_on: str
+    metrics: Mapping[str, Mapping[str, float]] = Frozen()
+    command: str = ""
+    training: str = ""
+    origin: str = ""
+    input: Mapping[str, Any] = Frozen()
+    architecture: Mapping[str, Any] = Frozen()
+    subnet: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sources, str):
+            raise ValueError("sources is a tuple of strings, not one string")
+        object.__setattr__(self, "sources", tuple(self.sources))
+        for source in self.sources:
+            parse_source(source)
+        if not (isinstance(self.sha256, str) and _SHA256.fullmatch(self.sha256)):
+            raise ValueError(f"sha256 has 64 lower-case hexadecimal digits, not {self.sha256!r}")
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size is a number of bytes, not {self.size!r}")
+        for name in ("licence", "trained_on", "command", "training", "origin"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is a string, not {getattr(self, name)!r}")
+        for name in ("licence", "trained_on"):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{name} is empty: say what holds, or that it is unknown")
+        for name in ("metrics", "input", "architecture", "subnet"):
+            value = getattr(self, name)
+            if name == "subnet" and value is None:
+                continue
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{name} is a mapping, not {value!r}")
+            try:
+                json.dumps(thaw(frozen := Frozen(value)), allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name} must hold JSON values: {error}") from error
+            object.__setattr__(self, name, frozen)
+        self._check_metrics()
+        if "subnet" in self.architecture:
+            raise ValueError("the subnet stands in the field of that name, not in architecture")
+
+    def _check_metrics(self) -> None:
+        for data, values in self.metrics.items():
+            numbers = values.values() if isinstance(values, Mapping) else [None]
+            if not all(_is_number(value) for value in numbers):
+                raise ValueError(f"metrics: {data!r} must map metrics to numbers")
+        if self.metrics and not self.command.strip():
+            raise ValueError("metrics need `command`, the command line that made them")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments for `create_model`: the architecture and, if there is one, the subnet."""
+        subnet = {} if self.subnet is None else {"subnet": thaw(self.subnet)}
+        return {**thaw(self.architecture), **subnet}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, without the fields that are empty."""
+        values = {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
+        optional = {field.name for field in fields(self)} - _REQUIRED
+        return {k: v for k, v in values.items() if k not in optional or v not in (None, "", {})}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> WeightsRecord:
+        """The record that `to_json` described.
+
+        Raises:
+            ValueError: fields that are missing, unknown or of a wrong form.
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"a record is a mapping, not {type(values).__name__}")
+        names = {field.name for field in fields(cls)}
+        for word, wrong in (
+            ("lacks", _REQUIRED - set(values)),
+            ("has unknown", set(values) - names),
+        ):
+            if wrong:
+                raise ValueError(f"the record {word} {', '.join(sorted(map(str, wrong)))}")
+        if not isinstance(values["sources"], (list, tuple)):
+            raise ValueError("sources is a list of strings")
+        return cls(**values)
+
+
+_REQUIRED = {"sources", "sha256", "size", "licence", "trained_on"}
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value if isinstance(value, Frozen) else Frozen(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_freeze, value))
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """The value with plain dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {key: thaw(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [thaw(inner) for inner in value]
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
