@@ -187,8 +187,9 @@ class StereoPredictor:
     """A network with its weights, ready for pairs of any size.
 
     Args:
-        model: a network ``net(left, right)`` (copied), a model's name (its trained weights
-            are taken), or a weight file: ``.safetensors`` of vizoo or a Lightning checkpoint.
+        model: a network ``net(left, right)`` (copied), or trained weights: ``NAME`` or
+            ``NAME.TAG`` of `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a
+            folder of `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint.
         device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
         dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
 
@@ -242,31 +243,16 @@ class StereoPredictor:
 
 
 def load_network(model: str | os.PathLike) -> nn.Module:
-    """Load a network by a model's name (with its trained weights) or from a weight file.
+    """Load a stereo network by what `vision.hub.sources.open_model` takes.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or a file that is no stereo model's.
+        ValueError: no such model, no trained weights for it, or weights of no stereo model.
+        OSError: its weights cannot be had.
     """
-    from ..vision.hub.registry import create_model, model_info
-    from ..vision.hub.weights import load_weights
+    from ..vision.hub.sources import open_model
 
-    name = os.fspath(model)
-    if Path(name).suffix or os.sep in name or (name and Path(name).exists()):
-        net = load_weights(name)
-        architecture = getattr(net, "architecture", None)
-        if architecture and model_info(architecture["name"]).task != "stereo":
-            raise ValueError(f"{name}: holds {architecture['name']}, which is no stereo model")
-        return net
-    entry = model_info(name)
-    if entry.task != "stereo":
-        raise ValueError(f"{name} is a model for {entry.task}, not for stereo")
-    if entry.weights_path is None:
-        raise ValueError(
-            f"{name} has no trained weights on this machine; give a weight file instead of the "
-            "name: `vizoo demo` and `vizoo fit` write one"
-        )
-    return create_model(name, pretrained=True)
+    return open_model(model, task="stereo")[0]
 
 
 def as_image(image: Image, which: str = "image") -> Tensor:

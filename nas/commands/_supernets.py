@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._progress import progress_bar
@@ -36,7 +34,8 @@ def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
     """A supernet on the CPU in evaluation mode.
 
     Args:
-        source: a model's name, whose trained weights are used if they are here, or a file.
+        source: what `open_model` takes: a model's name (with its trained weights, if it has any),
+            name and tag, repository, folder or file.
 
     Returns:
         The network, its search space, and whether its weights are trained ones.
@@ -44,17 +43,12 @@ def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
     Raises:
         ValueError: unknown, a damaged file, or a network without anything to choose.
         FileNotFoundError: no such file.
+        OSError: its trained weights cannot be had.
     """
-    from ...vision.hub.registry import create_model, model_info
-    from ...vision.hub.weights import load_weights
+    from ...vision.hub.sources import open_model
     from ..supernet import search_space
 
-    is_file = bool(Path(source).suffix) or os.sep in source or os.path.isfile(source)
-    if is_file:
-        net, trained = load_weights(source), True
-    else:
-        trained = model_info(source).weights_path is not None
-        net = create_model(source, pretrained=trained)
+    net, trained = open_model(source, untrained=True)
     space = search_space(net)
     if not any(len(choice.values) > 1 for choice in space):
         name = net.architecture["name"]
@@ -62,7 +56,7 @@ def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
         raise ValueError(
             f"{what}: there is nothing to choose in it; supernets: {', '.join(supernets())}"
         )
-    return net.eval(), space, trained
+    return net, space, trained
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:

@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("left", nargs="?", metavar="LEFT", help="image, folder or quoted glob")
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
     parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
-    parser.add_argument("--model", metavar="NAME|FILE", help="model with weights, or weight file")
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file",
+    )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..device import choose_device
@@ -25,7 +23,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("model", help="a model's name, or a file of weights")
+    parser.add_argument("model", help="NAME, NAME.TAG, hf-hub:ORG/NAME, or a weight file")
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
@@ -58,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
     from ..complexity import count_macs, count_parameters, example_inputs
     from ..hub.registry import model_info
+    from ..hub.sources import open_model
     from ..inference import optimize
 
-    net = _load(args.model).eval()
+    net, _ = open_model(args.model, untrained=True)
     info = model_info(net.architecture["name"])
     meta = example_inputs(net, height, width, device="meta")
     report: dict[str, Any] = {
@@ -124,15 +123,6 @@ def measure(
         "repetitions": len(times),
         "peak_bytes": peak.bytes,
     }
-
-
-def _load(model: str) -> nn.Module:
-    from ..hub.registry import create_model
-    from ..hub.weights import load_weights
-
-    if Path(model).suffix or os.sep in model or os.path.exists(model):
-        return load_weights(model)
-    return create_model(model)
 
 
 def _on_meta(net: nn.Module) -> nn.Module:

@@ -1,12 +1,28 @@
 """Checkpoints that authors published, read and recognised.
 
-A model file may define ``convert_published(state) -> (name, architecture, state)`` and raise
-ValueError on tensors that are not its own; `recognise` asks every family.
+A family whose authors published weights reads them by one function in its model file (or in a
+neighbour of it that the model file imports)::
+
+    def convert_published(state):
+        if "their.first.weight" not in state:
+            raise ValueError("these are not the weights of X: no their.first.weight")
+        renamed = {key.replace("their.", "ours."): value for key, value in state.items()}
+        return "x_small", {"max_disparity": 192}, renamed
+
+It gets the tensors by their published names, unwrapped and without a ``module.`` prefix, and
+returns the registered model, its architecture arguments (what the shapes tell; what they do not
+tell is an option of `vizoo convert`) and our state dict, or raises ValueError on tensors of
+others. It does no more: reading, unwrapping, refusing unsafe pickles, asking every family
+(`recognise`), comparing every name and shape, and writing are done here and in `weights`. A test
+sends a published file with known outputs through the command line and compares the outputs; where
+no file may be kept, one of the published names and shapes with made-up values
+(tests/stereo/commands/test_convert.py).
+
+A record may name such a file as a source: `create_model("name.tag")` then reads it the same way.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 from collections.abc import Mapping
@@ -14,6 +30,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ._pickles import load_pickle
+from .download import sha256_of
 from .registry import family_modules
 from .weights import (
     StoredWeights,
@@ -21,7 +39,6 @@ from .weights import (
     check_stored,
     existing_file,
     few,
-    load_pickle,
     open_safetensors,
 )
 
@@ -50,7 +67,7 @@ def recognise(path: str | os.PathLike[str]) -> StoredWeights:
         except ValueError as error:
             reasons.append(str(error))
             continue
-        facts = {"converted_from": path.name, "sha256": _sha256(path)}
+        facts = {"converted_from": path.name, "sha256": sha256_of(path)}
         stored = StoredWeights(name, architecture, renamed, facts)
         check_stored(stored, path)
         return stored
@@ -92,11 +109,3 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if all(key.startswith("module.") for key in state):
         return {key[len("module.") :]: value for key, value in state.items()}
     return dict(state)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

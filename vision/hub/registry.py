@@ -10,50 +10,59 @@ import difflib
 import importlib
 import inspect
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from .record import WeightsRecord
+
 __all__ = [
     "FAMILIES",
     "ModelEntry",
+    "build_model",
     "create_model",
     "family_modules",
+    "hub_spelling",
+    "is_path",
     "list_models",
     "model_info",
+    "refusal",
     "register_model",
 ]
 
 PACKAGE = __name__.rpartition(".vision.")[0]
-ROOT = Path(__file__).resolve().parents[2]
-
 FAMILIES: dict[str, str] = {"easnet": "stereo.easnet", "fadnet": "stereo.fadnet"}
 """Family (first word of a model's name) to the module that registers it, inside the package."""
 
 _ENTRIES: dict[str, ModelEntry] = {}
 _FILE_SUFFIXES = (".safetensors", ".ckpt", ".pth", ".pt", ".tar", ".bin")
+_REMOTE = ("hf-hub:", "local-dir:")
+_TAG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One registered network.
+    """One registered network, or one of its sets of trained weights.
 
     Attributes:
-        name: what `create_model` takes.
+        name: what `create_model` takes, without a tag.
         task: for example ``"stereo"``.
         function: builds the network from its architecture arguments.
-        weights: safetensors file of trained weights, relative to the package folder, or None.
+        weights: tag to record, of all its trained weights; the first is the usual one.
+        tag: the tag that was asked for, or None.
     """
 
     name: str
     task: str
     function: Callable[..., nn.Module]
-    weights: str | None = None
+    weights: Mapping[str, WeightsRecord] = field(default_factory=dict)
+    tag: str | None = None
 
     @property
     def module(self) -> str:
@@ -61,29 +70,43 @@ class ModelEntry:
         return self.function.__module__
 
     @property
-    def weights_path(self) -> Path | None:
-        """Where its trained weights lie, or None where there are none on this machine."""
-        path = ROOT / self.weights if self.weights else None
-        return path if path is not None and path.is_file() else None
+    def record(self) -> WeightsRecord | None:
+        """The record of the tag that was asked for, else of the first; None if there is none."""
+        return self.weights.get(self.tag or next(iter(self.weights), ""))
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the architecture arguments."""
         return tuple(inspect.signature(self.function).parameters)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Architecture arguments that need not be given."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    @property
+    def tagged_names(self) -> tuple[str, ...]:
+        """``name.tag`` of all its trained weights."""
+        return tuple(f"{self.name}.{tag}" for tag in self.weights)
+
 
 def register_model(
-    *, task: str, weights: str | None = None
+    *, task: str, weights: Mapping[str, WeightsRecord] | None = None
 ) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
     """Register the decorated function as the model of its own name.
 
     Args:
         task: the task's name, such as ``"stereo"``.
-        weights: safetensors file with trained weights, relative to the package folder.
+        weights: tag to record; ``create_model("name.tag")`` takes one of them, and
+            ``pretrained=True`` the first.
 
     Raises:
-        ValueError: another function holds the name, or the name's first word is no family.
+        ValueError: another function holds the name, the name's first word is no family, a tag of
+            another form than small letters, digits, ``_`` and ``-``, a record without a source,
+            or one whose architecture the function does not take.
     """
+    weights = dict(weights or {})
 
     def register(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         name = function.__name__
@@ -92,7 +115,10 @@ def register_model(
         held = _ENTRIES.get(name)
         if held is not None and held.module != function.__module__:
             raise ValueError(f"model {name!r} is registered by {held.module} already")
-        _ENTRIES[name] = ModelEntry(name, task, function, weights)
+        entry = ModelEntry(name, task, function, MappingProxyType(weights))
+        for tag, record in weights.items():
+            _check_weights(entry, tag, record)
+        _ENTRIES[name] = entry
         return function
 
     return register
@@ -105,98 +131,116 @@ def create_model(
     weights: str | os.PathLike[str] | None = None,
     **architecture: Any,
 ) -> nn.Module:
-    """Build a network by name.
+    """Build a network by name, in training mode as any new module.
 
     Args:
-        name: one of `list_models()`.
-        pretrained: load the trained weights that come with the package.
-        weights: load this file instead (``save_weights`` or a Lightning checkpoint). Its
-            architecture arguments hold where ``architecture`` does not say otherwise.
+        name: one of `list_models()`; ``NAME.TAG`` of `list_models(pretrained=True)`, with those
+            weights; ``hf-hub:ORG/NAME[@REVISION]`` or ``local-dir:FOLDER``, the network and the
+            weights that `save_pretrained` wrote.
+        pretrained: load trained weights; of several those of the first tag.
+        weights: load these instead: a file (``save_weights`` or a Lightning checkpoint), or any
+            of the above spellings of this very model. Their architecture arguments hold where
+            ``architecture`` does not say otherwise.
         **architecture: the network's own arguments.
 
     Returns:
         The network, with ``model.architecture = {"name": name, **architecture}``.
 
     Raises:
-        ValueError: unknown name or argument, no trained weights, or weights that do not fit.
+        ValueError: unknown name, tag or argument, no trained weights, or weights that do not fit.
         FileNotFoundError: ``weights`` does not exist.
+        OSError: no source gave the weights; the message names all and what to do.
 
     Example:
-        >>> net = create_model("fadnet_plus_tiny", maxdisp=256)
+        >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
     """
-    entry = model_info(name)
-    if pretrained and weights is not None:
-        raise ValueError(f"{name}: give either pretrained=True or weights=FILE, not both")
-    if pretrained:
-        weights = entry.weights_path
-        if weights is None:
-            have = ", ".join(list_models(pretrained=True)) or "none"
-            raise ValueError(
-                f"{name} has no pretrained weights (models that have: {have}); "
-                "train it or pass weights=FILE"
-            )
-    if weights is None:
-        return _build(entry, architecture)
+    if weights is not None and (pretrained or _brings_weights(name)):
+        both = "pretrained=True" if pretrained else "a name that brings its weights"
+        raise ValueError(f"{name}: give either {both} or weights=…, not both")
+    if not _brings_weights(name):
+        entry = model_info(name)
+        if pretrained:
+            if not entry.weights:
+                have = ", ".join(list_models(pretrained=True)) or "none"
+                raise ValueError(
+                    f"{name} has no pretrained weights (there are: {have}); train it or pass "
+                    "weights=FILE"
+                )
+            name = entry.tagged_names[0]
+        elif weights is None:
+            return _build(entry, architecture)
 
-    from .weights import load_state, read_weights
+    from .sources import read_source
+    from .weights import load_state
 
-    stored = read_weights(weights)
-    if stored.name != name:
+    source = name if weights is None else os.fspath(weights)
+    stored = read_source(source)
+    if weights is not None and stored.name != name:
         raise ValueError(
-            f"{os.fspath(weights)}: holds weights of {stored.name}, not of {name}; "
+            f"{source}: holds weights of {stored.name}, not of {name}; "
             f"use create_model({stored.name!r}, weights=…) or load_weights(…)"
         )
-    model = _build(entry, {**stored.architecture, **architecture})
-    load_state(model, stored.state, os.fspath(weights))
+    model = _build(model_info(stored.name), {**stored.architecture, **architecture})
+    load_state(model, stored.state, source)
     return model
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
-    """Names of the registered models, sorted.
+    """Names of the registered models, sorted; or of their trained weights.
 
     Args:
         pattern: shell pattern on the name (``"fadnet_plus_*"``) or on ``task/name``
-            (``"stereo/*"``).
-        pretrained: only models whose trained weights are here.
+            (``"stereo/*"``); on trained weights also on ``name.tag``.
+        pretrained: ``name.tag`` of every set of trained weights instead, those of one model in
+            the order in which they are registered.
     """
     for module in family_modules():
         importlib.import_module(module)
-    return sorted(
-        entry.name
-        for entry in _ENTRIES.values()
-        if fnmatchcase(f"{entry.task}/{entry.name}" if "/" in pattern else entry.name, pattern)
-        and (not pretrained or entry.weights_path is not None)
-    )
+    found = []
+    for entry in sorted(_ENTRIES.values(), key=lambda entry: entry.name):
+        room = f"{entry.task}/" if "/" in pattern else ""
+        whole = fnmatchcase(room + entry.name, pattern)
+        if not pretrained:
+            found += [entry.name] if whole else []
+            continue
+        found += [n for n in entry.tagged_names if whole or fnmatchcase(room + n, pattern)]
+    return found
 
 
 def model_info(name: str) -> ModelEntry:
     """The entry of one model; imports its family's module and no other.
 
+    Args:
+        name: a model's, or ``NAME.TAG``, whose entry has that `tag` and `record`.
+
     Raises:
-        ValueError: no such model; the message names the nearest, or how a file is loaded.
+        ValueError: no such model or tag; the message names the nearest, or how what was given is
+            loaded.
     """
     if not isinstance(name, str):
         raise TypeError(f"a model's name is a string, got {type(name).__name__}")
-    family = name.split("_")[0]
+    bare, dot, tag = name.partition(".")
+    family = bare.split("_")[0]
     if family in FAMILIES:
         importlib.import_module(f"{PACKAGE}.{FAMILIES[family]}")
-    if name in _ENTRIES:
-        return _ENTRIES[name]
-    names = list_models()
-    bare = name.rsplit("/", 1)[-1]
-    if bare not in names and (name.endswith(_FILE_SUFFIXES) or os.sep in name):
-        raise ValueError(
-            f"{name!r} is a path, not a model's name; a file is loaded with "
-            f"load_weights({name!r}) or create_model(NAME, weights={name!r})"
-        )
-    near = difflib.get_close_matches(bare.lower().replace("-", "_"), names, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names)}"
-    raise ValueError(f"no model is called {name!r}; {hint}")
+    entry = _ENTRIES.get(bare)
+    if entry is None or (dot and tag not in entry.weights):
+        raise ValueError(refusal(name))
+    return replace(entry, tag=tag) if dot else entry
 
 
 def family_modules() -> list[str]:
     """Full names of the modules that register models."""
     return [f"{PACKAGE}.{module}" for module in dict.fromkeys(FAMILIES.values())]
+
+
+def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
+    """A registered network with fresh weights, whatever the name's tag; uses no network.
+
+    Raises:
+        ValueError: unknown name or argument.
+    """
+    return _build(model_info(name), dict(architecture))
 
 
 def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:
@@ -210,3 +254,75 @@ def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:
     model = entry.function(**architecture)
     model.architecture = {"name": entry.name, **architecture}
     return model
+
+
+def is_path(name: str) -> bool:
+    """Whether a string is written as a path to a file or folder, not as a model's name."""
+    return name.lower().endswith(_FILE_SUFFIXES) or any(c in name for c in {"/", os.sep})
+
+
+def refusal(name: str) -> str:
+    """Why `name` is no model, with the right spelling or the nearest names."""
+    if name.startswith(_REMOTE):
+        return f"{name!r} is not registered here; create_model takes it, read_record describes it"
+    prefix, colon, rest = name.partition(":")
+    if colon and os.sep not in prefix:
+        if prefix in ("http", "https") and (found := _ON_THE_HUB.match(rest)):
+            return f"{name!r} is an address; the model is spelled 'hf-hub:{found[1]}'"
+        kinds = "hf-hub:ORG/NAME[@REVISION] or local-dir:FOLDER"
+        return f"{name!r} is no model's name; what comes from elsewhere is spelled {kinds}"
+    names = list_models()
+    bare, dot, tag = name.partition(".")
+    if dot and bare in names and not is_path(name):
+        tags = list(_ENTRIES[bare].weights)
+        near = difflib.get_close_matches(tag, tags, n=1, cutoff=0.4)
+        hint = f"did you mean {bare}.{near[0]}?" if near else f"there are {', '.join(tags)}"
+        hint = hint if tags else f"it has no trained weights; weights=FILE loads a file for {bare}"
+        return f"{bare} has no weights called {tag!r}; {hint}"
+    last = re.split(r"[/\\]", name)[-1]
+    if is_path(name) and last not in names:
+        if os.path.isdir(name) or name.endswith(("/", os.sep)):
+            return (
+                f"{name!r} is a folder, not a model's name; one of save_pretrained is loaded by "
+                f"create_model('local-dir:{name}')"
+            )
+        file = name.lower().endswith(_FILE_SUFFIXES)
+        folder = "" if file else f", a folder of save_pretrained by 'local-dir:{name}'"
+        return (
+            f"{name!r} is a path, not a model's name; a file is loaded with load_weights({name!r}) "
+            f"or create_model(NAME, weights={name!r}){folder}{hub_spelling(name)}"
+        )
+    names += list_models(pretrained=True) if dot else []
+    near = difflib.get_close_matches(last.lower().replace("-", "_"), names, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names)}"
+    return f"no model is called {name!r}; {hint}"
+
+
+_ON_THE_HUB = re.compile(r"//huggingface\.co/([\w.-]+/[\w.-]+)")
+
+
+def hub_spelling(name: str) -> str:
+    """End of a message about a missing path that could be a repository, else empty."""
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) or name.lower().endswith(_FILE_SUFFIXES):
+        return ""
+    return f", one on the Hugging Face Hub by 'hf-hub:{name}'"
+
+
+def _brings_weights(name: str) -> bool:
+    """Whether the name alone says which weights: a tag, a repository or a folder."""
+    if not isinstance(name, str):
+        return False
+    return name.startswith(_REMOTE) or (not is_path(name) and "." in name and ":" not in name)
+
+
+def _check_weights(entry: ModelEntry, tag: str, record: WeightsRecord) -> None:
+    if not _TAG.fullmatch(tag) or f".{tag}".endswith(_FILE_SUFFIXES):
+        raise ValueError(
+            f"model {entry.name!r}: a tag has small letters, digits, _ and -, and is no file's "
+            f"ending, not {tag!r}"
+        )
+    if not record.sources:
+        raise ValueError(f"{entry.name}.{tag}: its record has no sources: say where the file is")
+    unknown = [key for key in record.arguments if key not in entry.arguments]
+    if unknown:
+        raise ValueError(f"{entry.name}.{tag}: {entry.name} has no argument {unknown[0]!r}")

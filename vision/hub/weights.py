@@ -7,28 +7,27 @@ task are read too. Pickles are read with ``weights_only=True`` and without a fal
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
-import pickle
-import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..io.files import atomic_write
-from .registry import create_model
+from ._pickles import load_pickle
+from .registry import build_model, model_info
 
 __all__ = [
     "StoredWeights",
+    "build",
+    "check_finite",
     "check_state",
     "check_stored",
     "load_state",
@@ -43,18 +42,6 @@ KEY = "vizoo"
 FORMAT = 1
 SHOWN = 4
 """How many tensor names an error lists before it only counts."""
-
-
-# What the pickle of a NumPy number names: checkpoints of older programs keep losses as such.
-# NumPy 2 calls the module otherwise than NumPy 1 did; either reads files of both.
-_scalar = np.float64(0).__reduce__()[0]
-_NUMPY: list[Any] = [
-    (_scalar, "numpy.core.multiarray.scalar"),
-    (_scalar, "numpy._core.multiarray.scalar"),
-    (codecs.encode, "_codecs.encode"),
-    np.dtype,
-    *(type(np.dtype(code)) for code in "?bhilqBHILQefd"),
-]
 
 
 @dataclass(frozen=True)
@@ -139,12 +126,20 @@ def load_weights(path: str | os.PathLike[str]) -> nn.Module:
         FileNotFoundError: no such file.
         ValueError: not such a file, or tensors that are missing, surplus or misshapen.
     """
-    stored = read_weights(path)
+    return build(read_weights(path), os.fspath(path))
+
+
+def build(stored: StoredWeights, source: str) -> nn.Module:
+    """The network that weights are for, with them, in evaluation mode.
+
+    Raises:
+        ValueError: no such model or arguments, or tensors that do not fit; it begins with `source`.
+    """
     try:
-        model = create_model(stored.name, **stored.architecture)
+        model = build_model(stored.name, stored.architecture)
     except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: {error}") from error
-    load_state(model, stored.state, os.fspath(path))
+        raise ValueError(f"{source}: {error}") from error
+    load_state(model, stored.state, source)
     return model.eval()
 
 
@@ -188,13 +183,18 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> No
         ValueError: see `check_state`; also where values are not finite.
     """
     check_state(model, state, source)
+    check_finite(state, source)
+    model.load_state_dict(dict(state), strict=True)
+
+
+def check_finite(state: Mapping[str, Tensor], source: str) -> None:
+    """Raise ValueError where values are not finite; it names the tensors."""
     broken = [k for k, v in state.items() if v.is_floating_point() and not v.isfinite().all()]
     if broken:
         raise ValueError(
             f"{source}: {len(broken)} tensors hold values that are not finite ({few(broken)}): the "
             "training that wrote them diverged; take an earlier file"
         )
-    model.load_state_dict(dict(state), strict=True)
 
 
 def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
@@ -238,7 +238,7 @@ def check_stored(stored: StoredWeights, path: str | os.PathLike[str]) -> None:
     """
     try:
         with torch.device("meta"):
-            model = create_model(stored.name, **stored.architecture)
+            model = build_model(stored.name, stored.architecture)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from error
     check_state(model, stored.state, os.fspath(path))
@@ -282,7 +282,19 @@ def _read_lightning(path: Path) -> StoredWeights:
         if key.startswith(prefix)
     }
     facts = {key: checkpoint[key] for key in ("epoch", "global_step") if key in checkpoint}
-    return StoredWeights(name, dict(parameters.get("model_args") or {}), state, facts)
+    name, architecture = _untagged(path, name, dict(parameters.get("model_args") or {}))
+    return StoredWeights(name, architecture, state, facts)
+
+
+def _untagged(path: Path, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A model without its tag: a training that began from trained weights has its own now."""
+    if "." not in name:
+        return name, arguments
+    try:
+        entry = model_info(name)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return entry.name, {**entry.record.arguments, **arguments}
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
@@ -316,40 +328,6 @@ def all_tensors(file: Any) -> dict[str, Tensor]:
     """Every tensor of an `open_safetensors` handle."""
     names = file.keys()
     return {name: file.get_tensor(name) for name in names}
-
-
-def load_pickle(path: Path, *, mmap: bool = False) -> Any:
-    """`torch.load` of tensors, plain values and NumPy's numbers only.
-
-    Raises:
-        ValueError: a damaged file, or a pickle that names more than that; it lists the names.
-    """
-    try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
-            warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except pickle.UnpicklingError as error:
-        names = _blocked_globals(path)
-        if names:
-            raise ValueError(
-                f"{path}: refused, because its pickle would run more than tensors need: "
-                f"{few(names)}; save its state dict alone"
-            ) from error
-        raise ValueError(f"{path}: not a checkpoint that can be read safely") from error
-    except OSError:
-        raise
-    # On a damaged file the unpickler raises whatever its bytes lead to: IndexError, TypeError …
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
-
-
-def _blocked_globals(path: Path) -> list[str]:
-    try:
-        with torch.serialization.safe_globals(_NUMPY):
-            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:  # damaged too, so that there is nothing to name
-        return []
 
 
 def few(names: Iterable[str]) -> str:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from vizoo.vision.hub._pickles import load_pickle
 from vizoo.vision.hub.published import read_published, recognise
 from vizoo.vision.hub.registry import create_model
-from vizoo.vision.hub.weights import load_pickle
 
 STATE = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
 

@@ -1,0 +1,109 @@
+"""Pickles read with ``weights_only=True`` and without a fallback; what is refused is named."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+import pickletools
+import re
+import warnings
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+__all__ = ["blocked_globals", "load_pickle"]
+
+SHOWN = 12
+"""How many blocked names an error lists before it only counts."""
+
+# What the pickle of a NumPy number names: checkpoints of older programs keep losses as such.
+# NumPy 2 calls the module otherwise than NumPy 1 did; either reads files of both.
+_scalar = np.float64(0).__reduce__()[0]
+_NUMPY: list[Any] = [
+    (_scalar, "numpy.core.multiarray.scalar"),
+    (_scalar, "numpy._core.multiarray.scalar"),
+    (codecs.encode, "_codecs.encode"),
+    np.dtype,
+    *(type(np.dtype(code)) for code in "?bhilqBHILQefd"),
+]
+# What a state dict is made of, for files of which PyTorch cannot say what it blocks.
+_HARMLESS = re.compile(
+    r"collections\.OrderedDict|_codecs\.encode|numpy\.(_?core\.multiarray\.scalar|dtype)|"
+    r"numpy\._core\.multiarray\.scalar|torch\.\w*Storage|torch\.storage\.\w+|torch\.Size|"
+    r"torch\.device|torch\.b?float\d*|torch\._utils\._rebuild_\w+|torch\._tensor\.\w+|"
+    r"torch\.nn\.parameter\.Parameter|torch\.Tensor|torch\.serialization\.\w+"
+)
+_PICKLES = 4  # older PyTorch wrote three small ones before the one that counts
+
+
+def load_pickle(path: Path, *, mmap: bool = False) -> Any:
+    """`torch.load` of tensors, plain values and NumPy's numbers only.
+
+    Raises:
+        ValueError: a damaged file, or a pickle that names more than that; it lists the names.
+    """
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
+            warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        names = blocked_globals(path)
+        if names:
+            more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            raise ValueError(
+                f"{path}: refused, because its pickle would run more than tensors need: "
+                f"{', '.join(names[:SHOWN])}{more}; save its state dict alone"
+            ) from error
+        raise ValueError(f"{path}: not a checkpoint that can be read safely") from error
+    except OSError:
+        raise
+    # On a damaged file the unpickler raises whatever its bytes lead to: IndexError, TypeError …
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
+
+
+def blocked_globals(path: Path) -> list[str]:
+    """Names in a pickle that are not read, those beyond PyTorch first; nothing is run.
+
+    Empty where the file is damaged, so that there is nothing to name.
+    """
+    try:
+        with torch.serialization.safe_globals(_NUMPY):
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # no zip: an older file, or a damaged one
+        names = [name for name in _named(path) if not _HARMLESS.fullmatch(name)]
+    return sorted(set(names), key=lambda name: (name.startswith("torch."), name))
+
+
+def _named(path: Path) -> list[str]:
+    """Names of all that the pickles at the beginning of a file refer to."""
+    names: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for _ in range(_PICKLES):
+                names += _of_one(file)
+    # pickletools raises ValueError, and on damaged bytes whatever they lead to.
+    except Exception:
+        pass
+    return names
+
+
+def _of_one(file: IO[bytes]) -> list[str]:
+    names: list[str] = []
+    memo: dict[int, str] = {}
+    strings: list[str] = []
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name in ("GLOBAL", "INST"):
+            names.append(str(argument).replace(" ", "."))
+        elif opcode.name == "STACK_GLOBAL":
+            names.append(".".join(strings[-2:]))
+        elif "UNICODE" in opcode.name or "STRING" in opcode.name:
+            strings.append(str(argument))
+        elif opcode.name == "MEMOIZE":
+            memo[len(memo)] = strings[-1] if strings else ""
+        elif opcode.name in ("BINGET", "LONG_BINGET") and argument in memo:
+            strings.append(memo[argument])
+    return names

@@ -1,0 +1,321 @@
+"""Released networks: a folder, or a repository on the Hugging Face Hub, that says what it holds.
+
+It has ``model.safetensors`` (as `save_weights` writes it), ``config.json`` (the model's name and
+its `WeightsRecord`) and ``README.md`` (a model card). Loading is strict: the file's SHA-256 and
+every tensor's name and shape must be what the config and the model say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..io.files import atomic_write
+from ._http import SourceError
+from .card import model_card
+from .download import DownloadError, offline_flag, sha256_of
+from .record import Frozen, Source, WeightsRecord
+from .registry import model_info
+from .weights import StoredWeights, build, check_stored, few, read_weights, write_weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+__all__ = [
+    "from_pretrained",
+    "push_to_hub",
+    "read_pretrained",
+    "read_record",
+    "save_pretrained",
+]
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+CARD = "README.md"
+FORMAT = 1
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
+_REPOSITORY = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?:@(.+))?")
+
+
+def save_pretrained(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    licence: str,
+    trained_on: str,
+    metrics: Mapping[str, Mapping[str, float]] | None = None,
+    command: str = "",
+    training: str = "",
+    origin: str = "",
+    input: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> WeightsRecord:
+    """Write a network as a folder that `from_pretrained` and ``local-dir:`` load.
+
+    Args:
+        model: from `create_model`.
+        folder: made if it is missing; files of these names in it are replaced.
+        licence, trained_on, metrics, command, training, origin, input: see `WeightsRecord`.
+        dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
+            size; loading brings them back to the network's own. Vectors (biases, statistics) stay
+            as they are.
+
+    Returns:
+        The record of the weights, without sources: those are known when it is published.
+
+    Raises:
+        ValueError: a model without ``architecture``, a fact of a wrong form, or weights that are
+            not finite.
+        OSError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    architecture = dict(getattr(model, "architecture", {}))
+    name = architecture.pop("name", None)
+    if not name:
+        raise ValueError(
+            f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
+        )
+    state = {key: _cast(value, dtype) for key, value in model.state_dict().items()}
+    broken = [key for key, value in state.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{name}: {few(broken)}: values that are not finite: the training diverged, or the "
+            "dtype is too narrow"
+        )
+    # With the defaults of today, as a later version may have others.
+    complete = {**model_info(name).defaults, **architecture}
+    facts = {
+        "licence": licence,
+        "trained_on": trained_on,
+        "metrics": Frozen(metrics),
+        "command": command,
+        "training": training,
+        "origin": origin,
+        "input": Frozen(input),
+        "architecture": {k: v for k, v in complete.items() if k != "subnet"},
+        "subnet": complete.get("subnet"),
+    }
+    WeightsRecord((), "0" * 64, 1, **facts)  # a wrong fact stops before anything is written
+    path = write_weights(StoredWeights(name, architecture, state), folder / WEIGHTS)
+    record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
+    config = {"library": "vizoo", "format": FORMAT, "model": name, "file": WEIGHTS}
+    for file, text in (
+        (CONFIG, json.dumps({**config, "record": record.to_json()}, indent=2) + "\n"),
+        (CARD, model_card(name, model_info(name).task, record)),
+    ):
+        with atomic_write(folder / file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return record
+
+
+def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = None) -> nn.Module:
+    """Load what `save_pretrained` or `push_to_hub` wrote.
+
+    Args:
+        source: a folder, or ``ORG/NAME[@REVISION]`` on the Hugging Face Hub where no such folder
+            is here; ``local-dir:`` and ``hf-hub:`` before it say which.
+        revision: branch, tag or commit of a repository.
+
+    Returns:
+        The network, in evaluation mode, on the CPU.
+
+    Raises:
+        FileNotFoundError: no such folder, or a file is missing in it.
+        ValueError: not such a folder, damaged, or tensors that are missing, surplus or misshapen.
+        OSError: the Hub does not give it; the message says why.
+    """
+    name = _spelled(source, revision)
+    return build(read_pretrained(name), name)
+
+
+def read_pretrained(name: str) -> StoredWeights:
+    """Weights of a released folder or repository, without building a network.
+
+    Args:
+        name: ``local-dir:FOLDER`` or ``hf-hub:ORG/NAME[@REVISION]``.
+
+    Raises:
+        As `from_pretrained`.
+    """
+    model, record, path = _open(name)
+    size, digest = path.stat().st_size, sha256_of(path)
+    if (size, digest) != (record.size, record.sha256):
+        # What is wrong inside says more than that something is.
+        check_stored(read_weights(path), path)
+        raise ValueError(
+            f"{path}: its SHA-256 is {digest[:12]}…, not {record.sha256[:12]}… as {CONFIG} says: "
+            "damaged or replaced; get it again, or load the file alone with load_weights"
+        )
+    from .sources import read_recorded
+
+    return read_recorded(path, model, record, name)
+
+
+def read_record(source: str | os.PathLike[str], *, revision: str | None = None) -> WeightsRecord:
+    """What a released folder or repository says of its weights; takes what `from_pretrained` does.
+
+    A repository's weights are downloaded too.
+    """
+    return _open(_spelled(source, revision))[1]
+
+
+def push_to_hub(
+    model: nn.Module | str | os.PathLike[str],
+    repository: str,
+    *,
+    revision: str | None = None,
+    private: bool = False,
+    message: str = "Upload by vizoo",
+    token: str | None = None,
+    **facts: Any,
+) -> str:
+    """Publish a network, or a folder of `save_pretrained`, on the Hugging Face Hub.
+
+    Args:
+        model: a network, or the folder.
+        repository: ``ORG/NAME``; made if it is missing.
+        revision: branch to push to.
+        private: whether a new repository is private.
+        message: of the commit.
+        token: of the Hub; by default the one of ``hf auth login``.
+        **facts: of a network, those of `save_pretrained`.
+
+    Returns:
+        Its source for a record: ``hf-hub:ORG/NAME@COMMIT/model.safetensors``.
+
+    Raises:
+        ValueError: not such a folder, or a wrong repository name.
+        OSError: the Hub refused or cannot be reached.
+    """
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", repository):
+        raise ValueError(f"{repository!r} is no repository; it is spelled ORG/NAME")
+    if flag := offline_flag():
+        raise DownloadError(f"{repository}: not pushed, since {flag}; unset it")
+    if not isinstance(model, (str, os.PathLike)):
+        with tempfile.TemporaryDirectory() as folder:
+            save_pretrained(model, folder, **facts)
+            return _push(Path(folder), repository, revision, private, message, token)
+    if facts:
+        raise ValueError(f"{', '.join(facts)}: a folder has its facts already")
+    read_pretrained(f"local-dir:{os.fspath(model)}")
+    return _push(Path(model), repository, revision, private, message, token)
+
+
+def _push(
+    folder: Path, repository: str, revision: str | None, private: bool, message: str, token: Any
+) -> str:
+    from . import _huggingface
+
+    try:
+        hub = _huggingface.library().HfApi(endpoint=_huggingface.endpoint(), token=token)
+        hub.create_repo(repository, private=private, exist_ok=True)
+        commit = hub.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            allow_patterns=[WEIGHTS, CONFIG, CARD],
+            revision=revision,
+            commit_message=message,
+        )
+    except SourceError as error:
+        raise DownloadError(f"{repository}: not pushed: {error}") from error
+    # What fails on the way depends on the HTTP library, which has changed before.
+    except Exception as error:
+        why = _huggingface.reason(error, Source("hf-hub", WEIGHTS, repository, revision or ""))
+        if getattr(getattr(error, "response", None), "status_code", 0) in (401, 403):
+            why += "; `hf auth login` with a token that may write there"
+        raise DownloadError(f"{repository}: not pushed: {why}") from error
+    return f"hf-hub:{repository}@{commit.oid}/{WEIGHTS}"
+
+
+def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:
+    """`source` with its prefix and its revision."""
+    name = os.fspath(source)
+    if not name.startswith(("hf-hub:", "local-dir:")):
+        if isinstance(source, os.PathLike) or os.path.isdir(name):
+            name = f"local-dir:{name}"
+        elif _REPOSITORY.fullmatch(name):
+            name = f"hf-hub:{name}"
+        else:
+            raise ValueError(f"{name!r} is neither a folder nor ORG/NAME on the Hugging Face Hub")
+    if revision is None:
+        return name
+    if name.startswith("local-dir:"):
+        raise ValueError(f"{name}: a folder has no revisions; leave out revision={revision!r}")
+    if "@" in name:
+        raise ValueError(f"{name}: names its revision already; leave out revision={revision!r}")
+    return f"{name}@{revision}"
+
+
+def _open(name: str) -> tuple[str, WeightsRecord, Path]:
+    """Model, record and weight file of ``local-dir:`` or ``hf-hub:``."""
+    prefix, _, rest = name.partition(":")
+    if prefix == "local-dir":
+        folder = Path(rest).expanduser()
+        if not rest or not folder.is_dir():
+            what = "is a file; load it with load_weights" if folder.is_file() else "no such folder"
+            raise FileNotFoundError(f"{rest or name}: {what}")
+        path = folder / CONFIG
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: missing; {folder} is no folder of save_pretrained")
+        model, record, file = _read_config(path)
+        weights = folder / file
+        if not weights.is_file():
+            raise FileNotFoundError(f"{weights}: missing, though {CONFIG} names it")
+        return model, record, weights
+    found = _REPOSITORY.fullmatch(rest)
+    if not found:
+        raise ValueError(f"{name!r}: a repository is spelled hf-hub:ORG/NAME[@REVISION]")
+    repository, revision = found[1], found[2] or ""
+    path = _from_hub(name, Source("hf-hub", CONFIG, repository, revision))
+    model, record, file = _read_config(path, name)
+    # The commit that the config is of, so that a push in between cannot mix two.
+    commit = path.parent.name if re.fullmatch(r"[0-9a-f]{40}", path.parent.name) else revision
+    return model, record, _from_hub(name, Source("hf-hub", file, repository, commit))
+
+
+def _from_hub(name: str, source: Source) -> Path:
+    from . import _huggingface
+
+    flag = offline_flag()
+    try:
+        return _huggingface.obtain(source, local=flag is not None)
+    except SourceError as error:
+        remedy = f"; {flag} forbids to download it: unset that" if flag else ""
+        raise DownloadError(f"{name}: {source.path}: {error}{remedy}") from error
+
+
+def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecord, str]:
+    where = f"{name}: {CONFIG}" if name else str(path)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where}: no JSON, or damaged ({error})") from error
+    if not isinstance(config, Mapping) or config.get("library") != "vizoo":
+        raise ValueError(f'{where}: not of save_pretrained: no "library": "vizoo" in it')
+    if config.get("format") != FORMAT:
+        raise ValueError(
+            f"{where}: of format {config.get('format')!r}, and this vizoo reads {FORMAT}: "
+            "pip install --upgrade vizoo"
+        )
+    model, file = config.get("model"), config.get("file")
+    if not isinstance(file, str) or not _FILE.fullmatch(file):
+        raise ValueError(f"{where}: {file!r} is no plain name of a .safetensors file beside it")
+    if not isinstance(model, str):
+        raise ValueError(f"{where}: names no model")
+    try:
+        record = WeightsRecord.from_json(config.get("record"))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    return model, record, file
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    if dtype is None or tensor.ndim < 2 or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(dtype)

@@ -1,0 +1,146 @@
+"""Weights by any of their spellings: names with tags, repositories, folders, files.
+
+`create_model` takes all of these but files, `open_model` (which the commands use) all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .registry import create_model, hub_spelling, is_path, list_models, model_info
+from .weights import StoredWeights, build, names_its_model, read_weights
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .record import WeightsRecord
+
+__all__ = ["open_model", "read_source"]
+
+
+def open_model(
+    source: str | os.PathLike[str], *, untrained: bool = False, task: str | None = None
+) -> tuple[nn.Module, bool]:
+    """A network as commands take it: by name, name and tag, repository, folder or file.
+
+    Args:
+        source: ``NAME`` (with its first weights), ``NAME.TAG``, ``hf-hub:ORG/NAME[@REVISION]``,
+            ``local-dir:FOLDER``, a folder of `save_pretrained`, or a weight file.
+        untrained: build a name without trained weights from fresh ones, instead of refusing it.
+        task: refuse models of other tasks.
+
+    Returns:
+        The network in evaluation mode on the CPU, and whether its weights are trained ones.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: unknown or of another task, without trained weights, or a damaged file.
+        OSError: no source gave the weights.
+    """
+    name = os.fspath(source)
+    if isinstance(source, os.PathLike) or not _is_name(name):
+        stored = read_source(name)
+        net = build(stored, name)
+        _check_task(stored.name, task, f"{name}: holds {stored.name}, which")
+        return net, True
+    entry = model_info(name)
+    _check_task(entry.name, task, name)
+    if entry.weights:
+        return create_model(name, pretrained=entry.tag is None).eval(), True
+    if untrained:
+        return create_model(name).eval(), False
+    have = [n for n in list_models(pretrained=True) if model_info(n).task == entry.task]
+    others = f" (there are: {', '.join(have)})" if have else ""
+    raise ValueError(
+        f"{name} has no trained weights{others}; give a weight file instead of the name: "
+        "`vizoo fit` writes one"
+    )
+
+
+def read_source(source: str | os.PathLike[str]) -> StoredWeights:
+    """Weights, with the model and the arguments that they are for, without building a network.
+
+    Args:
+        source: ``NAME.TAG``, ``hf-hub:ORG/NAME[@REVISION]``, ``local-dir:FOLDER``, a folder of
+            `save_pretrained` or a weight file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: unknown, or a damaged file.
+        OSError: no source gave the weights.
+    """
+    from .sharing import CONFIG, read_pretrained
+
+    name = os.fspath(source)
+    if name.startswith(("hf-hub:", "local-dir:")):
+        return read_pretrained(name)
+    if isinstance(source, os.PathLike) or not _is_name(name):
+        if os.path.isfile(os.path.join(name, CONFIG)):
+            return read_pretrained(f"local-dir:{name}")
+        if not os.path.exists(name) and (hint := hub_spelling(name)):
+            raise FileNotFoundError(f"{name}: no such weight file{hint}")
+        return read_weights(name)
+    entry = model_info(name)
+    if entry.tag is None:
+        raise ValueError(
+            f"{name!r} is a model; its weights are {', '.join(entry.tagged_names) or 'not trained'}"
+        )
+    from .download import fetch
+
+    return read_recorded(fetch(entry.record, name), entry.name, entry.record, name)
+
+
+def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) -> StoredWeights:
+    """Read a file that a record describes, ours or as its authors published it.
+
+    Args:
+        path: the file, whose hash is right.
+        model: the model that it should be for.
+        record: its architecture arguments complete those of the file.
+        source: what errors call it.
+
+    Raises:
+        ValueError: it is for another model or other arguments.
+    """
+    from .published import recognise
+
+    stored = read_weights(path) if names_its_model(path) else recognise(path)
+    stated = _plain({**model_info(model).defaults, **record.arguments})
+    differing = [
+        f"{key} {value!r} instead of {stated[key]!r}"
+        for key, value in _plain(stored.architecture).items()
+        if key in stated and value != stated[key]
+    ]
+    if stored.name != model:
+        differing = [f"weights of {stored.name} instead of {model}"]
+    if differing:
+        raise ValueError(f"{source}: {path} holds {'; '.join(differing)}: the record is wrong")
+    architecture = {**stored.architecture, **record.arguments}
+    return StoredWeights(stored.name, architecture, stored.state, stored.facts)
+
+
+def _is_name(text: str) -> bool:
+    """Whether a string names a registered model; files of that name are written ``./NAME``."""
+    if text.startswith(("hf-hub:", "local-dir:")) or is_path(text):
+        return False
+    try:
+        model_info(text)
+    except ValueError:
+        if os.path.exists(text):
+            return False
+        raise
+    return True
+
+
+def _check_task(name: str, task: str | None, subject: str) -> None:
+    found = model_info(name).task
+    if task is not None and found != task:
+        raise ValueError(f"{subject} is a model for {found}, not for {task}")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(dict(values)))
