@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .stereo.infer import StereoPredictor
     from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
+    from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
 
 __all__ = [
@@ -19,9 +20,12 @@ __all__ = [
     "__version__",
     "create_model",
     "export",
+    "from_pretrained",
     "list_models",
     "load_weights",
     "model_info",
+    "push_to_hub",
+    "save_pretrained",
     "save_weights",
 ]
 
@@ -29,6 +33,9 @@ _PUBLIC = {
     "create_model": ".vision.hub.registry",
     "list_models": ".vision.hub.registry",
     "model_info": ".vision.hub.registry",
+    "from_pretrained": ".vision.hub.sharing",
+    "push_to_hub": ".vision.hub.sharing",
+    "save_pretrained": ".vision.hub.sharing",
     "load_weights": ".vision.hub.weights",
     "save_weights": ".vision.hub.weights",
     "StereoPredictor": ".stereo.infer",

@@ -59,7 +59,12 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     "models": Command(
         "vision.commands.models",
         "list the models with their size, cost and weights",
-        ("vizoo models", "vizoo models 'stereo/*'", "vizoo models 'fadnet_plus_*' --json"),
+        (
+            "vizoo models",
+            "vizoo models 'stereo/*'",
+            "vizoo models 'fadnet_plus_*' --json",
+            "vizoo models --pretrained --fetch",
+        ),
     ),
     "bench": Command(
         "vision.commands.bench",
@@ -108,6 +113,17 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vision.commands.convert",
         "turn a published checkpoint into safetensors",
         ("vizoo convert model_best.pth fadnet_plus_tiny.safetensors",),
+    ),
+    "release": Command(
+        "vision.commands.release",
+        "trained weights as a folder to publish, with config and model card",
+        (
+            "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
+            "--trained-on 'generated scenes'",
+            "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
+            "--trained-on 'Scene Flow' --metric sceneflow:epe=0.8 "
+            "--command 'vizoo test --config stereo/fadnet_sceneflow.yaml' --push org/fadnet",
+        ),
     ),
     "export": Command(
         "vision.commands.export",

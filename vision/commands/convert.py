@@ -35,12 +35,18 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         FileNotFoundError: no source.
         FileExistsError: the target is there and ``--force`` was not given.
-        ValueError: a file that no model recognises or that does not fit, or an option that its
-            model does not take.
+        ValueError: a file that no model recognises, that does not fit or holds values that are
+            not finite, or an option that its model does not take.
     """
     from ..hub.published import recognise
     from ..hub.registry import model_info
-    from ..hub.weights import check_stored, names_its_model, read_weights, write_weights
+    from ..hub.weights import (
+        check_finite,
+        check_stored,
+        names_its_model,
+        read_weights,
+        write_weights,
+    )
 
     if args.target.suffix != ".safetensors":
         raise ValueError(f"{args.target}: the target must end in .safetensors")
@@ -54,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"{stored.name} has no --{name.replace('_', '-')}; leave it out")
     stored = replace(stored, architecture={**stored.architecture, **given})
     check_stored(stored, args.source)
+    check_finite(stored.state, str(args.source))
     write_weights(stored, args.target)
     values = sum(tensor.numel() for tensor in stored.state.values())
     print(f"{args.target}: {stored.name}, {len(stored.state)} tensors, {values:,} values")
