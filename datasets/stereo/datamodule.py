@@ -110,6 +110,7 @@ class StereoDataModule(LightningDataModule):
         self.workers = workers
         self.seed = seed
         self._made: dict[str, list[Dataset]] = {}
+        self._first_epoch = 0
 
     def setup(self, stage: str) -> None:
         """Make the sets of a stage, which checks their files.
@@ -120,6 +121,14 @@ class StereoDataModule(LightningDataModule):
         """
         for role in _ROLES[stage]:
             self.sets(role)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: the epoch that a resumed fit starts with."""
+        return {"epoch": self.trainer.fit_loop.epoch_progress.current.processed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take the epoch of a checkpoint."""
+        self._first_epoch = state["epoch"]
 
     def sets(self, role: str) -> list[Dataset]:
         """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""
@@ -140,6 +149,8 @@ class StereoDataModule(LightningDataModule):
             self._some("train"), self.weights, self.samples_per_epoch, self.augment, self.seed
         )
         sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
+        # A resumed fit starts its first iterator before Lightning sets the epoch.
+        sampler.set_epoch(self._first_epoch)
         whole_batches = len(sampler) >= self.batch_size
         return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
 

@@ -120,7 +120,11 @@ def recalibrate_watched(
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        batches = islice(iter(_loader(trainer)), count)
+        loader = _loader(trainer)
+        set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(0)
+        batches = islice(iter(loader), count)
         recalibrate(nets, map(trainer.strategy.batch_to_device, batches), forward=forward)
 
 

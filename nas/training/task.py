@@ -60,7 +60,8 @@ class SupernetTask(LightningModule):
         distillation: `in_place` lets the first subnet of a step, which has to be the largest,
             learn from the labels and the others from its outputs; `teacher` adds the distance to
             a teacher's outputs to every loss.
-        teacher: a trained network that is called as the task's; it is not trained further.
+        teacher: a trained network that is called as the task's; it is not trained further. In a
+            config: `class_path: vizoo.load_weights` and `init_args: {path: FILE}`.
         distillation_weight: factor of the distance to the teacher's outputs.
         watched: for each name the subnet to validate and test: `largest`, `middle` or `smallest`
             of what is being trained, or patterns of choices and values that stay allowed in the
@@ -100,7 +101,7 @@ class SupernetTask(LightningModule):
         self.recalibration_batches = recalibration_batches
         self._subnets: list[Watched] = []
         self._current: Watched | None = None
-        self._logged: dict[str, list[tuple[Any, dict[str, Any]]]] | None = None
+        self._logged: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] | None = None
         task.log = self._relay  # Lightning lets no module log but the one it was given
         for hook in _HOOKS:
             mine = getattr(type(self), hook) is not getattr(LightningModule, hook)
@@ -154,8 +155,8 @@ class SupernetTask(LightningModule):
                 if loss is not None:
                     self.manual_backward(loss / (len(architectures) * accumulate))
         for name, entries in logged.items():
-            values, arguments = [value for value, _ in entries], entries[-1][1]
-            self.log(name, _mean(values), **arguments)
+            _, args, arguments = entries[-1]
+            self.log(name, _mean([value for value, *_ in entries]), *args, **arguments)
         if (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch:
             optimizer = self.optimizers()
             optimizer.step()
@@ -277,7 +278,7 @@ class SupernetTask(LightningModule):
                 self._current = None
 
     @contextmanager
-    def _collecting(self) -> Iterator[dict[str, list[tuple[Any, dict[str, Any]]]]]:
+    def _collecting(self) -> Iterator[dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]]]:
         """Keep what the task logs within the block, by name, instead of logging it."""
         self._logged = {}
         try:
@@ -288,7 +289,7 @@ class SupernetTask(LightningModule):
     def _relay(self, name: str, value: Any, *args: Any, **arguments: Any) -> None:
         """`log` of the task, whose positional arguments after the value are those of Lightning."""
         if self._logged is not None:
-            self._logged.setdefault(name, []).append((value, arguments))
+            self._logged.setdefault(name, []).append((value, args, arguments))
             return
         for subnet in [""] if self._current is None else self._current.names:
             self.log(_inserted(name, subnet), value, *args, **arguments)

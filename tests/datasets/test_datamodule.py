@@ -128,13 +128,14 @@ def test_global_random_state_does_not_matter(tmp_path):
     assert fit(tmp_path, 0, epochs=1).seen == one
 
 
-def test_a_resumed_run_goes_on_with_the_next_epoch(tmp_path):
+@pytest.mark.parametrize("workers", [0, 1])  # workers fetch before the epoch is known
+def test_a_resumed_run_goes_on_with_the_next_epoch(tmp_path, workers):
     whole = fit(tmp_path, 0, epochs=3).seen
     arguments = {"augmentation": "fadnet", "crop_height": 6, "crop_width": 8, "batch_size": 3}
 
     def data() -> StereoDataModule:
         sets = [Numbered(10, "a"), Numbered(6, "b", extra=True)]
-        return StereoDataModule(train=sets, workers=0, **arguments)
+        return StereoDataModule(train=sets, workers=workers, **arguments)
 
     first = trainer(tmp_path, max_epochs=1)
     first.fit(Recorder(), datamodule=data())

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 from toy_regression import Data, Net, Regression
 
@@ -16,6 +17,8 @@ from vizoo.__main__ import main
 from vizoo.nas.recalibration import recalibrate
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.nas.training import LargestSampler, SandwichSampler, SupernetTask, UniformSampler
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
 
 
 def _trainer(folder, **arguments):
@@ -219,6 +222,37 @@ def test_a_teacher_is_followed_and_stays_as_it_is(tmp_path):
     _trainer(tmp_path, max_epochs=10, limit_val_batches=0).fit(wrapped, data)
     assert distance() < 0.8 * before
     assert all(torch.equal(state[name], value) for name, value in teacher.state_dict().items())
+
+
+def test_a_config_names_a_teacher_by_the_function_that_loads_it(tmp_path):
+    save_weights(create_model("fadnet_plus_micro"), tmp_path / "teacher.safetensors")
+    teacher = {
+        "class_path": "vizoo.load_weights",
+        "init_args": {"path": str(tmp_path / "teacher.safetensors")},
+    }
+    task = {
+        "class_path": "vizoo.stereo.task.StereoTask",
+        "init_args": {"model": "fadnet_plus_elastic"},
+    }
+    parser = LightningArgumentParser()
+    parser.add_subclass_arguments(SupernetTask, "model")
+    arguments = {"task": task, "teacher": teacher, "distillation": "teacher"}
+    model = {"class_path": "vizoo.nas.training.SupernetTask", "init_args": arguments}
+    made = parser.instantiate_classes(parser.parse_object({"model": model})).model
+    assert made._teacher[0].architecture["name"] == "fadnet_plus_micro"
+
+
+def test_arguments_of_log_are_kept_by_position(tmp_path):
+    class Task(Regression):
+        def training_step(self, batch, batch_idx):
+            self.log("train/lucky", 1.0, True, False)
+            return super().training_step(batch, batch_idx)
+
+    wrapped, seen = SupernetTask(Task()), []
+    log = wrapped.log
+    wrapped.log = lambda *args, **arguments: (seen.append(args), log(*args, **arguments))
+    _trainer(tmp_path, limit_val_batches=0, limit_train_batches=1).fit(wrapped, Data())
+    assert ("train/lucky", 1.0, True, False) in seen
 
 
 class _Plain(LightningModule):
