@@ -103,7 +103,8 @@ class FeaturePyramid(nn.Module):
     def __init__(self, scale: Choice) -> None:
         super().__init__()
         stages, in_channels = [], 3
-        for stage, (width, stride) in enumerate(zip(WIDTHS, _STRIDES, strict=True)):
+        for stage in range(scale.largest):
+            width, stride = WIDTHS[stage], _STRIDES[stage]
             blocks = [
                 InvertedResidual(
                     f"stages.{stage}.blocks.{block}",
@@ -290,23 +291,31 @@ class EASNet(nn.Module):
 
     Args:
         max_disparity: in pixels, a multiple of 24.
+        levels: how many levels of features there are at most, 2 to 4.
         extended: make aggregation and refinement elastic too.
         published_warp: read the right image beside the grid, as published weights need.
 
     Raises:
-        ValueError: `max_disparity` is no positive multiple of 24.
+        ValueError: `max_disparity` is no positive multiple of 24, or `levels` out of range.
     """
 
     output_names = ("disparity",)
 
     def __init__(
-        self, *, max_disparity: int = 192, extended: bool = False, published_warp: bool = False
+        self,
+        *,
+        max_disparity: int = 192,
+        levels: int = len(WIDTHS),
+        extended: bool = False,
+        published_warp: bool = False,
     ) -> None:
         super().__init__()
+        if not 2 <= levels <= len(WIDTHS):
+            raise ValueError(f"levels must be 2 to {len(WIDTHS)}, not {levels}")
         if max_disparity < 24 or max_disparity % 24:
             raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
-        scale = Choice("scale", (2, 3, 4))
-        self.candidates = tuple(max_disparity // 3 >> level for level in range(len(WIDTHS)))
+        scale = Choice("scale", tuple(range(2, levels + 1)))
+        self.candidates = tuple(max_disparity // 3 >> level for level in range(levels))
         self.features = FeaturePyramid(scale)
         modules = []
         for index in range(_MODULES):
@@ -424,10 +433,8 @@ def _initialize(module: nn.Module) -> None:
         module.reset_offsets()
 
 
-def _build(
-    extended: bool, max_disparity: int, published_warp: bool, subnet: Mapping[str, Any] | None
-) -> EASNet:
-    net = EASNet(max_disparity=max_disparity, extended=extended, published_warp=published_warp)
+def _build(subnet: Mapping[str, Any] | None, **arguments: Any) -> EASNet:
+    net = EASNet(**arguments)
     return net if subnet is None else extract(net, Architecture.from_json(subnet))
 
 
@@ -439,15 +446,17 @@ def easnet(
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet as published, 5.1 M parameters, or one of its subnets."""
-    return _build(False, max_disparity, published_warp, subnet)
+    return _build(subnet, max_disparity=max_disparity, published_warp=published_warp)
 
 
 @register_model(task="stereo")
 def easnet_extended(
     *,
     max_disparity: int = 192,
+    levels: int = len(WIDTHS),
     published_warp: bool = False,
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet with elastic aggregation and refinement too, or one of its subnets."""
-    return _build(True, max_disparity, published_warp, subnet)
+    net = {"max_disparity": max_disparity, "levels": levels, "published_warp": published_warp}
+    return _build(subnet, extended=True, **net)

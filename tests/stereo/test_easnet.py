@@ -49,6 +49,17 @@ class TestExtendedSupernet(_Views):
     name = "easnet_extended"
 
 
+class TestExtendedSupernetOfThreeLevels(_Views):
+    architectures = 10
+
+    def build(self):
+        return create_model("easnet_extended", levels=3, max_disparity=96)
+
+    def test_has_no_fourth_level(self, net):
+        assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (2, 3)
+        assert not any("stages.3" in name for name in net.state_dict())
+
+
 class TestFADNetPlusSupernet(_Views):
     name = "fadnet_plus_elastic"
     size = (64, 128)
@@ -59,6 +70,7 @@ class TestNetwork(StereoNetworkTester):
     parameters = 5_078_506
     trains_at_any_size = True
     architecture = {"subnet": published_architecture({"ks": 7, "e": 8, "d": 4, "s": 4}).to_json()}
+    exported = {"subnet": published_architecture({"ks": 3, "e": 2, "d": 2, "s": 2}).to_json()}
 
     @pytest.fixture(scope="class")
     def net(self):
