@@ -98,6 +98,8 @@ class StereoTask(LightningModule):
             raise ValueError(
                 f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
             )
+        if model.startswith(("hf-hub:", "local-dir:")):
+            raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
         self.net = create_model(model, weights=init_weights, **(model_args or {}))
         self.net.to(memory_format=torch.channels_last)  # 1.6 times as fast on a CPU
         self.val_metrics = DisparityMetrics(metric_max_disparity)

@@ -30,12 +30,13 @@ def supernets() -> list[str]:
     return [name for name in list_models() if "subnet" in model_info(name).arguments]
 
 
-def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
+def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, SearchSpace, bool]:
     """A supernet on the CPU in evaluation mode.
 
     Args:
         source: what `open_model` takes: a model's name (with its trained weights, if it has any),
             name and tag, repository, folder or file.
+        download: see there.
 
     Returns:
         The network, its search space, and whether its weights are trained ones.
@@ -48,7 +49,7 @@ def load_supernet(source: str) -> tuple[nn.Module, SearchSpace, bool]:
     from ...vision.hub.sources import open_model
     from ..supernet import search_space
 
-    net, trained = open_model(source, untrained=True)
+    net, trained = open_model(source, untrained=True, download=download)
     space = search_space(net)
     if not any(len(choice.values) > 1 for choice in space):
         name = net.architecture["name"]

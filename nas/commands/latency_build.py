@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from ..efficiency.provenance import software
     from ..efficiency.table import LatencyTable
 
-    net, space, _ = load_supernet(args.model)
+    net, space, _ = load_supernet(args.model, download=False)
     bench = set_up(args, net, space)
     model = dict(net.architecture)
     if out.exists() and not args.force:

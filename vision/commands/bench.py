@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from ..hub.sources import open_model
     from ..inference import optimize
 
-    net, _ = open_model(args.model, untrained=True)
+    net, _ = open_model(args.model, download=False)
     info = model_info(net.architecture["name"])
     meta = example_inputs(net, height, width, device="meta")
     report: dict[str, Any] = {

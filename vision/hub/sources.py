@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .download import fetch, find_local
 from .registry import create_model, hub_spelling, is_path, list_models, model_info
 from .weights import StoredWeights, build, names_its_model, read_weights
 
@@ -23,7 +24,11 @@ __all__ = ["open_model", "read_source"]
 
 
 def open_model(
-    source: str | os.PathLike[str], *, untrained: bool = False, task: str | None = None
+    source: str | os.PathLike[str],
+    *,
+    untrained: bool = False,
+    task: str | None = None,
+    download: bool = True,
 ) -> tuple[nn.Module, bool]:
     """A network as commands take it: by name, name and tag, repository, folder or file.
 
@@ -32,6 +37,8 @@ def open_model(
             ``local-dir:FOLDER``, a folder of `save_pretrained`, or a weight file.
         untrained: build a name without trained weights from fresh ones, instead of refusing it.
         task: refuse models of other tasks.
+        download: where False, a bare ``NAME`` gets its weights only if they are on this machine,
+            and fresh ones otherwise: for what depends on the architecture alone.
 
     Returns:
         The network in evaluation mode on the CPU, and whether its weights are trained ones.
@@ -49,9 +56,9 @@ def open_model(
         return net, True
     entry = model_info(name)
     _check_task(entry.name, task, name)
-    if entry.weights:
+    if entry.weights and (download or entry.tag or find_local(entry.record)):
         return create_model(name, pretrained=entry.tag is None).eval(), True
-    if untrained:
+    if untrained or not download:
         return create_model(name).eval(), False
     have = [n for n in list_models(pretrained=True) if model_info(n).task == entry.task]
     others = f" (there are: {', '.join(have)})" if have else ""
@@ -89,8 +96,6 @@ def read_source(source: str | os.PathLike[str]) -> StoredWeights:
         raise ValueError(
             f"{name!r} is a model; its weights are {', '.join(entry.tagged_names) or 'not trained'}"
         )
-    from .download import fetch
-
     return read_recorded(fetch(entry.record, name), entry.name, entry.record, name)
 
 

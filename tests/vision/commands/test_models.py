@@ -59,6 +59,7 @@ def weights(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("VIZOO_OFFLINE", raising=False)
     entry = registry.model_info("fadnet_plus_micro")
+    registry.list_models()  # what is imported later would be forgotten with the copy
     monkeypatch.setattr(registry, "_ENTRIES", {**registry._ENTRIES})
     with serving(Plain()) as server:
         records = {}
