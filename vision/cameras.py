@@ -1,0 +1,202 @@
+"""Pinhole cameras as matrices: intrinsics K, extrinsics from world to camera.
+
+A world point x lies at ``R x + t`` in the camera's frame (x right, y down, z forward), where the
+extrinsics are ``[R t; 0 0 0 1]``, and is seen at the pixel ``K (R x + t)`` divided by its third
+entry. Pixel centres are at integers. Depth is z in the camera's frame, in the world's unit.
+
+Matrices may have leading dimensions: intrinsics (..., 3, 3), extrinsics (..., 4, 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "camera_centre",
+    "check_camera",
+    "crop_intrinsics",
+    "invert_intrinsics",
+    "invert_pose",
+    "lift",
+    "project",
+    "relative_pose",
+    "resize_intrinsics",
+]
+
+# Files print rotations with as few as three decimals.
+_ROTATION_TOLERANCE = 5e-3
+
+
+def check_camera(intrinsics: Tensor, extrinsics: Tensor, where: str | Sequence[str] = "") -> None:
+    """Refuse cameras that cannot be.
+
+    Args:
+        intrinsics: (..., 3, 3).
+        extrinsics: (..., 4, 4), world to camera.
+        where: what the message names: the cameras' file, or one name for each camera.
+
+    Raises:
+        ValueError: a number is not finite, the intrinsics cannot be inverted or are no intrinsics
+            (a focal length that is not positive, a last row other than 0 0 1), or the extrinsics
+            are no motion (R not a rotation, a last row other than 0 0 0 1). The message names the
+            first such view.
+    """
+    for matrix, size, what in ((intrinsics, 3, "intrinsics"), (extrinsics, 4, "extrinsics")):
+        if matrix.shape[-2:] != (size, size):
+            raise ValueError(
+                f"{_name(where, 0, 1)}{what} must be (..., {size}, {size}), got "
+                f"{tuple(matrix.shape)}"
+            )
+    k, e = intrinsics.detach().double().cpu(), extrinsics.detach().double().cpu()
+    lead = torch.broadcast_shapes(k.shape[:-2], e.shape[:-2])
+    k, e = k.expand(*lead, 3, 3).reshape(-1, 3, 3), e.expand(*lead, 4, 4).reshape(-1, 4, 4)
+    for index in range(len(k)):
+        fault = _fault(k[index], e[index])
+        if fault:
+            raise ValueError(f"{_name(where, index, len(k))}{fault}")
+
+
+def resize_intrinsics(intrinsics: Tensor, scale_x: float, scale_y: float) -> Tensor:
+    """Return the intrinsics of an image resized by two factors (new size / old size).
+
+    The plain scaling of the field: rows one and two are multiplied, without the half pixel by
+    which a resized image's pixel centres move.
+    """
+    scale = intrinsics.new_tensor([scale_x, scale_y, 1.0])
+    return intrinsics * scale[:, None]
+
+
+def crop_intrinsics(intrinsics: Tensor, left: float, top: float) -> Tensor:
+    """Return the intrinsics of an image of which ``left`` columns and ``top`` rows are cut off."""
+    shift = torch.zeros_like(intrinsics)
+    shift[..., 0, 2], shift[..., 1, 2] = left, top
+    return intrinsics - shift
+
+
+def invert_intrinsics(intrinsics: Tensor) -> Tensor:
+    """Return the inverse, computed in double precision, of the type given."""
+    return torch.linalg.inv(intrinsics.double()).to(intrinsics.dtype)
+
+
+def invert_pose(extrinsics: Tensor) -> Tensor:
+    """Return the inverse motion (camera to world) of world to camera, or the other way round."""
+    rotation, shift = extrinsics[..., :3, :3].double(), extrinsics[..., :3, 3:].double()
+    turned = rotation.transpose(-1, -2)
+    return _motion(turned, -turned @ shift).to(extrinsics.dtype)
+
+
+def relative_pose(extrinsics_a: Tensor, extrinsics_b: Tensor) -> Tensor:
+    """Return the motion (..., 4, 4) from camera a's frame to camera b's: x_b = R x_a + t."""
+    a, b = extrinsics_a.double(), extrinsics_b.double()
+    rotation = b[..., :3, :3] @ a[..., :3, :3].transpose(-1, -2)
+    shift = b[..., :3, 3:] - rotation @ a[..., :3, 3:]
+    return _motion(rotation, shift).to(extrinsics_a.dtype)
+
+
+def camera_centre(extrinsics: Tensor) -> Tensor:
+    """Return where the cameras stand in the world, (..., 3)."""
+    return invert_pose(extrinsics)[..., :3, 3]
+
+
+def project(points: Tensor, intrinsics: Tensor, extrinsics: Tensor) -> tuple[Tensor, Tensor]:
+    """Project world points into cameras.
+
+    Args:
+        points: (..., *, 3): the leading dimensions are those of the cameras (or broadcast with
+            them), then any number of others, such as (H, W) or (N,).
+        intrinsics: (..., 3, 3), pixels.
+        extrinsics: (..., 4, 4), world to camera.
+
+    Returns:
+        Pixels (..., *, 2) as (x, y), and depth (..., *). Points behind the camera have a depth
+        that is not positive, and pixels that mean nothing but are finite.
+    """
+    matrix = intrinsics @ extrinsics[..., :3, :]
+    matrix = _align(matrix, points.ndim - 1).to(points.dtype)
+    depth_row = _align(extrinsics[..., 2, :], points.ndim - 1, kept=1).to(points.dtype)
+    seen = (matrix[..., :2, :3] @ points[..., None]).squeeze(-1) + matrix[..., :2, 3]
+    depth = (depth_row[..., :3] * points).sum(-1) + depth_row[..., 3]
+    tiny = torch.finfo(depth.dtype).eps
+    divisor = torch.where(depth.abs() < tiny, torch.full_like(depth, tiny), depth)
+    return seen / divisor[..., None], depth
+
+
+def lift(depth: Tensor, intrinsics: Tensor, extrinsics: Tensor) -> Tensor:
+    """Return the world point of every pixel of a depth map.
+
+    Args:
+        depth: (..., H, W), z in the camera's frame.
+        intrinsics: (..., 3, 3), pixels of the map.
+        extrinsics: (..., 4, 4), world to camera.
+
+    Returns:
+        (..., H, W, 3) in the world's unit; the camera's centre where the depth is 0.
+
+    Example:
+        >>> points = lift(torch.ones(2, 3), torch.eye(3), torch.eye(4))
+        >>> points[1, 2]
+        tensor([2., 1., 1.])
+    """
+    height, width = depth.shape[-2:]
+    pose = invert_pose(extrinsics)
+    # One matrix from pixel to world direction; of depth 1 in the camera, so the depth scales it.
+    turn = (pose[..., :3, :3].double() @ invert_intrinsics(intrinsics).double()).to(depth.dtype)
+    centre = pose[..., :3, 3].to(depth.dtype)
+    x = torch.arange(width, device=depth.device, dtype=depth.dtype)
+    y = torch.arange(height, device=depth.device, dtype=depth.dtype)[:, None]
+    entries = [_align(turn[..., :, i], depth.ndim, kept=1) for i in range(3)]
+    rays = entries[0] * x[:, None] + entries[1] * y[..., None] + entries[2]
+    return rays * depth[..., None] + _align(centre, depth.ndim, kept=1)
+
+
+def _motion(rotation: Tensor, shift: Tensor) -> Tensor:
+    top = torch.cat([rotation, shift], dim=-1)
+    last = top.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(*top.shape[:-2], 1, 4)
+    return torch.cat([top, last], dim=-2)
+
+
+def _align(tensor: Tensor, dimensions: int, kept: int = 2) -> Tensor:
+    """Put dimensions of size one between the leading ones and the last ``kept``."""
+    lead = tensor.shape[: tensor.ndim - kept]
+    ones = (1,) * (dimensions - len(lead))
+    return tensor.reshape(*lead, *ones, *tensor.shape[tensor.ndim - kept :])
+
+
+def _name(where: str | Sequence[str], index: int, count: int) -> str:
+    if not isinstance(where, str):
+        return f"{where[index]}: "
+    number = f"view {index}" if count > 1 else ""
+    return "".join(f"{part}: " for part in (where, number) if part)
+
+
+def _fault(k: Tensor, e: Tensor) -> str | None:
+    if not torch.isfinite(k).all():
+        return "the intrinsics hold a number that is not finite"
+    if not torch.isfinite(e).all():
+        return "the extrinsics hold a number that is not finite"
+    if not torch.equal(k[2], k.new_tensor([0.0, 0.0, 1.0])) or k[1, 0] != 0:
+        return f"the intrinsics are not [fx s cx; 0 fy cy; 0 0 1] but {_show(k)}"
+    if k[0, 0] <= 0 or k[1, 1] <= 0:
+        return (
+            f"the intrinsics cannot be used: focal lengths {k[0, 0]:g} and {k[1, 1]:g} must be "
+            "positive"
+        )
+    if not torch.equal(e[3], e.new_tensor([0.0, 0.0, 0.0, 1.0])):
+        return f"the extrinsics' last row must be 0 0 0 1, it is {_show(e[3:])[1:-1]}"
+    rotation = e[:3, :3]
+    error = (rotation @ rotation.T - torch.eye(3, dtype=e.dtype)).abs().max()
+    if error > _ROTATION_TOLERANCE:
+        return (
+            f"the extrinsics' left 3x3 block is not a rotation (R R^T differs from the identity by "
+            f"{error:.3g})"
+        )
+    if torch.linalg.det(rotation) < 0:
+        return "the extrinsics' left 3x3 block is not a rotation but a reflection (determinant -1)"
+    return None
+
+
+def _show(matrix: Tensor) -> str:
+    return "[" + "; ".join(" ".join(f"{v:g}" for v in row) for row in matrix.tolist()) + "]"
