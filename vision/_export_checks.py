@@ -18,8 +18,8 @@ _TOLERANCE = 1e-4
 _AMPLIFICATION = 30
 """Times what one rounding of the inputs changes: what all layers' roundings may."""
 
-_SLACK, _SLACK_PER_TENSOR = 2 << 20, 4 << 10
-"""Bytes of graph and code that a file may have beside the weights."""
+_SLACK = 2 << 20
+"""Bytes that a file may have beside the weights, however few those are."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,20 @@ class Trial:
         return Check(self.shapes, maximum, mean, scale, allowed)
 
 
-def check_bytes(net: nn.Module, found: int, what: str) -> None:
+def check_bytes(net: nn.Module, found: int, per_tensor: int, what: str) -> None:
     """Refuse a file that holds more than the network.
 
     Args:
         net: what was exported.
         found: size of the file.
+        per_tensor: bytes of graph and code that go with each tensor of weights.
         what: what an error calls the file.
 
     Raises:
-        ValueError: larger than the weights, 2 MiB, and 4 KiB for each tensor.
+        ValueError: larger than the weights, 2 MiB, and `per_tensor` for each tensor.
     """
     need = weight_bytes(net)
-    slack = _SLACK + _SLACK_PER_TENSOR * len(_owned(net))
+    slack = _SLACK + per_tensor * len(_owned(net))
     if found > need + slack:
         raise ValueError(
             f"{what}: it would have {found:,} bytes, but the network {need:,} bytes of weights "

@@ -69,6 +69,7 @@ class Format:
         opset: whether it has opsets.
         compiles: whether it needs a C++ compiler.
         portable: whether a file runs on any device and processor.
+        per_tensor: bytes of graph and code that it may hold for each tensor of weights.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Format:
     opset: bool = False
     compiles: bool = False
     portable: bool = False
+    per_tensor: int = 4 << 10
 
     def check(self, path: Path, opset: int | None) -> None:
         """Refuse what cannot work before anything is computed.
@@ -136,7 +138,10 @@ def _program(job: Job) -> torch.export.ExportedProgram:
     shapes = None
     if job.axes is not None:
         shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in job.axes)
-    program = torch.export.export(job.net, job.inputs, dynamic_shapes=shapes)
+    # Else a crop is guarded to be one: the size that it was traced with decides whether it may
+    # leave all there is, and the program takes no other size of that kind.
+    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+        program = torch.export.export(job.net, job.inputs, dynamic_shapes=shapes)
     for node in program.graph.nodes:  # paths of this machine
         node.meta.pop("stack_trace", None)
     return program
@@ -232,7 +237,14 @@ FORMATS: dict[str, Format] = {
         Format("onnx", (".onnx",), _write_onnx, _read_onnx, needs=_ONNX, opset=True, portable=True),
         Format("torch-export", (".pt2",), _write_program, _read_program),
         Format("torchscript", (".pt", ".ts"), _write_torchscript, _read_torchscript),
-        Format("aot-inductor", (".pt2",), _write_compiled, _read_compiled, compiles=True),
+        Format(
+            "aot-inductor",
+            (".pt2",),
+            _write_compiled,
+            _read_compiled,
+            compiles=True,
+            per_tensor=16 << 10,  # source and machine code
+        ),
     )
 }
 """Name to format."""

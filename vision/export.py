@@ -1,7 +1,8 @@
 """Networks as files that run without vizoo, each compared with PyTorch before it gets its name.
 
-`_export_formats` writes the files and reads them back, `_export_checks` compares. What a file is
-(model, architecture, names and ranges of its inputs) stands in the file itself.
+What a file is (model, architecture, names and ranges of its inputs) stands in the file itself.
+
+>>> export("fadnet_plus_tiny", "tiny.onnx", to="onnx", dynamic=True).maximum
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from .hub.registry import PACKAGE
 from .io.files import atomic_write
 
 __all__ = ["Check", "Exported", "export", "open_named", "standalone"]
+
+_LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+"""Loggers of the exporters, which warn of their own insides."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,6 @@ def export(
         ValueError: an unknown format, a wrong suffix, a size that the network does not take, a
             network that cannot be exported, or a file that differs or is too large.
         ImportError: the format needs a package that is missing; the message installs it.
-
-    Example:
-        >>> export("fadnet_plus_tiny", "tiny.onnx", to="onnx", dynamic=True).maximum
     """
     start = time.perf_counter()
     path, form = Path(path), find_format(to)
@@ -135,14 +136,14 @@ def export(
             with _one_line(f"{name} cannot be exported to {form.name}"):
                 form.write(job, temporary)
             what, size_found = f"{name} as {form.name}", temporary.stat().st_size
-            check_bytes(net, size_found, what)
+            check_bytes(net, size_found, form.per_tensor, what)
             progress("comparing with PyTorch")
             with _one_line(f"{what} was written, but does not run"):
                 run, metadata = form.read(temporary)
                 outputs = [run(trial.inputs) for trial in trials]
             checks = tuple(t.compare(o, what) for t, o in zip(trials, outputs, strict=True))
-    seconds = time.perf_counter() - start
-    return Exported(path, form.name, size_found, weight_bytes(net), checks, seconds, metadata)
+    spent = time.perf_counter() - start
+    return Exported(path, form.name, size_found, weight_bytes(net), checks, spent, metadata)
 
 
 def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
@@ -154,11 +155,16 @@ def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
     Returns:
         The network in evaluation mode, and the file's name, the source, or ``"random"``.
     """
+    from .hub.registry import model_info
     from .hub.sources import open_model
 
     net, trained = open_model(source, untrained=True)
-    path = Path(source)
-    return net, (path.name if path.exists() else os.fspath(source)) if trained else "random"
+    name = os.fspath(source)
+    if trained and os.path.exists(name):
+        name = Path(name).name
+    elif trained and ":" not in name and "." not in name:
+        name = model_info(name).tagged_names[0]
+    return net, name if trained else "random"
 
 
 def standalone(net: nn.Module) -> nn.Module:
@@ -171,12 +177,7 @@ def standalone(net: nn.Module) -> nn.Module:
 
 
 def _inputs(
-    net: nn.Module,
-    height: int,
-    width: int,
-    batch: int,
-    given: Sequence[Tensor] | None,
-    seed: int,
+    net: nn.Module, height: int, width: int, batch: int, given: Sequence[Tensor] | None, seed: int
 ) -> tuple[Tensor, ...]:
     """The given inputs, or random ones on the network's device and in its type."""
     if given is not None:
@@ -275,8 +276,7 @@ def _evaluating(net: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of their own insides."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    loggers = [logging.getLogger(name) for name in _LOUD]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from network_tester import StereoNetworkTester
+from network_tester import ExportTester, StereoNetworkTester
 
 from vizoo.stereo.fadnet import convert_published
 from vizoo.vision.hub.registry import create_model
@@ -14,6 +14,7 @@ from vizoo.vision.hub.weights import load_state
 class TestFADNetPlusMicro(StereoNetworkTester):
     name = "fadnet_plus_micro"
     parameters = 499_226
+    formats = ("onnx", "torchscript", "torch-export")
 
 
 class TestFADNetPlusTiny(StereoNetworkTester):
@@ -26,6 +27,25 @@ class TestFADNetPlusTiny(StereoNetworkTester):
 class TestFADNet(StereoNetworkTester):
     name = "fadnet"
     parameters = 144_303_840
+
+
+class TestFADNetPlusSlight(ExportTester):
+    name = "fadnet_plus_slight"
+
+
+@pytest.mark.slow
+class TestFADNetPlusMobile(ExportTester):
+    name = "fadnet_plus_mobile"
+
+
+@pytest.mark.slow
+class TestFADNetPlusFull(ExportTester):
+    name = "fadnet_plus_full"
+
+
+@pytest.mark.slow
+class TestFADNetPlusX(ExportTester):
+    name = "fadnet_plus_x"
 
 
 @pytest.mark.parametrize(

@@ -6,34 +6,141 @@ import copy
 
 import pytest
 import torch
+from torch.utils import _pytree
 
+from vizoo.vision._export_formats import FORMATS
+from vizoo.vision.complexity import example_inputs
+from vizoo.vision.export import export
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 
 
-class StereoNetworkTester:
-    """Inherit, and set `name`, `parameters` and `architecture` (arguments for a small test)."""
+class ExportTester:
+    """Inherit, and set `name`: alone for the variants of a network that passes all other checks.
+
+    Attributes:
+        name: registered.
+        architecture: arguments for a small test.
+        exported: other arguments for the exports, whose time grows with the number of layers.
+        size: of the images at which it is traced.
+        formats: written with a dynamic size; `aot-inductor` is a test of its own.
+    """
 
     name: str
-    parameters: int
     architecture: dict = {}
-    multiple = 64
-    trains_at_any_size = False
+    exported: dict | None = None
+    size = (64, 128)
+    formats: tuple[str, ...] = ("onnx",)
+
+    def test_exports(self, tmp_path):
+        for to in self.formats:
+            self.check_export(tmp_path / f"net{FORMATS[to].suffixes[0]}", to)
+
+    def check_export(self, path, to):
+        if to == "onnx":
+            pytest.importorskip("onnxscript")
+            pytest.importorskip("onnxruntime")
+        net = create_model(self.name, **(self.exported or self.architecture))
+        exported = export(net, path, to=to, size=self.size, dynamic=True)  # compares, or raises
+        shapes = {check.shapes for check in exported.checks}
+        assert len(shapes) == 2 and path.stat().st_size == exported.bytes
+        assert exported.metadata["model"] == self.name
+        assert len(exported.metadata["inputs"]) == len(example_inputs(net, *self.size))
+        assert all(not name.startswith("output") for name in exported.metadata["outputs"])
+
+
+class NetworkTester(ExportTester):
+    """Inherit, and set `name` and `parameters`; for networks of any inputs and outputs.
+
+    Attributes:
+        parameters: their number without `architecture`.
+    """
+
+    parameters: int
+    formats = ("onnx", "torchscript")
 
     @pytest.fixture(scope="class")
-    def net(self):
+    @classmethod
+    def net(cls):
         torch.manual_seed(0)
-        return create_model(self.name, **self.architecture).eval()
+        return create_model(cls.name, **cls.architecture).eval()
+
+    def inputs(self, net, height=None, width=None, batch=1):
+        """Arguments of a forward pass, the same each time."""
+        torch.manual_seed(1)
+        return example_inputs(net, height or self.size[0], width or self.size[1], batch=batch)
+
+    def trained_outputs(self, net):
+        """What a loss would see, of a network in training mode."""
+        return net(*self.inputs(net, batch=2))
+
+    def test_parameter_count(self):
+        with torch.device("meta"):
+            net = create_model(self.name)
+        assert sum(p.numel() for p in net.parameters()) == self.parameters
+
+    def test_batch_of_two_equals_two_of_one(self, net):
+        inputs = self.inputs(net, batch=2)
+        with torch.inference_mode():
+            both = flat(net(*inputs))
+            each = [flat(net(*(x[i : i + 1] for x in inputs))) for i in range(2)]
+        for found, *wanted in zip(both, *each, strict=True):
+            wanted = torch.cat(wanted)
+            assert (found - wanted).norm() < 1e-3 * wanted.norm()
+
+    def test_save_and_load_keep_the_output(self, net, tmp_path):
+        save_weights(net, tmp_path / "net.safetensors")
+        loaded, inputs = load_weights(tmp_path / "net.safetensors").eval(), self.inputs(net)
+        with torch.inference_mode():
+            pairs = zip(flat(net(*inputs)), flat(loaded(*inputs)), strict=True)
+            assert all(torch.equal(*pair) for pair in pairs)
+
+    def test_gradients_reach_every_parameter(self, net):
+        net = copy.deepcopy(net).train()
+        sum(output.mean() for output in flat(self.trained_outputs(net))).backward()
+        lacking = [name for name, p in net.named_parameters() if p.grad is None]
+        assert not lacking
+        assert all(p.grad.isfinite().all() for p in net.parameters())
+
+    def test_bfloat16_is_close(self, net):
+        inputs = self.inputs(net)
+        with torch.inference_mode():
+            exact = flat(net(*inputs))
+            with torch.autocast("cpu", torch.bfloat16):
+                rough = flat(net(*inputs))
+        for found, wanted in zip(rough, exact, strict=True):
+            assert (found.float() - wanted).norm() < 0.1 * wanted.norm() + 1e-3
+
+    def test_compiles_to_one_graph(self, net):
+        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+        inputs = self.inputs(net)
+        with torch.inference_mode():
+            torch.testing.assert_close(compiled(*inputs), net(*inputs), rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("to", ["torch-export", "aot-inductor"])
+    def test_slow_exports(self, to, tmp_path):
+        self.check_export(tmp_path / "net.pt2", to)
+
+
+class StereoNetworkTester(NetworkTester):
+    """Inherit, and set `name` and `parameters`; for networks of two views and one disparity.
+
+    Attributes:
+        multiple: of training sizes.
+        trains_at_any_size: whether those need not be multiples.
+    """
+
+    multiple = 64
+    trains_at_any_size = False
 
     @staticmethod
     def views(height=64, width=128, batch=1):
         generator = torch.Generator().manual_seed(1)
         return torch.rand(2, batch, 3, height, width, generator=generator).unbind()
 
-    def test_parameter_count(self):
-        with torch.device("meta"):
-            net = create_model(self.name)
-        assert sum(p.numel() for p in net.parameters()) == self.parameters
+    def trained_outputs(self, net):
+        return net.forward_stages(*self.views(2 * self.multiple, 2 * self.multiple, batch=2))
 
     @pytest.mark.parametrize("size", [(64, 128), (65, 127), (40, 300), (1, 1)])
     def test_any_size(self, net, size):
@@ -41,27 +148,6 @@ class StereoNetworkTester:
             disparity = net(*self.views(*size, batch=2))
         assert disparity.shape == (2, 1, *size)
         assert disparity.isfinite().all() and (disparity >= 0).all()
-
-    def test_batch_of_two_equals_two_of_one(self, net):
-        left, right = self.views(batch=2)
-        with torch.inference_mode():
-            both = net(left, right)
-            each = torch.cat([net(left[i : i + 1], right[i : i + 1]) for i in range(2)])
-        assert (both - each).norm() < 1e-3 * each.norm()
-
-    def test_save_and_load_keep_the_output(self, net, tmp_path):
-        save_weights(net, tmp_path / "net.safetensors")
-        loaded = load_weights(tmp_path / "net.safetensors").eval()
-        with torch.inference_mode():
-            assert torch.equal(net(*self.views()), loaded(*self.views()))
-
-    def test_gradients_reach_every_parameter(self, net):
-        net = copy.deepcopy(net).train()
-        stages = net.forward_stages(*self.views(2 * self.multiple, 2 * self.multiple, batch=2))
-        sum(prediction.mean() for stage in stages for prediction in stage).backward()
-        lacking = [name for name, p in net.named_parameters() if p.grad is None]
-        assert not lacking
-        assert all(p.grad.isfinite().all() for p in net.parameters())
 
     def test_stages_are_finest_first(self, net):
         with torch.inference_mode():
@@ -72,27 +158,6 @@ class StereoNetworkTester:
             widths = [prediction.shape[-1] for prediction in stage]
             assert widths == sorted(widths, reverse=True) and widths[0] == 128
 
-    def test_bfloat16_is_close(self, net):
-        with torch.inference_mode():
-            exact = net(*self.views())
-            with torch.autocast("cpu", torch.bfloat16):
-                rough = net(*self.views())
-        assert (rough.float() - exact).norm() < 0.1 * exact.norm() + 1e-3
-
-    def test_compiles_to_one_graph(self, net):
-        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-        with torch.inference_mode():
-            torch.testing.assert_close(
-                compiled(*self.views()), net(*self.views()), rtol=1e-4, atol=1e-4
-            )
-
-    def test_exports_with_dynamic_size(self, net):
-        size = {2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
-        exported = torch.export.export(net, self.views(96, 160), dynamic_shapes=(size, size))
-        views = self.views(130, 200)
-        with torch.inference_mode():
-            torch.testing.assert_close(exported.module()(*views), net(*views), rtol=1e-4, atol=1e-4)
-
     def test_wrong_inputs_are_named(self, net):
         left, right = self.views()
         with pytest.raises(ValueError, match="one shape"):
@@ -102,3 +167,8 @@ class StereoNetworkTester:
         if not self.trains_at_any_size:
             with pytest.raises(ValueError, match="multiples of 64.*65x128"):
                 net.forward_stages(*self.views(65, 128))
+
+
+def flat(output):
+    """The tensors in what a network returns."""
+    return _pytree.tree_leaves(output)

@@ -71,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
     form = find_format(args.to)
     form.check(args.out, args.opset)
     if form.portable and args.device is not None:
-        raise ValueError(
-            f"--device {args.device}: a file of {form.name} runs anywhere; leave it out"
-        )
+        raise ValueError(f"--device {args.device}: {form.name} files run anywhere; leave it out")
     device = choose_device(args.device or "cpu")
     with Console(stderr=True).status("loading") as status:
         net, weights = open_named(args.model)

@@ -1,0 +1,64 @@
+"""`vizoo export`: what it prints and what it refuses."""
+
+import json
+
+import pytest
+
+from vizoo.__main__ import main
+
+SMALL = ["--size", "64x64"]
+
+
+def test_random_weights_are_said_plainly(capsys, tmp_path):
+    out = tmp_path / "net.pt"
+    words = ["export", "fadnet_plus_micro", "--to", "torchscript", "--out", str(out), *SMALL]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "fadnet_plus_micro as torchscript" in said and "weights: RANDOM" in said
+    assert "left" in said and "RGB in [0, 1]" in said and "disparity" in said
+    assert "differs from PyTorch by up to" in said and out.is_file()
+
+
+def test_json(capsys, tmp_path):
+    out = tmp_path / "net.pt"
+    words = ["export", "fadnet_plus_micro", "--to", "torchscript", "--out", str(out), *SMALL]
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["file"] == str(out) and report["bytes"] == out.stat().st_size
+    assert report["weights"] == "random" and report["outputs"] == ["disparity"]
+    assert report["largest_difference"] <= report["checks"][0]["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fadnet_plus_micro", "--to", "onxx", "--out", "n.onnx"], "did you mean onnx?"),
+        (["fadnet_plus_micro", "--to", "onnx", "--out", "n.pb"], "ends in .onnx"),
+        (["fadnet_plus_mico", "--to", "torchscript", "--out", "n.pt"], "fadnet_plus_micro"),
+        (["absent.safetensors", "--to", "torchscript", "--out", "n.pt"], "absent.safetensors: no"),
+        (
+            ["fadnet_plus_micro", "--to", "torchscript", "--out", "n.pt", "--size", "64"],
+            "give height and width as in --size 384x1280",
+        ),
+        (
+            ["fadnet_plus_micro", "--to", "onnx", "--out", "n.onnx", "--device", "cpu"],
+            "onnx files run anywhere",
+        ),
+        (
+            ["fadnet_plus_micro", "--to", "torchscript", "--out", "n.pt", "--batch", "0"],
+            "--batch 0: must be at least 1",
+        ),
+    ],
+)
+def test_errors(capsys, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *words]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_the_source_is_not_overwritten(capsys, tmp_path):
+    path = tmp_path / "net.ckpt"
+    path.write_bytes(b"weights")
+    assert main(["export", str(path), "--to", "torchscript", "--out", str(path)]) == 2
+    assert "is the model itself" in capsys.readouterr().err and path.read_bytes() == b"weights"

@@ -1,0 +1,244 @@
+"""Export: what is written, what is refused, and that every registered network is tested."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import vizoo
+from vizoo.nas.elastic import Conv2d
+from vizoo.nas.space import Choice
+from vizoo.nas.supernet import activate
+from vizoo.vision import _export_formats as formats
+from vizoo.vision.complexity import example_inputs, input_names
+from vizoo.vision.export import export, standalone
+from vizoo.vision.hub.registry import list_models
+
+
+class Sum(nn.Module):
+    """Two images to a map."""
+
+    output_names = ("map",)
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, first, second, scale=1.0):
+        return self.norm(self.conv(first) + self.conv(second)) * scale
+
+
+class Baked(nn.Module):
+    """Keeps the size that it was traced with."""
+
+    def forward(self, image):
+        height = int(image.shape[2])
+        return image.sum(2) * height
+
+
+class Volumes(nn.Module):
+    """CT-like input: one channel, depth, height and width; and a table that has no size."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv3d(1, 2, 3, padding=1)
+
+    def forward(self, volume, spacing):
+        mean = self.conv(volume).mean((2, 3, 4))
+        return {"scores": mean, "scaled": mean * spacing.sum(1, keepdim=True)}
+
+    def example_inputs(self, height, width, *, batch=1, device="cpu", dtype=torch.float32):
+        volume = torch.rand(batch, 1, height // 2, height, width, device=device, dtype=dtype)
+        return volume, torch.rand(batch, 3, device=device, dtype=dtype)
+
+
+def runtimes(to):
+    if to == "onnx":
+        pytest.importorskip("onnxscript")
+        pytest.importorskip("onnxruntime")
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export", "torchscript"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_formats(tmp_path, to, dynamic):
+    runtimes(to)
+    net, path = Sum(), tmp_path / f"sum{formats.FORMATS[to].suffixes[0]}"
+    net.conv.eval()
+    exported = export(net, path, to=to, size=(12, 20), dynamic=dynamic, batch=2)
+    assert [path] == list(tmp_path.iterdir()) and exported.bytes == path.stat().st_size
+    assert (net.training, net.conv.training) == (True, False)
+    assert exported.maximum < 1e-5 and exported.mean <= exported.maximum
+    sizes = [check.shapes[0][2:] for check in exported.checks]
+    assert sizes == [(12, 20), (11, 57)][: 1 + dynamic]
+    facts = exported.metadata
+    assert (facts["model"], facts["outputs"], facts["weights"]) == ("Sum", ["map"], "unknown")
+    assert [entry["name"] for entry in facts["inputs"]] == ["first", "second"]
+    shape = [2, 3, "height", "width"] if dynamic else [2, 3, 12, 20]
+    expected = {"name": "first", "shape": shape, "dtype": "float32"}
+    assert facts["inputs"][0] == {**expected, "channels": "RGB", "range": [0, 1]}
+    assert facts["vizoo"] == vizoo.__version__
+
+
+@pytest.mark.slow
+def test_compiled(tmp_path):
+    exported = export(Sum(), tmp_path / "sum.pt2", to="aot-inductor", size=(12, 20), dynamic=True)
+    assert len(exported.checks) == 2 and exported.metadata["model"] == "Sum"
+
+
+def test_onnx_names_its_axes(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    runtimes("onnx")
+    path = tmp_path / "sum.onnx"
+    export(Sum(), path, to="onnx", size=(16, 16), dynamic=True, opset=18)
+    model = onnx.load(path)
+    for entry in model.graph.input:
+        axes = [d.dim_param or d.dim_value for d in entry.type.tensor_type.shape.dim]
+        assert axes == [1, 3, "height", "width"]
+    assert [entry.name for entry in model.graph.output] == ["map"]
+    assert {p.key for p in model.metadata_props} >= {"model", "vizoo", "torch", "weights"}
+    assert [o.version for o in model.opset_import if not o.domain] == [18]
+    assert b"test_export.py" not in path.read_bytes()  # paths of this machine
+
+
+def test_inputs_other_than_images(tmp_path):
+    runtimes("onnx")
+    exported = export(Volumes(), tmp_path / "net.onnx", to="onnx", size=(8, 12), dynamic=True)
+    volume, spacing = exported.metadata["inputs"]
+    assert volume["shape"] == [1, 1, "volume_2", "height", "width"] and "range" not in volume
+    assert spacing == {"name": "spacing", "shape": [1, 3], "dtype": "float32"}
+    assert exported.metadata["outputs"] == ["scores", "scaled"]
+
+
+def test_example_inputs_follow_the_signature():
+    assert input_names(Sum()) == ["first", "second"]
+    assert [x.shape for x in example_inputs(Sum(), 4, 6, batch=2)] == [(2, 3, 4, 6)] * 2
+
+
+def test_a_supernet_exports_what_is_active(tmp_path):
+    width = Choice("width", (2, 64))
+    net = nn.Sequential(Conv2d(3, width, 3, padding=1), Conv2d(width, 1, 1))
+    activate(net, {"width": 2})
+    exported = export(net, tmp_path / "net.pt", to="torchscript", size=(8, 8))
+    assert exported.weight_bytes == 4 * (2 * 27 + 2 + 2 + 1)
+    assert standalone(Sum()).__class__ is Sum
+
+
+def test_a_file_of_weights(tmp_path):
+    net = vizoo.create_model("fadnet_plus_micro", max_disparity=32)
+    path = vizoo.save_weights(net, tmp_path / "mine.safetensors")
+    exported = vizoo.export(path, tmp_path / "net.pt", to="torchscript", size=(64, 64))
+    assert exported.metadata["weights"] == "mine.safetensors"
+    assert exported.metadata["architecture"] == {"max_disparity": 32}
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "options", "says"),
+    [
+        ("onx", "net.onnx", {}, "no export format is called 'onx'; did you mean onnx?"),
+        ("caffe", "net.onnx", {}, "there are onnx, torch-export, torchscript, aot-inductor"),
+        ("onnx", "net.pt", {}, "a file of onnx ends in .onnx"),
+        ("torchscript", "net.onnx", {}, "a file of torchscript ends in .pt or .ts"),
+        ("torchscript", "net.pt", {"opset": 18}, "torchscript has none"),
+        ("onnx", "net.onnx", {"opset": 11}, "opset 11: take one from 16"),
+        ("torchscript", "net.pt", {"size": (0, 4)}, "size 0x4: must be at least 1"),
+        ("torchscript", "net.pt", {"inputs": (), "dynamic": True}, "give size instead"),
+    ],
+)
+def test_refused_at_once(tmp_path, to, name, options, says):
+    with pytest.raises(ValueError) as error:
+        export(Sum(), tmp_path / name, to=to, **options)
+    assert says in str(error.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("to", ["torch-export", "torchscript"])
+def test_a_baked_size_is_noticed(tmp_path, to):
+    path = tmp_path / f"net{formats.FORMATS[to].suffixes[0]}"
+    path.write_text("earlier")
+    with pytest.raises(ValueError, match="Baked"):
+        export(Baked(), path, to=to, size=(8, 12), dynamic=True)
+    assert path.read_text() == "earlier" and [path] == list(tmp_path.iterdir())
+
+
+def test_a_difference_is_an_error(tmp_path, monkeypatch):
+    form = formats.FORMATS["torchscript"]
+
+    def read(file):
+        run, facts = form.read(file)
+        return (lambda inputs: run(inputs) + 1e-2), facts
+
+    monkeypatch.setitem(formats.FORMATS, "torchscript", dataclasses.replace(form, read=read))
+    with pytest.raises(ValueError, match=r"1x3x8x12 it differs .* up to 0\.01.* nothing was"):
+        export(Sum(), tmp_path / "net.pt", to="torchscript", size=(8, 12))
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_weights_in_the_file_are_an_error(tmp_path, monkeypatch):
+    form = formats.FORMATS["torchscript"]
+
+    def write(job, file):
+        form.write(job, file)
+        with file.open("ab") as stream:
+            stream.write(bytes(3 << 20))
+
+    monkeypatch.setitem(formats.FORMATS, "torchscript", dataclasses.replace(form, write=write))
+    with pytest.raises(ValueError, match="holds something else too; nothing was written"):
+        export(Sum(), tmp_path / "net.pt", to="torchscript", size=(8, 12))
+    assert not list(tmp_path.iterdir())
+
+
+def test_not_finite_is_said(tmp_path):
+    net = Sum()
+    nn.init.constant_(net.conv.weight, float("nan"))
+    with pytest.raises(ValueError, match="not finite in PyTorch already"):
+        export(net, tmp_path / "net.pt", to="torchscript", size=(8, 12))
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_installed", lambda module: module == "onnx")
+    with pytest.raises(ImportError, match="pip install onnxscript onnxruntime"):
+        export(Sum(), tmp_path / "net.onnx", to="onnx")
+
+
+def test_no_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
+        export(Sum(), tmp_path / "net.pt2", to="aot-inductor")
+
+
+def test_what_cannot_be_exported_is_one_line(tmp_path):
+    class Odd(nn.Module):
+        def forward(self, image):
+            return image * 2 if image.sum() > 0 else image
+
+    with pytest.raises(ValueError, match="^Odd cannot be exported to torch-export: .+") as error:
+        export(Odd(), tmp_path / "net.pt2", to="torch-export", size=(8, 12))
+    assert "\n" not in str(error.value)
+
+
+def test_import_of_the_package_loads_no_exporter():
+    assert "export" in dir(vizoo) and vizoo.export is export
+    assert not {"onnxruntime", "onnxscript"} & vars(sys.modules["vizoo.vision.export"]).keys()
+
+
+def test_every_registered_network_has_a_tester(root):
+    """A class of the testers in tests/support names each model: that is all it takes."""
+    named = set()
+    for file in Path(root / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and node.name.startswith("Test") and node.bases:
+                named |= {
+                    line.value.value
+                    for line in node.body
+                    if isinstance(line, ast.Assign)
+                    and getattr(line.targets[0], "id", "") == "name"
+                    and isinstance(line.value, ast.Constant)
+                }
+    assert set(list_models()) - named == set()
