@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ._export_checks import Check, Trial, check_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
 from .complexity import example_inputs, input_names
-from .hub.registry import PACKAGE
+from .hub.registry import PACKAGE, model_info
 from .io.files import atomic_write
 
 __all__ = ["Check", "Exported", "export", "open_named", "standalone"]
@@ -155,7 +155,6 @@ def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
     Returns:
         The network in evaluation mode, and the file's name, the source, or ``"random"``.
     """
-    from .hub.registry import model_info
     from .hub.sources import open_model
 
     net, trained = open_model(source, untrained=True)
