@@ -1,0 +1,116 @@
+"""Which views are worth matching: scores of view pairs, from sparse points or from poses alone.
+
+A score sums, over the points that two views share, how well the angle between their two rays suits
+matching: ``exp(-(angle - 5)^2 / (2 s^2))`` in degrees, s = 1 up to 5 degrees and 10 beyond (MVSNet's
+COLMAP export).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...vision.cameras import camera_centre, invert_intrinsics, invert_pose, project
+
+__all__ = ["angle_score", "pairs_from_scores", "score_by_points", "score_by_poses"]
+
+_BEST_ANGLE = 5.0  # degrees
+_SIGMA_BELOW, _SIGMA_ABOVE = 1.0, 10.0
+_GRID = 8  # imagined points along each side of a photograph
+_DEPTHS = 4
+
+
+def angle_score(cosine: Tensor) -> Tensor:
+    """Return how well an angle between two rays, given by its cosine, suits matching: 0 to 1."""
+    angle = torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
+    sigma = torch.where(angle <= _BEST_ANGLE, _SIGMA_BELOW, _SIGMA_ABOVE)
+    return torch.exp(-((angle - _BEST_ANGLE) ** 2) / (2 * sigma**2))
+
+
+def score_by_points(points: Tensor, tracks: Sequence[Tensor], centres: Tensor) -> Tensor:
+    """Score all pairs of views by the sparse points that both see.
+
+    Args:
+        points: (N, 3).
+        tracks: for each of V views the indices of the points that it sees.
+        centres: (V, 3), where the cameras stand.
+
+    Returns:
+        (V, V) float64, symmetric, 0 on the diagonal.
+    """
+    count, points, centres = len(tracks), points.double(), centres.double()
+    scores = torch.zeros(count, count, dtype=torch.float64)
+    seen = torch.zeros(len(points), dtype=torch.bool)
+    for a in range(count):
+        seen.zero_()
+        seen[tracks[a]] = True
+        for b in range(a + 1, count):
+            other = torch.unique(tracks[b])
+            shared = points[other[seen[other]]]
+            if len(shared):
+                scores[a, b] = angle_score(_cosine(shared, centres[a], centres[b])).sum()
+    return scores + scores.T
+
+
+def score_by_poses(
+    intrinsics: Tensor,
+    extrinsics: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    ranges: Sequence[tuple[float, float]],
+) -> Tensor:
+    """Score all pairs of views by their cameras alone.
+
+    In place of sparse points, points are imagined on a grid over each photograph, at a few depths
+    spread over its range evenly in inverse depth. Another view shares those that fall into it.
+
+    Args:
+        intrinsics: (V, 3, 3).
+        extrinsics: (V, 4, 4), world to camera.
+        sizes: (height, width) of each photograph.
+        ranges: (least, greatest) depth of each.
+
+    Returns:
+        (V, V) float64, symmetric, 0 on the diagonal.
+    """
+    intrinsics, extrinsics = intrinsics.double(), extrinsics.double()
+    centres, limits = camera_centre(extrinsics), torch.tensor(sizes, dtype=torch.float64)
+    scores = torch.zeros(len(sizes), len(sizes), dtype=torch.float64)
+    for a, ((height, width), (least, greatest)) in enumerate(zip(sizes, ranges, strict=True)):
+        points = _imagined(intrinsics[a], extrinsics[a], height, width, least, greatest)
+        pixels, depth = project(points[None], intrinsics, extrinsics)
+        inside = (pixels >= -0.5) & (pixels <= limits.flip(1)[:, None] - 0.5)
+        shared = (depth > 0) & inside.all(-1)
+        cosine = _cosine(points[None], centres[a], centres[:, None])
+        scores[a] = (angle_score(cosine) * shared).sum(1)
+    return ((scores + scores.T) / 2).fill_diagonal_(0)
+
+
+def pairs_from_scores(scores: Tensor, count: int = 10) -> list[list[tuple[int, float]]]:
+    """Return for each view the ``count`` best sources with a positive score, best first."""
+    pairs = []
+    for row in scores.tolist():
+        # Equal scores go by the index, on every machine alike.
+        order = sorted(range(len(row)), key=lambda view: (-row[view], view))[:count]
+        pairs.append([(view, row[view]) for view in order if row[view] > 0])
+    return pairs
+
+
+def _imagined(
+    k: Tensor, e: Tensor, height: int, width: int, least: float, greatest: float
+) -> Tensor:
+    y = torch.linspace(0, height - 1, _GRID, dtype=torch.float64)
+    x = torch.linspace(0, width - 1, _GRID, dtype=torch.float64)
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    pixels = torch.stack([x, y, torch.ones_like(x)], -1).view(-1, 3)
+    depths = 1 / torch.linspace(1 / least, 1 / greatest, _DEPTHS, dtype=torch.float64)
+    local = (pixels @ invert_intrinsics(k).T)[None] * depths[:, None, None]
+    pose = invert_pose(e)
+    return (local.view(-1, 3) @ pose[:3, :3].T) + pose[:3, 3]
+
+
+def _cosine(points: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    to_a = torch.nn.functional.normalize(points - a, dim=-1)
+    to_b = torch.nn.functional.normalize(points - b, dim=-1)
+    return (to_a * to_b).sum(-1)

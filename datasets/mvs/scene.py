@@ -1,0 +1,318 @@
+"""A scene: photographs of one thing with their cameras, whatever the layout on disk.
+
+A sample, made of a reference view and its sources, is a dictionary:
+
+===============  ==========================================================================
+``images``       (V, 3, H, W) float32 in [0, 1], RGB; view 0 is the reference
+``intrinsics``   (V, 3, 3) float32, pixels of these images
+``extrinsics``   (V, 4, 4) float32, world to camera
+``depth_range``  (2,) float32: least and greatest depth of the reference
+``depth``        (1, H, W) float32, z in the reference's frame; 0 where unknown
+``valid``        (1, H, W) bool: where the depth is known (nowhere, without ground truth)
+``name``         ``scene/view``
+===============  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from ...vision.cameras import check_camera, resize_intrinsics
+from ...vision.io.images import read_image
+
+__all__ = ["Scene", "View", "check_range"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One photograph, its camera and what is known of its depth. Files are opened when read.
+
+    Attributes:
+        name: unique within the scene, such as ``00000012``.
+        image: path of the photograph, or (3, H, W) float32 in [0, 1].
+        intrinsics: (3, 3) float32, pixels of the photograph.
+        extrinsics: (4, 4) float32, world to camera.
+        depth_range: least and greatest depth in the world's unit; None where nobody said.
+        truth: called to read the true depth: (1, H, W) float32, 0 where unknown, and the bool mask
+            of where it is known, both of the photograph's size; None without ground truth.
+        camera_file: what to name in a complaint about the camera.
+        size: (height, width) where the cameras' file tells it; the photograph is checked by it.
+    """
+
+    name: str
+    image: str | Tensor
+    intrinsics: Tensor
+    extrinsics: Tensor
+    depth_range: tuple[float, float] | None = None
+    truth: Callable[[], tuple[Tensor, Tensor]] | None = None
+    camera_file: str = ""
+    size: tuple[int, int] | None = None
+
+    def describe(self) -> str:
+        """What a complaint about the photograph names: its path, or the view's name."""
+        return self.image if isinstance(self.image, str) else f"view {self.name}"
+
+
+class Scene:
+    """Views of one thing, and for each the other views worth matching with it.
+
+    Args:
+        name: of the scene, such as ``scan1``.
+        views: two or more.
+        pairs: for each view its sources, best first, as (index of the view, score).
+        layout: how it lies on disk (a key of ``vizoo.datasets.mvs.layouts.LAYOUTS``), or
+            ``generated``.
+        pair_file: what to name in a complaint about the pairs.
+        points: (N, 3) float32 sparse points in the world, where the layout has them.
+        tracks: for each view the indices of the points that it sees, with ``points``.
+
+    Raises:
+        ValueError: fewer than two views, a wrong camera or range, a pair of views that are not
+            there; the message names the file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        views: Sequence[View],
+        pairs: Sequence[Sequence[tuple[int, float]]],
+        layout: str,
+        pair_file: str = "",
+        points: Tensor | None = None,
+        tracks: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.name, self.layout = name, layout
+        self.views = list(views)
+        self.pairs = [list(sources) for sources in pairs]
+        self.points, self.tracks = points, tracks
+        self.pair_file = pair_file
+        self._check()
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __repr__(self) -> str:
+        return f"Scene({self.name}, {len(self)} views, {self.layout})"
+
+    def index(self, name: str) -> int:
+        """Return the number of the view of that name.
+
+        Raises:
+            ValueError: there is none; the message names some that are.
+        """
+        names = [view.name for view in self.views]
+        if name not in names:
+            some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            raise ValueError(f"scene {self.name} has no view {name!r}; its views are {some}")
+        return names.index(name)
+
+    def sources(self, index: int, count: int | None = None) -> list[int]:
+        """Return the sources of a view, best first, ``count`` of them at most."""
+        return [source for source, _ in self.pairs[index]][:count]
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) of a view's photograph, by its header alone."""
+        image = self.views[index].image
+        if isinstance(image, Tensor):
+            return image.shape[1], image.shape[2]
+        try:
+            with Image.open(image) as header:
+                turned = header.getexif().get(0x0112, 1) >= 5
+                return header.size if turned else header.size[::-1]
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{image}: no such file") from None
+        except Exception:  # Pillow does not know the kind, or the header is damaged
+            return tuple(read_image(image).shape[1:])
+
+    def image(self, index: int) -> Tensor:
+        """Read a photograph: (3, H, W) float32 in [0, 1], RGB.
+
+        Raises:
+            FileNotFoundError: the file has gone since the scene was opened.
+            ValueError: it is no image, or not of the size that its camera was given for.
+        """
+        view = self.views[index]
+        image = view.image if isinstance(view.image, Tensor) else read_image(view.image)
+        if view.size is not None and tuple(image.shape[1:]) != view.size:
+            raise ValueError(
+                f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but its camera in "
+                f"{view.camera_file} is of {view.size[1]}x{view.size[0]}"
+            )
+        return image
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether any view has a true depth map."""
+        return any(view.truth is not None for view in self.views)
+
+    def depth(self, index: int) -> tuple[Tensor, Tensor] | None:
+        """Read the true depth (1, H, W) and where it is known (1, H, W) bool; None without truth.
+
+        Raises:
+            ValueError: the map is damaged or of another size than the photograph.
+        """
+        view = self.views[index]
+        if view.truth is None:
+            return None
+        depth, valid = view.truth()
+        height, width = self.size(index)
+        if tuple(depth.shape[1:]) != (height, width):
+            raise ValueError(
+                f"{_file(view.truth)}: {depth.shape[2]}x{depth.shape[1]} pixels, but its image "
+                f"{view.describe()} has {width}x{height}"
+            )
+        return depth, valid
+
+    def sample(
+        self,
+        reference: int,
+        sources: Sequence[int],
+        size: tuple[int, int] | None = None,
+        empty_truth: bool = False,
+    ) -> dict[str, Tensor | str]:
+        """Read a reference view with its sources (see above).
+
+        Args:
+            reference: number of the reference view.
+            sources: numbers of the others, one at least.
+            size: (height, width) to resize all photographs to; needed where theirs differ.
+            empty_truth: whether a true depth map without a known pixel is fine.
+
+        Raises:
+            ValueError: there is no source, the sizes differ, or the true depth map is empty.
+        """
+        if not sources:
+            raise ValueError(
+                f"{self.pair_file or self.name}: view {self.views[reference].name} has no source; "
+                "multi-view stereo needs two views at least"
+            )
+        chosen = [reference, *sources]
+        images, intrinsics = [], []
+        for number in chosen:
+            image, matrix = self.image(number), self.views[number].intrinsics
+            if size is not None:
+                height, width = image.shape[1:]
+                image = _resize(image, size)
+                matrix = resize_intrinsics(matrix, size[1] / width, size[0] / height)
+            if images and image.shape != images[0].shape:
+                raise ValueError(
+                    f"{self.views[number].describe()}: {image.shape[2]}x{image.shape[1]} pixels, "
+                    f"but {self.views[reference].describe()} has {images[0].shape[2]}x"
+                    f"{images[0].shape[1]}; give one size to resize them to"
+                )
+            images.append(image)
+            intrinsics.append(matrix)
+        depth, valid = self._truth(reference, images[0].shape[1:], empty_truth)
+        return {
+            "images": torch.stack(images),
+            "intrinsics": torch.stack(intrinsics).float(),
+            "extrinsics": torch.stack([self.views[i].extrinsics for i in chosen]).float(),
+            "depth_range": torch.tensor(self.depth_range(reference)[0], dtype=torch.float32),
+            "depth": depth,
+            "valid": valid,
+            "name": f"{self.name}/{self.views[reference].name}",
+        }
+
+    def depth_range(self, index: int) -> tuple[tuple[float, float], str]:
+        """Return a view's (least, greatest) depth, and in words where it comes from.
+
+        Where the layout gives none, it is derived (see ``vizoo.datasets.mvs.ranges``).
+        """
+        view = self.views[index]
+        if view.depth_range is not None:
+            return view.depth_range, view.camera_file or "given"
+        from .ranges import derive_range
+
+        return derive_range(self, index)
+
+    def with_range(self, least: float, greatest: float) -> Scene:
+        """Return the scene with one depth range for all views.
+
+        Raises:
+            ValueError: it is none.
+        """
+        check_range((least, greatest), "depth range")
+        views = [replace(view, depth_range=(float(least), float(greatest))) for view in self.views]
+        return Scene(
+            self.name, views, self.pairs, self.layout, self.pair_file, self.points, self.tracks
+        )
+
+    def _truth(self, index: int, size: tuple[int, int], empty: bool) -> tuple[Tensor, Tensor]:
+        known = self.depth(index)
+        if known is None:
+            return torch.zeros(1, *size), torch.zeros(1, *size, dtype=torch.bool)
+        depth, valid = known
+        if not valid.any() and not empty:
+            raise ValueError(
+                f"{_file(self.views[index].truth)}: empty depth map, no pixel of view "
+                f"{self.views[index].name} has a known depth"
+            )
+        if tuple(depth.shape[1:]) != tuple(size):
+            # Nearest, because a mean of foreground and background lies on neither.
+            depth = F.interpolate(depth[None], size, mode="nearest-exact")[0]
+            valid = F.interpolate(valid[None].float(), size, mode="nearest-exact")[0] > 0
+        return torch.where(valid, depth, torch.zeros_like(depth)), valid
+
+    def _check(self) -> None:
+        count = len(self.views)
+        if count < 2:
+            raise ValueError(
+                f"scene {self.name}: {count} view{'s' * (count != 1)}; multi-view stereo needs two "
+                "at least"
+            )
+        names = [view.name for view in self.views]
+        if len(set(names)) < count:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"scene {self.name}: two views are called {twice!r}")
+        where = [view.camera_file or f"scene {self.name}, view {view.name}" for view in self.views]
+        check_camera(
+            torch.stack([view.intrinsics for view in self.views]),
+            torch.stack([view.extrinsics for view in self.views]),
+            where,
+        )
+        for view, file in zip(self.views, where, strict=True):
+            if view.depth_range is not None:
+                check_range(view.depth_range, file)
+        file = self.pair_file or f"scene {self.name}"
+        if len(self.pairs) != count:
+            raise ValueError(f"{file}: pairs of {len(self.pairs)} views, but there are {count}")
+        for view, sources in zip(self.views, self.pairs, strict=True):
+            for source, _ in sources:
+                if not 0 <= source < count:
+                    raise ValueError(
+                        f"{file}: view {view.name} lists source {source}, but there are only "
+                        f"views 0 to {count - 1}"
+                    )
+                if self.views[source] is view:
+                    raise ValueError(f"{file}: view {view.name} lists itself as a source")
+
+
+def check_range(depth_range: tuple[float, float], where: str) -> None:
+    """Raise ``ValueError``, naming ``where``, unless 0 < least < greatest, both finite."""
+    least, greatest = depth_range
+    if not (0 < least < greatest < float("inf")):
+        raise ValueError(
+            f"{where}: depth range {least:g} to {greatest:g}: want 0 < least < greatest; if the "
+            "camera file's last line is 'min interval', or 'min max', say which with range_form "
+            "('interval' or 'max')"
+        )
+
+
+def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+    if tuple(image.shape[1:]) == tuple(size):
+        return image
+    resized = F.interpolate(image[None], size, mode="bilinear", antialias=True)
+    return resized[0].clamp(0, 1)
+
+
+def _file(truth: Callable) -> str:
+    # A reader made by functools.partial has the depth map's path for its first argument.
+    arguments = getattr(truth, "args", ())
+    return os.fspath(arguments[0]) if arguments and isinstance(arguments[0], str) else "true depth"
