@@ -1,0 +1,204 @@
+"""Point clouds as binary PLY files: written piece by piece, read whole.
+
+A cloud of hundreds of millions of points never has to be in memory to be written. Vertices are
+``x y z`` as float32, normals ``nx ny nz`` where there are any, and ``red green blue`` as bytes,
+which is what every viewer of this field reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from .files import atomic_write
+
+__all__ = ["PlyWriter", "read_ply", "write_ply"]
+
+_HEADER_LIMIT = 1 << 16  # bytes; scanners write comments, but not this many
+_TYPES = dict(
+    zip(
+        "char uchar short ushort int uint float double "
+        "int8 uint8 int16 uint16 int32 uint32 float32 float64".split(),
+        2 * "i1 u1 i2 u2 i4 u4 f4 f8".split(),
+        strict=True,
+    )
+)
+_ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
+
+
+class PlyWriter:
+    """Takes points for a file that `write_ply` opened.
+
+    Attributes:
+        count: points written so far.
+    """
+
+    def __init__(self, file, path: Path) -> None:
+        self.count = 0
+        self._file, self._path = file, path
+        self._normals: bool | None = None
+        self._start = 0
+
+    def write(
+        self, points: np.ndarray, colours: np.ndarray, normals: np.ndarray | None = None
+    ) -> None:
+        """Append points.
+
+        Args:
+            points: (N, 3) finite; N may be 0.
+            colours: (N, 3) uint8 RGB.
+            normals: (N, 3); in all calls or in none.
+
+        Raises:
+            ValueError: other shapes or types, or a coordinate that is not finite.
+        """
+        points = np.asarray(points, np.float32)
+        colours = np.asarray(colours)
+        shapes = {points.shape, colours.shape} | ({normals.shape} if normals is not None else set())
+        if len(shapes) != 1 or points.ndim != 2 or points.shape[1] != 3:
+            raise ValueError(
+                f"{self._path}: points and colours are both (N, 3), got "
+                + " and ".join(str(shape) for shape in (points.shape, colours.shape))
+            )
+        if colours.dtype != np.uint8:
+            raise ValueError(f"{self._path}: colours are uint8, got {colours.dtype}")
+        if not np.isfinite(points).all():
+            raise ValueError(f"{self._path}: a coordinate is not finite")
+        if self._normals is None:
+            self._begin(normals is not None)
+        elif self._normals != (normals is not None):
+            raise ValueError(f"{self._path}: normals go with all points of a file or with none")
+        rows = np.empty(len(points), _vertex(self._normals))
+        rows["points"], rows["colours"] = points, colours
+        if normals is not None:
+            rows["normals"] = normals
+        self._file.write(rows.tobytes())
+        self.count += len(points)
+
+    def _begin(self, normals: bool) -> None:
+        self._normals = normals
+        self._file.write(self._header())
+        self._start = self._file.tell()
+
+    def _header(self) -> bytes:
+        """Return the header, as long for any count: a comment takes up what the digits leave."""
+        count = str(self.count)
+        names = ["float x", "float y", "float z"]
+        names += ["float nx", "float ny", "float nz"] if self._normals else []
+        names += ["uchar red", "uchar green", "uchar blue"]
+        lines = ["ply", "format binary_little_endian 1.0"]
+        lines += [f"comment points{'.' * (20 - len(count))}", f"element vertex {count}"]
+        lines += [f"property {name}" for name in names] + ["end_header", ""]
+        return "\n".join(lines).encode("ascii")
+
+    def _finish(self) -> None:
+        if self._normals is None:
+            self._begin(False)
+        self._file.seek(0)
+        self._file.write(self._header())
+
+
+@contextmanager
+def write_ply(path: str | os.PathLike) -> Iterator[PlyWriter]:
+    """Open a binary PLY file for coloured points; it appears, whole, when the block ends well.
+
+    Example:
+        >>> with write_ply("cloud.ply") as ply:
+        ...     for points, colours in pieces:
+        ...         ply.write(points, colours)
+    """
+    path = Path(path)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        writer = PlyWriter(file, path)
+        yield writer
+        writer._finish()
+
+
+def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
+    """Read the points of a PLY file of any kind: text, little or big endian; meshes' vertices too.
+
+    Returns:
+        points: (N, 3) float32, or float64 where the file has doubles.
+        colours: (N, 3) uint8 RGB, or None where it has none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a PLY file, is cut short, has no point or a coordinate that is not
+            finite.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open("rb") as file:
+        order, count, fields = _read_header(file, path)
+        start = file.tell()
+        kind = np.dtype([(name, f"{order}{code}") for name, code in fields])
+        if order == "=":
+            rows = _read_text(file, path, count, kind)
+        else:
+            left = os.fstat(file.fileno()).st_size - start
+            if left < count * kind.itemsize:
+                raise ValueError(
+                    f"{path}: cut short: {count} points need {count * kind.itemsize} bytes, "
+                    f"{left} are there"
+                )
+            rows = np.memmap(path, kind, "r", start, (count,))
+    wide = any(code == "f8" for name, code in fields if name in "xyz")
+    points = np.empty((count, 3), np.float64 if wide else np.float32)
+    for index, name in enumerate("xyz"):
+        points[:, index] = rows[name]
+    if not np.isfinite(points).all():
+        raise ValueError(f"{path}: a coordinate is not finite")
+    names = [name for name in ("red", "green", "blue") if dict(fields).get(name) == "u1"]
+    if len(names) < 3:
+        return points, None
+    return points, np.stack([rows[name] for name in names], axis=1)
+
+
+def _vertex(normals: bool) -> np.dtype:
+    middle = [("normals", "<f4", 3)] if normals else []
+    return np.dtype([("points", "<f4", 3), *middle, ("colours", "u1", 3)])
+
+
+def _read_header(file, path: Path) -> tuple[str, int, list[tuple[str, str]]]:
+    """Return byte order, number of points and the points' fields; leave the file behind it."""
+    order, count, fields, element = None, None, [], None
+    if file.readline(8).strip() != b"ply":
+        raise ValueError(f"{path}: not a PLY file")
+    while (line := file.readline(1024)) and file.tell() < _HEADER_LIMIT:
+        words = line.decode("ascii", "replace").split()
+        if words == ["end_header"]:
+            break
+        if words[:1] == ["format"] and len(words) == 3:
+            order = _ORDERS.get(words[1])
+        elif words[:1] == ["element"] and len(words) == 3:
+            if element is None and words[1] != "vertex":
+                raise ValueError(f"{path}: the first element is {words[1]}, not vertex")
+            element = words[1]
+            if element == "vertex":
+                count = int(words[2]) if words[2].isdecimal() else None
+        elif words[:1] == ["property"] and element == "vertex":
+            if len(words) != 3 or words[1] not in _TYPES:
+                raise ValueError(f"{path}: cannot read the property {' '.join(words[1:])!r}")
+            fields.append((words[2], _TYPES[words[1]]))
+    else:
+        raise ValueError(f"{path}: the PLY header does not end")
+    names = [name for name, _ in fields]
+    if order is None or count is None or not {"x", "y", "z"} <= set(names):
+        raise ValueError(f"{path}: the PLY header names no format or no vertices with x, y and z")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: the PLY header names a property twice")
+    if count == 0:
+        raise ValueError(f"{path}: holds no point")
+    return order, count, fields
+
+
+def _read_text(file, path: Path, count: int, kind: np.dtype) -> np.ndarray:
+    try:
+        return np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
+    except ValueError as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
