@@ -1,7 +1,8 @@
 """Which views are worth matching: scores of view pairs, from sparse points or from poses alone.
 
 A score sums, over the points that two views share, how well the angle between their two rays suits
-matching: ``exp(-(angle - 5)^2 / (2 s^2))`` in degrees, s = 1 up to 5 degrees and 10 beyond (MVSNet's
+matching: ``exp(-(angle - 5)^2 / (2 s^2))`` in degrees, s = 1 up to 5 degrees and 10 beyond (as in
+MVSNet's
 COLMAP export).
 """
 

@@ -12,7 +12,7 @@ _HOMES = {
     "KITTI2015": "kitti",
     "Middlebury2014": "middlebury",
     "MiddleburyV3": "middlebury",
-    "Mixture": "mixture",
+    "Mixture": ".mixture",
     "PairList": "pairs",
     "SceneFlow": "sceneflow",
     "Sintel": "sintel",

@@ -1,4 +1,4 @@
-"""What the readers of stereo data sets share: records, the check for missing files, samples.
+"""What the readers of stereo data sets share: records and samples.
 
 A sample is a dictionary:
 
@@ -15,11 +15,8 @@ A left pixel x matches the right pixel x - disparity.
 
 from __future__ import annotations
 
-import os
-import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,14 +26,7 @@ from torch.utils.data import Dataset
 from ...vision.io.disparity import read_disparity
 from ...vision.io.images import read_image, read_pixels
 
-__all__ = [
-    "StereoDataset",
-    "StereoRecord",
-    "check_choice",
-    "check_files",
-    "expand_path",
-    "names_in",
-]
+__all__ = ["StereoDataset", "StereoRecord"]
 
 
 class StereoRecord(NamedTuple):
@@ -79,7 +69,7 @@ class StereoDataset(Dataset):
         self.transform = transform
 
     @property
-    def has_disparity(self) -> bool:
+    def has_truth(self) -> bool:
         """Whether any pair has ground truth."""
         return any(record.disparity is not None for record in self.records)
 
@@ -118,78 +108,6 @@ class StereoDataset(Dataset):
             "name": record.name,
         }
         return sample if self.transform is None else self.transform(sample)
-
-
-def expand_path(path: str | os.PathLike) -> Path:
-    """Expand ``~`` and environment variables: ``$VIZOO_DATA/kitti2015``.
-
-    Raises:
-        ValueError: the path names a variable that is not set.
-    """
-    expanded = os.path.expandvars(os.path.expanduser(os.fspath(path)))
-    unset = re.search(r"\$(\w+|\{\w+\})", expanded)
-    if unset:
-        raise ValueError(f"{path}: the environment variable {unset[1].strip('{}')} is not set")
-    return Path(expanded)
-
-
-def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
-    """Return the sorted names of files that match a pattern in any of the folders."""
-    return sorted({path.name for folder in folders for path in Path(folder).glob(pattern)})
-
-
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``ValueError`` unless the value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{what} {value!r} is none of {', '.join(choices)}")
-
-
-def check_files(
-    title: str,
-    root: Path,
-    parts: Mapping[str, Sequence[str | Path]],
-    expected: str,
-    published: int | None = None,
-) -> None:
-    """Say what is missing of a data set, before anything is read.
-
-    Args:
-        title: the data set's name.
-        root: its folder.
-        parts: for each kind of file ("right images") the paths it ought to have.
-        expected: where the files should be, for a data set of which nothing is found.
-        published: the number of pairs that the published set has; fewer give a warning.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts them and names the first of each.
-    """
-    where = f"{title} at {root}"
-    if not root.is_dir():
-        raise FileNotFoundError(f"{where}: no such folder")
-    most = max((len(paths) for paths in parts.values()), default=0)
-    if most == 0:
-        raise FileNotFoundError(f"{where}: no pairs found; expected {expected}")
-    listings: dict[str, frozenset[str]] = {}
-    complaints = []
-    for kind, paths in parts.items():
-        missing = [str(path) for path in paths if not _exists(str(path), listings)]
-        if missing:
-            complaints.append(f"{len(missing)} of {len(paths)} {kind} missing, first {missing[0]}")
-    if complaints:
-        raise FileNotFoundError(f"{where}: {'; '.join(complaints)}")
-    if published is not None and most < published:
-        warnings.warn(f"{where}: {most} of the published {published} pairs are here", stacklevel=3)
-
-
-def _exists(path: str, listings: dict[str, frozenset[str]]) -> bool:
-    # One listing a folder: tens of thousands of single look-ups take minutes on a network disk.
-    folder, name = os.path.split(path)
-    if folder not in listings:
-        try:
-            listings[folder] = frozenset(os.listdir(folder or "."))
-        except (FileNotFoundError, NotADirectoryError):
-            listings[folder] = frozenset()
-    return name in listings[folder]
 
 
 def _check_size(path: str, image: Tensor, left_path: str, left: Tensor) -> None:

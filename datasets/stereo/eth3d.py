@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from .base import StereoDataset, check_choice, expand_path
+from ..files import check_choice, expand_path
+from .base import StereoDataset
 from .middlebury import scene_records
 
 __all__ = ["ETH3D"]

@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path, names_in
+from ..files import check_choice, check_files, expand_path, names_in
+from .base import StereoDataset, StereoRecord
 
 __all__ = ["KITTI2012", "KITTI2015"]
 

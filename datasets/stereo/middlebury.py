@@ -16,7 +16,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path
+from ..files import check_choice, check_files, expand_path
+from .base import StereoDataset, StereoRecord
 
 __all__ = ["Middlebury2014", "MiddleburyV3"]
 

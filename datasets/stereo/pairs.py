@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...vision.io.pairing import doubtful_pairing, read_columns
-from .base import StereoDataset, StereoRecord, check_files, expand_path
+from ..files import check_files, expand_path
+from .base import StereoDataset, StereoRecord
 
 __all__ = ["PairList", "StereoPairs", "find_pairs", "read_pair_list"]
 

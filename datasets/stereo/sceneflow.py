@@ -23,7 +23,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path
+from ..files import check_choice, check_files, expand_path
+from .base import StereoDataset, StereoRecord
 
 __all__ = ["SceneFlow"]
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from .base import StereoDataset, StereoRecord, check_choice, check_files, expand_path
+from ..files import check_choice, check_files, expand_path
+from .base import StereoDataset, StereoRecord
 
 __all__ = ["Sintel"]
 

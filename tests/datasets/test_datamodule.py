@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI
 from torch.utils.data import Dataset, DistributedSampler
 
+from vizoo.datasets.mixture import EpochSampler, Part, collate, split_by_seed
 from vizoo.datasets.stereo import (
     KITTI2015,
     GeneratedStereo,
@@ -21,7 +22,6 @@ from vizoo.datasets.stereo import (
     StereoPairs,
     StereoRecord,
 )
-from vizoo.datasets.stereo.mixture import EpochSampler, Part, collate, split_by_seed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*of the published"),
@@ -204,7 +204,7 @@ def test_evaluation_counts_every_pair_once():
     whole = [f"a{i}" for i in range(13)] + [f"b{i}" for i in range(7)]
     assert sorted(seen) == sorted(whole)
     data.trainer = SimpleNamespace(world_size=21, global_rank=0)
-    with pytest.raises(ValueError, match=r"20 pairs to evaluate on 21 .*--trainer\.devices 20"):
+    with pytest.raises(ValueError, match=r"20 samples to evaluate on 21 .*--trainer\.devices 20"):
         data.test_dataloader()
 
 

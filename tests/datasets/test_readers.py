@@ -87,7 +87,7 @@ def test_kitti(tmp_path, trees, year, dataset):
     assert [r.name[9:15] for r in dataset(root, split="val").records] == validation
     assert len(dataset(root, split="train")) == 5 - len(validation)
     test = dataset(root, split="test")
-    assert len(test) == 2 and not test.has_disparity and whole.has_disparity
+    assert len(test) == 2 and not test.has_truth and whole.has_truth
     check(test[0], 0, 0.0)
 
 
@@ -163,7 +163,7 @@ def test_middlebury3(tmp_path, trees, above):
     visible = (trees.HEIGHT - 2) * (trees.WIDTH - 4) / (trees.HEIGHT * trees.WIDTH)
     check(MiddleburyV3(root, occluded=False)[0], 3, visible)
     test = MiddleburyV3(root, split="test")
-    assert len(test) == 1 and not test.has_disparity
+    assert len(test) == 1 and not test.has_truth
     with pytest.raises(FileNotFoundError, match="trainingQ"):
         MiddleburyV3(root, resolution="Q")
 
@@ -175,7 +175,7 @@ def test_eth3d(tmp_path, trees, beside):
     assert len(train) == 2
     check(train[0], 3)
     assert not ETH3D(root, occluded=False)[0]["valid"][:, :2].any()
-    assert not ETH3D(root, split="test").has_disparity
+    assert not ETH3D(root, split="test").has_truth
     (root / "two_view_training/terrace_2s/im1.png").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 2 right images missing, first .*terrace_2s"):
         ETH3D(root)
@@ -222,7 +222,7 @@ def test_own_pairs_by_patterns(tmp_path, trees):
     pairs = StereoPairs(**patterns, disparity=f"{root}/D/**/*.pfm")
     assert [record.name for record in pairs.records] == ["scene0/a", "scene1/a", "scene2/a"]
     check(pairs[2], 3)
-    assert not StereoPairs(**patterns).has_disparity
+    assert not StereoPairs(**patterns).has_truth
     with pytest.raises(FileNotFoundError, match=r"no disparity files match .*\*.npy"):
         StereoPairs(**patterns, disparity=f"{root}/D/*/*.npy")
     (root / "R/scene1/a.png").unlink()

@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.utils.data import Dataset, DistributedSampler, default_collate
 
-__all__ = ["EpochSampler", "Mixture", "Part", "collate", "split_by_seed"]
+__all__ = ["EpochSampler", "Mixture", "Part", "ShareSampler", "collate", "draw", "split_by_seed"]
 
 
 class Mixture(Dataset):
     """Data sets mixed into epochs of fixed length.
 
     In each epoch every set fills a fixed number of positions. It is gone through in random order
-    and only begun again when all of its samples have been used, across epochs.
+    and only begun again when all of its samples have been used, across epochs. A set that has a
+    method ``draw(index, generator)`` is asked by it, so that it can choose at random what goes
+    into a sample.
 
     Args:
         datasets: the sets; each has a length.
@@ -74,11 +76,9 @@ class Mixture(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         which, inner = self.locate(index)
-        sample = self.datasets[which][inner]
-        if self.augment is not None:
-            generator = torch.Generator().manual_seed(_hash(self.seed, "augment", index))
-            sample = self.augment(sample, generator)
-        return sample
+        generator = torch.Generator().manual_seed(_hash(self.seed, "augment", index))
+        sample = draw(self.datasets[which], inner, generator)
+        return sample if self.augment is None else self.augment(sample, generator)
 
     def _order(self, which: int, turn: int) -> list[int]:
         if (which, turn) not in self._orders:
@@ -119,7 +119,7 @@ class ShareSampler(DistributedSampler):
     def __init__(self, dataset: Dataset, processes: int, rank: int) -> None:
         if len(dataset) < processes:
             raise ValueError(
-                f"{len(dataset)} pairs to evaluate on {processes} processes: take fewer "
+                f"{len(dataset)} samples to evaluate on {processes} processes: take fewer "
                 f"(--trainer.devices {max(1, len(dataset))})"
             )
         super().__init__(dataset, processes, rank, shuffle=False)
@@ -127,6 +127,12 @@ class ShareSampler(DistributedSampler):
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.rank, len(self.dataset), self.num_replicas))
+
+
+def draw(dataset: Dataset, index: int, generator: torch.Generator) -> dict:
+    """Return a sample of a data set, chosen with a generator where the set can."""
+    chooses = getattr(dataset, "draw", None)
+    return dataset[index] if chooses is None else chooses(index, generator)
 
 
 class Part(Dataset):
@@ -142,15 +148,19 @@ class Part(Dataset):
         self.indices = list(indices)
 
     @property
-    def has_disparity(self) -> bool:
+    def has_truth(self) -> bool:
         """Whether the whole has ground truth."""
-        return getattr(self.dataset, "has_disparity", True)
+        return getattr(self.dataset, "has_truth", True)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> dict:
         return self.dataset[self.indices[index]]
+
+    def draw(self, index: int, generator: torch.Generator) -> dict:
+        """Return a sample, chosen with a generator where the whole can."""
+        return draw(self.dataset, self.indices[index], generator)
 
 
 def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, Part]:
@@ -176,17 +186,24 @@ def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, 
 def collate(samples: Sequence[dict]) -> dict:
     """Stack samples into a batch; entries that only some of them have are left out.
 
+    Args:
+        samples: dictionaries; an image is what they call ``left``, or ``images`` of several views.
+
     Raises:
-        ValueError: the sizes differ.
+        ValueError: the sizes or the numbers of views differ.
     """
     shared = set.intersection(*(set(sample) for sample in samples))
-    sizes = {tuple(sample["left"].shape[1:]) for sample in samples}
-    if len(sizes) > 1:
-        listed = ", ".join(f"{width}x{height}" for height, width in sorted(sizes))
+    image = "left" if "left" in samples[0] else "images"
+    shapes = {tuple(sample[image].shape) for sample in samples}
+    if len({shape[-2:] for shape in shapes}) > 1:
+        listed = ", ".join(f"{shape[-1]}x{shape[-2]}" for shape in sorted(shapes))
         raise ValueError(
-            f"pairs of different sizes in one batch ({listed}): crop them to one size, or use "
+            f"samples of different sizes in one batch ({listed}): crop them to one size, or use "
             "batches of one"
         )
+    if len(shapes) > 1:
+        listed = " and ".join(str(shape[0]) for shape in sorted(shapes))
+        raise ValueError(f"samples of {listed} views in one batch: give all sets one number")
     keys = [key for key in samples[0] if key in shared]
     return default_collate([{key: sample[key] for key in keys} for sample in samples])
 

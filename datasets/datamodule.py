@@ -1,0 +1,179 @@
+"""What the Lightning data modules of all tasks share: sets by role, mixing, seeds, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+
+from .mixture import EpochSampler, Mixture, ShareSampler, collate, split_by_seed
+
+__all__ = ["MixedDataModule"]
+
+_ROLES = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+class MixedDataModule(LightningDataModule):
+    """Sets for training, validation, test and prediction.
+
+    Training sets are mixed by weights and augmented. Validation, test and prediction take the
+    samples whole, several sets one after the other. The same seed gives the same training samples
+    whatever the number of workers; on several GPUs each takes its share of every epoch, and of
+    validation and test, where every sample counts once.
+
+    A set is given as a data set, or as a function that makes it, which is what a YAML file comes
+    to: the sets are then made, and their files checked, when ``fit``, ``test``, ... begins, and
+    only those that it uses.
+
+    Args:
+        sources: for each of ``train``, ``val``, ``test`` and ``predict`` its sets.
+        augment: called on training samples as ``augment(sample, generator)``; None for nothing.
+        weights: shares of the training sets in an epoch; None: in proportion to their sizes.
+        samples_per_epoch: length of an epoch; None: the number of training samples.
+        val_share: share of the training samples held out for validation where there is no set for
+            it, chosen by the seed; 0 for no validation.
+        batch_size: training samples a process and step.
+        eval_batch_size: samples a step elsewhere; more than 1 needs samples of one size.
+        workers: processes that load data, for each loader.
+        seed: of the mixture, the augmentation and the held-out share.
+
+    Raises:
+        ValueError: the settings do not fit together; in ``setup`` also where a set to learn or
+            measure on has no ground truth.
+    """
+
+    def __init__(
+        self,
+        sources: dict[str, Sequence[Dataset | Callable[[], Dataset]]],
+        augment: Callable | None,
+        weights: list[float] | None,
+        samples_per_epoch: int | None,
+        val_share: float,
+        batch_size: int,
+        eval_batch_size: int,
+        workers: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1 or eval_batch_size < 1 or workers < 0:
+            raise ValueError(
+                f"batch_size {batch_size}, eval_batch_size {eval_batch_size} and workers {workers} "
+                "must be at least 1, 1 and 0"
+            )
+        if not 0 <= val_share < 1:
+            raise ValueError(f"val_share {val_share} must be at least 0 and less than 1")
+        self.sources = sources
+        self.augment = augment
+        self.weights = weights
+        self.samples_per_epoch = samples_per_epoch
+        self.val_share = val_share
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.workers = workers
+        self.seed = seed
+        self._made: dict[str, list[Dataset]] = {}
+        self._first_epoch = 0
+
+    def setup(self, stage: str) -> None:
+        """Make the sets of a stage, which checks their files.
+
+        Raises:
+            FileNotFoundError: files are missing; the message counts and names them.
+            ValueError: a set to learn or measure on has no ground truth, or there is none.
+        """
+        for role in _ROLES[stage]:
+            self.sets(role)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: the epoch that a resumed fit starts with."""
+        return {"epoch": self.trainer.fit_loop.epoch_progress.current.processed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take the epoch of a checkpoint."""
+        self._first_epoch = state["epoch"]
+
+    def sets(self, role: str) -> list[Dataset]:
+        """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""
+        if role in self._made:
+            return self._made[role]
+        if role in ("train", "val") and self.val_share and not self.sources["val"]:
+            wholes = self._make("train")
+            parts = [split_by_seed(whole, self.val_share, self.seed) for whole in wholes]
+            self._made["train"] = [train for train, _ in parts]
+            self._made["val"] = [val for _, val in parts]
+        else:
+            self._made[role] = self._make(role)
+        return self._made[role]
+
+    def train_dataloader(self) -> DataLoader:
+        """Batches of ``batch_size`` samples; the last, smaller one of an epoch is left out."""
+        mixture = Mixture(
+            self._some("train"), self.weights, self.samples_per_epoch, self.augment, self.seed
+        )
+        sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
+        # A resumed fit starts its first iterator before Lightning sets the epoch.
+        sampler.set_epoch(self._first_epoch)
+        whole_batches = len(sampler) >= self.batch_size
+        return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
+
+    def val_dataloader(self) -> DataLoader | list:
+        """Whole samples of the validation sets, one set after the other."""
+        return self._whole("val") if self.sets("val") else []
+
+    def test_dataloader(self) -> DataLoader:
+        """Whole samples of the test sets, one set after the other."""
+        return self._whole("test")
+
+    def predict_dataloader(self) -> DataLoader:
+        """Whole samples of the sets to predict, one set after the other."""
+        return self._whole("predict")
+
+    def _make(self, role: str) -> list[Dataset]:
+        made = []
+        for number, source in enumerate(self.sources[role], start=1):
+            dataset = source if isinstance(source, Dataset) else source()
+            if role != "predict" and not getattr(dataset, "has_truth", True):
+                raise ValueError(
+                    f"{role} set {number} ({type(dataset).__name__}) has no ground truth; it can "
+                    "only be predicted"
+                )
+            made.append(dataset)
+        return made
+
+    def _some(self, role: str) -> list[Dataset]:
+        if not self.sets(role):
+            raise ValueError(f"no {role} data: give the data module `{role}`, a list of data sets")
+        return self.sets(role)
+
+    def _whole(self, role: str) -> DataLoader:
+        whole = ConcatDataset(self._some(role))
+        processes, rank = self._place()
+        # Lightning divides what is to be predicted by itself, and without repeating any.
+        if processes == 1 or role == "predict":
+            return self._loader(whole, self.eval_batch_size)
+        sampler = ShareSampler(whole, processes, rank)
+        return self._loader(whole, self.eval_batch_size, sampler=sampler)
+
+    def _place(self) -> tuple[int, int]:
+        """Return the number of processes and which of them this is."""
+        if self.trainer is None:
+            return 1, 0
+        return self.trainer.world_size, self.trainer.global_rank
+
+    def _loader(self, dataset: Dataset, batch_size: int, **arguments: object) -> DataLoader:
+        return DataLoader(
+            dataset,
+            batch_size=batch_size,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=collate,
+            **arguments,
+        )
