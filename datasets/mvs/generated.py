@@ -1,0 +1,118 @@
+"""A data set of generated scenes, made on the fly: nothing to download."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ...vision.io.files import atomic_write
+from .generator import GENERATOR_VERSION, Draws, generate_scene
+
+__all__ = ["GeneratedMVS"]
+
+
+class GeneratedMVS(Dataset):
+    """Map-style data set; item i depends on ``seed`` and i alone, in any order and any worker.
+
+    A different seed gives different scenes, so training, validation and test sets of one seed
+    each never meet.
+
+    Args:
+        length: number of scenes, each of which gives one sample.
+        height: photographs' height in pixels.
+        width: photographs' width in pixels.
+        views: photographs in a sample, the reference included.
+        seed: names the series of scenes.
+        wide_range: whether scenes spread over a depth ratio of 10 rather than 2.2.
+        untextured: whether a scene has a plate of one colour.
+        supersample: see `generate_scene`; 1 is the fastest.
+        cache: folder that keeps the samples (3 bytes a pixel and view), so that later epochs read
+            what the first one made. None: every sample is made anew.
+
+    Raises:
+        ValueError: if ``length`` is not positive (other values: see `generate_scene`).
+    """
+
+    has_truth = True
+
+    def __init__(
+        self,
+        length: int,
+        height: int,
+        width: int,
+        views: int = 5,
+        seed: int = 0,
+        wide_range: bool = False,
+        untextured: bool = False,
+        supersample: int = 2,
+        cache: str | None = None,
+    ) -> None:
+        if length < 1:
+            raise ValueError(f"generated scenes: length {length}: want at least 1")
+        self.length, self.height, self.width = length, height, width
+        self.views, self.seed = views, seed
+        self.wide_range, self.untextured = wide_range, untextured
+        self.supersample = supersample
+        self.cache = None
+        if cache is not None:
+            kind = f"{views}-{supersample}-{int(wide_range)}-{int(untextured)}"
+            folder = Path(os.path.expandvars(cache)).expanduser()
+            self.cache = folder / f"mvs{GENERATOR_VERSION}-{seed}-{height}x{width}-{kind}"
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Sample ``index`` (see ``vizoo.datasets.mvs.scene``).
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        if not -self.length <= index < self.length:
+            raise IndexError(f"generated scenes: index {index} of {self.length}")
+        index = int(index) % self.length
+        made = self._make(index) if self.cache is None else self._recall(index)
+        return {**made, "name": f"generated-{self.seed}-{index:06d}"}
+
+    def _make(self, index: int) -> dict[str, Tensor]:
+        scene = generate_scene(
+            self.views,
+            self.height,
+            self.width,
+            seed=Draws("item", self.seed, index).bits(),
+            wide_range=self.wide_range,
+            untextured=self.untextured,
+            supersample=self.supersample,
+        )
+        sample = scene.sample(0, list(range(1, self.views)))
+        del sample["name"]
+        return sample
+
+    def _recall(self, index: int) -> dict[str, Tensor]:
+        """Read a sample from the cache, or make it and keep it there."""
+        path = self.cache / f"{index:06d}.safetensors"
+        if path.is_file():
+            try:
+                kept = load_file(path)
+                kept["images"] = kept["images"].float() / 255
+                return kept
+            except (SafetensorError, OSError, KeyError):
+                path.unlink(missing_ok=True)
+        sample = self._make(index)
+        kept = {name: value.contiguous() for name, value in sample.items()}
+        kept["images"] = (kept["images"] * 255).round().to(torch.uint8)  # made in steps of 1/255
+        with atomic_write(path) as temporary:
+            save_file(kept, temporary)
+        return sample
+
+    def __repr__(self) -> str:
+        return (
+            f"GeneratedMVS({self.length} of {self.views}x{self.height}x{self.width}, "
+            f"seed {self.seed})"
+        )

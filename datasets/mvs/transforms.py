@@ -1,0 +1,118 @@
+"""Augmentations on multi-view samples.
+
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from ...vision.cameras import crop_intrinsics
+
+__all__ = ["AUGMENTATIONS", "ColourJitter", "RandomCrop", "augmentation"]
+
+_GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+
+#: Names that ``augmentation`` knows.
+AUGMENTATIONS = ("none", "colour")
+
+
+class ColourJitter:
+    """Change brightness and contrast in random order, each photograph by draws of its own.
+
+    Brightness multiplies by a factor from U(1 - b, 1 + b); contrast blends with the mean grey by
+    one from U(1 - c, 1 + c). Results are clipped to [0, 1] after each.
+
+    Args:
+        brightness: b; 0.5 is what published training code offers (and leaves off).
+        contrast: c.
+    """
+
+    def __init__(self, brightness: float = 0.5, contrast: float = 0.5) -> None:
+        if not (0 <= brightness <= 1 and 0 <= contrast <= 1):
+            raise ValueError(f"brightness {brightness} and contrast {contrast}: want 0 to 1")
+        self.brightness, self.contrast = brightness, contrast
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        images = [self._apply(image, generator) for image in sample["images"]]
+        return {**sample, "images": torch.stack(images)}
+
+    def _apply(self, image: Tensor, generator: Generator | None) -> Tensor:
+        draws = torch.rand(3, generator=generator).tolist()
+        brightness = 1 + self.brightness * (2 * draws[0] - 1)
+        contrast = 1 + self.contrast * (2 * draws[1] - 1)
+        for kind in "bc" if draws[2] < 0.5 else "cb":
+            if kind == "b":
+                image = image * brightness
+            else:
+                grey = (image * _GREY).sum(0).mean()
+                image = grey + contrast * (image - grey)
+            image = image.clamp(0, 1)
+        return image
+
+
+class RandomCrop:
+    """Cut one window out of all photographs and the depth; the intrinsics follow.
+
+    Args:
+        height: of the window, pixels.
+        width: of the window, pixels.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        if height < 1 or width < 1:
+            raise ValueError(f"a crop of {width}x{height} pixels is empty")
+        self.height, self.width = height, width
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        height, width = sample["images"].shape[-2:]
+        if height < self.height or width < self.width:
+            raise ValueError(
+                f"{sample.get('name', 'sample')}: {width}x{height} pixels are too few for a crop "
+                f"of {self.width}x{self.height}; make the crop smaller"
+            )
+        y = int(torch.randint(height - self.height + 1, (), generator=generator))
+        x = int(torch.randint(width - self.width + 1, (), generator=generator))
+        cut = (..., slice(y, y + self.height), slice(x, x + self.width))
+        maps = {key: sample[key][cut].contiguous() for key in ("images", "depth", "valid")}
+        return {**sample, **maps, "intrinsics": crop_intrinsics(sample["intrinsics"], x, y)}
+
+
+def augmentation(
+    name: str, crop_height: int | None = None, crop_width: int | None = None
+) -> Callable | None:
+    """Return the augmentation of a name, with a random crop if a size is given.
+
+    Args:
+        name: ``none``, as published, or ``colour`` (brightness and contrast, 0.5 each).
+        crop_height: of the crop; None: no crop.
+        crop_width: of the crop; None: no crop.
+
+    Raises:
+        ValueError: there is none of that name, or only one side of the crop is given.
+    """
+    if name not in AUGMENTATIONS:
+        raise ValueError(f"no augmentation {name!r}: choose {', '.join(AUGMENTATIONS)}")
+    if (crop_height is None) != (crop_width is None):
+        raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
+    steps: list[Callable] = []
+    if crop_height is not None:
+        steps.append(RandomCrop(crop_height, crop_width))
+    if name == "colour":
+        steps.append(ColourJitter())
+    return _Steps(steps) if steps else None
+
+
+class _Steps:
+    def __init__(self, steps: list[Callable]) -> None:
+        self.steps = steps
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        for step in self.steps:
+            sample = step(sample, generator)
+        return sample
