@@ -1,0 +1,213 @@
+"""What can be made of clouds and fused views with Open3D: thinning, normals, cropping, meshes.
+
+Open3D is imported on first use; where it or a system library that it loads is missing, the error
+says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ..vision.cameras import camera_centre
+from ..vision.io.files import atomic_write
+from ..vision.io.ply import read_ply, write_ply
+from ..vision.io.pointcloud import open3d
+
+__all__ = ["TSDFMesh", "crop_to_polygon", "estimate_normals", "refine_file", "voxel_thin"]
+
+
+def voxel_thin(
+    points: np.ndarray, colours: np.ndarray | None, voxel: float
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Replace the points in each cube of a lattice by their mean.
+
+    Args:
+        points: (N, 3).
+        colours: (N, 3) uint8, averaged likewise, or None.
+        voxel: side of the cubes.
+
+    Returns:
+        Points (M, 3) float64 and colours (M, 3) uint8 or None.
+
+    Raises:
+        ValueError: the side is not positive, or too small for the cloud's extent.
+        ImportError: Open3D cannot be had.
+    """
+    if not voxel > 0:
+        raise ValueError(f"the voxel's side must be positive, got {voxel:g}")
+    cloud = _cloud(points, colours)
+    try:
+        cloud = cloud.voxel_down_sample(float(voxel))
+    except RuntimeError as error:
+        extent = float(np.ptp(points, axis=0).max())
+        raise ValueError(
+            f"voxels of {voxel:g} are too small for a cloud of extent {extent:g}"
+        ) from error
+    thinned = np.asarray(cloud.points).copy()
+    if colours is None:
+        return thinned, None
+    return thinned, np.rint(np.asarray(cloud.colors) * 255).astype(np.uint8)
+
+
+def estimate_normals(
+    points: np.ndarray, neighbours: int = 20, towards: np.ndarray | None = None
+) -> np.ndarray:
+    """Return unit normals (N, 3) float32 from each point's nearest neighbours.
+
+    Args:
+        points: (N, 3).
+        neighbours: whose plane gives the normal.
+        towards: (3,) or (N, 3): where the normals point to, such as the cameras that saw the
+            points.
+
+    Raises:
+        ImportError: Open3D cannot be had.
+    """
+    library = open3d()
+    cloud = _cloud(points, None)
+    cloud.estimate_normals(library.geometry.KDTreeSearchParamKNN(neighbours))
+    normals = np.asarray(cloud.normals)
+    if towards is not None:
+        away = ((np.asarray(towards) - points) * normals).sum(axis=1) < 0
+        normals = np.where(away[:, None], -normals, normals)
+    return normals.astype(np.float32)
+
+
+def refine_file(
+    path: str | os.PathLike,
+    *,
+    voxel: float | None = None,
+    normals: bool = False,
+    cameras: Tensor | None = None,
+) -> int:
+    """Thin a PLY file in place, or give it normals; the whole cloud is in memory meanwhile.
+
+    Args:
+        path: of the file.
+        voxel: side of the cubes whose points become one; None leaves all.
+        normals: whether to write them.
+        cameras: (V, 4, 4) world to camera; normals point to the nearest one.
+
+    Returns:
+        Number of points in the file.
+
+    Raises:
+        ValueError, ImportError: as `voxel_thin`.
+    """
+    points, colours = read_ply(path)
+    if colours is None:
+        colours = np.full(points.shape, 255, np.uint8)
+    if voxel is not None:
+        points, colours = voxel_thin(points, colours, voxel)
+    found = None
+    if normals:
+        towards = None
+        if cameras is not None:
+            from scipy.spatial import cKDTree
+
+            centres = camera_centre(cameras.double()).cpu().numpy()
+            towards = centres[cKDTree(centres).query(points, workers=-1)[1]]
+        found = estimate_normals(points, towards=towards)
+    with write_ply(path) as ply:
+        ply.write(points, colours, found)
+    return len(points)
+
+
+def crop_to_polygon(points: np.ndarray, polygon: str | os.PathLike) -> np.ndarray:
+    """Return the indices of the points inside a polygon drawn out along an axis.
+
+    Args:
+        points: (N, 3).
+        polygon: file of Open3D's form (JSON), as Tanks and Temples has for each scene.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, or not of that form.
+        ImportError: Open3D cannot be had.
+    """
+    path = Path(polygon)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    library = open3d()
+    with library.utility.VerbosityContextManager(library.utility.VerbosityLevel.Error):
+        volume = library.visualization.read_selection_polygon_volume(str(path))
+    if len(volume.bounding_polygon) < 3:
+        raise ValueError(f"{path}: not a polygon of Open3D's form")
+    return np.asarray(volume.crop_in_polygon(_cloud(points, None)), dtype=np.int64)
+
+
+class TSDFMesh:
+    """A surface from fused depth maps (Curless and Levoy, 1996), view by view.
+
+    Args:
+        voxel: side of its cells, in the world's unit.
+        reach: how far behind and before a depth the distance field is kept, in cells.
+
+    Raises:
+        ValueError: the side is not positive.
+        ImportError: Open3D cannot be had.
+    """
+
+    def __init__(self, voxel: float, reach: float = 4.0) -> None:
+        if not voxel > 0:
+            raise ValueError(f"the mesh's cells must have a positive side, got {voxel:g}")
+        self._library = open3d()
+        methods = self._library.pipelines.integration
+        self._volume = methods.ScalableTSDFVolume(
+            voxel_length=float(voxel),
+            sdf_trunc=float(reach * voxel),
+            color_type=methods.TSDFVolumeColorType.RGB8,
+        )
+        self.voxel = voxel
+
+    def add(
+        self, depth: np.ndarray, image: np.ndarray, intrinsics: Tensor, extrinsics: Tensor
+    ) -> None:
+        """Take in a view.
+
+        Args:
+            depth: (H, W) float32, 0 where unknown.
+            image: (H, W, 3) uint8 RGB.
+            intrinsics, extrinsics: (3, 3) and (4, 4), world to camera.
+        """
+        library = self._library
+        height, width = depth.shape
+        k = intrinsics.double().cpu().numpy()
+        camera = library.camera.PinholeCameraIntrinsic(
+            width, height, k[0, 0], k[1, 1], k[0, 2], k[1, 2]
+        )
+        pair = library.geometry.RGBDImage.create_from_color_and_depth(
+            library.geometry.Image(np.ascontiguousarray(image)),
+            library.geometry.Image(np.ascontiguousarray(depth, dtype=np.float32)),
+            depth_scale=1.0,
+            depth_trunc=float("inf"),
+            convert_rgb_to_intensity=False,
+        )
+        self._volume.integrate(pair, camera, extrinsics.double().cpu().numpy())
+
+    def write(self, path: str | os.PathLike) -> int:
+        """Write the surface as a coloured PLY mesh; return its number of triangles.
+
+        Raises:
+            ValueError: there is no surface.
+        """
+        mesh = self._volume.extract_triangle_mesh()
+        if len(mesh.triangles) == 0:
+            raise ValueError(f"{path}: no surface in cells of {self.voxel:g}; choose another size")
+        mesh.compute_vertex_normals()
+        with atomic_write(path) as temporary:
+            if not self._library.io.write_triangle_mesh(str(temporary), mesh):
+                raise OSError(f"{path}: Open3D could not write the mesh")
+        return len(mesh.triangles)
+
+
+def _cloud(points: np.ndarray, colours: np.ndarray | None):
+    library = open3d()
+    vector = library.utility.Vector3dVector
+    cloud = library.geometry.PointCloud(vector(np.asarray(points, dtype=np.float64)))
+    if colours is not None:
+        cloud.colors = vector(colours / 255.0)
+    return cloud
