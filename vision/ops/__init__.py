@@ -10,12 +10,14 @@ An operator may have two implementations:
 - PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
 - CUDA C++, in ``kernels/*.cu`` (none yet), registered for CUDA tensors on the same operator.
 
-``correlation``, ``correlation_2d``, ``group_wise_correlation`` and ``concat_volume`` are opaque
-operators with a backward operator each. ``warp_by_disparity`` and ``soft_argmin`` are composites
-of PyTorch's own kernels, which the compiler may fuse.
+``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume`` and
+``epipolar_correlation`` are opaque operators with a backward operator each.
+``warp_by_disparity`` and ``soft_argmin`` are composites of PyTorch's own kernels, which the
+compiler may fuse.
 """
 
 from .correlation import correlation, correlation_2d, group_wise_correlation
+from .epipolar import epipolar_correlation
 from .regression import soft_argmin
 from .volume import concat_volume
 from .warp import warp_by_disparity
@@ -24,6 +26,7 @@ __all__ = [
     "concat_volume",
     "correlation",
     "correlation_2d",
+    "epipolar_correlation",
     "group_wise_correlation",
     "soft_argmin",
     "warp_by_disparity",

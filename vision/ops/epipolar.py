@@ -1,0 +1,339 @@
+"""Correlation of each pixel with places along its epipolar line in other views.
+
+What DispMVS looks up (Yan et al., AAAI 2023, arXiv 2211.16905). A texel is one row of a table
+whose columns are the channels, a sample the weighted sum of four rows: PyTorch's `embedding_bag`
+reads these without writing the texels to memory. Pixels are worked off in chunks, so that samples
+never take more than `memory` bytes. Sums are taken in float32 for float16 and bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._banded import accumulation_type
+from ._registration import LIBRARY, check_at_least, exporting
+
+__all__ = ["epipolar_correlation"]
+
+MEMORY = 16 << 20
+_OVERHEAD = 48  # numbers that a sample takes beside its channels: places, indices, weights
+
+
+def epipolar_correlation(
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+    *,
+    memory: int = MEMORY,
+) -> Tensor:
+    """Correlates each reference pixel with 2 r + 1 places on its line in each of S views.
+
+    The places are ``base + (flow + k) * direction`` for k = -r … r, in pixels of level 0; level p
+    is read at the same places divided by 2^p, bilinearly, and is 0 outside. Gradients reach the
+    features only: places count as given. First derivatives only.
+
+    Args:
+        reference: features of the reference view, (B, C, H, W), floating.
+        pyramid: for each level p features of the other views, (B, S, C, H_p, W_p), of one type.
+            Fastest where their memory has the channels last.
+        base: where each line starts, (x, y) in pixels, (B, S, 2, H, W), floating.
+        direction: of each line, the same shape.
+        flow: distance travelled along the line, (B, S, H, W).
+        radius: r, at least 0.
+        memory: bytes of workspace at most, or what one pixel takes where that is more; features
+            that do not lie with their channels last, or are of a half type, are copied beside.
+
+    Returns:
+        (B, S, P (2 r + 1), H, W), the type of `reference`, level by level: mean over channels of
+        the products.
+
+    Raises:
+        ValueError: shapes, types or devices do not belong together, or a number is too small.
+    """
+    _check(reference, pyramid, base, direction, flow)
+    check_at_least("radius", radius, 0)
+    check_at_least("memory", memory, 1)
+    if exporting():
+        return _plain(reference, pyramid, base, direction, flow, radius)
+    return torch.ops.vizoo.epipolar_correlation(
+        reference, list(pyramid), base, direction, flow, radius, memory
+    )
+
+
+def _check(
+    reference: Tensor, pyramid: Sequence[Tensor], base: Tensor, direction: Tensor, flow: Tensor
+) -> None:
+    if reference.dim() != 4 or flow.dim() != 4:
+        raise ValueError(
+            f"reference must be (B, C, H, W) and flow (B, S, H, W), got {tuple(reference.shape)} "
+            f"and {tuple(flow.shape)}"
+        )
+    (batch, channels, height, width), views = reference.shape, flow.shape[1]
+    if not pyramid:
+        raise ValueError("pyramid has no level")
+    for level in pyramid:
+        if level.dim() != 5 or level.shape[:3] != (batch, views, channels) or 0 in level.shape[3:]:
+            raise ValueError(
+                f"each level must be ({batch}, {views}, {channels}, H, W) and have a pixel, "
+                f"got {tuple(level.shape)}"
+            )
+    for name, tensor in (("base", base), ("direction", direction)):
+        if tensor.shape != (batch, views, 2, height, width):
+            raise ValueError(
+                f"{name} must be {(batch, views, 2, height, width)}, got {tuple(tensor.shape)}"
+            )
+    if flow.shape != (batch, views, height, width):
+        raise ValueError(f"flow must be {(batch, views, height, width)}, got {tuple(flow.shape)}")
+    given = (reference, *pyramid, base, direction, flow)
+    if len({x.device for x in given}) > 1:
+        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    if not all(x.is_floating_point() for x in given):
+        raise ValueError("features, lines and flow must be floating")
+    types = {x.dtype for x in (reference, *pyramid)}
+    if len(types) > 1 and not torch.is_autocast_enabled(reference.device.type):
+        raise ValueError(
+            f"features are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast"
+        )
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    """Positions in a half type would be off by pixels."""
+    return tensor.to(accumulation_type(tensor))
+
+
+def _plain(
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+) -> Tensor:
+    """The same with standard operators that trace with dynamic sizes; all samples at once."""
+    (batch, channels, height, width), views = reference.shape, flow.shape[1]
+    count, dtype = 2 * radius + 1, accumulation_type(reference)
+    base, direction, flow = (_precise(x) for x in (base, direction, flow))
+    step = torch.arange(-radius, radius + 1, device=flow.device, dtype=flow.dtype)
+    step = (flow[:, :, None] + step.view(-1, 1, 1)).flatten(0, 1)  # (B S, K, H, W)
+    base, direction = base.flatten(0, 1), direction.flatten(0, 1)
+    x, y = (base[:, i, None] + step * direction[:, i, None] for i in (0, 1))
+    reference = reference.to(dtype).repeat_interleave(views, 0)[:, :, None]
+    planes = []
+    for level, features in enumerate(pyramid):
+        high, wide = features.shape[3:]
+        # Two pixels outside is outside enough; an infinite place would give NaN.
+        u = (x / 2**level).clamp(min=-2)
+        v = (y / 2**level).clamp(min=-2)
+        grid = torch.stack(((2 * u + 1) / wide - 1, (2 * v + 1) / high - 1), -1)
+        grid = grid.clamp(-6, 6).reshape(batch * views, count * height, width, 2)
+        sampled = F.grid_sample(
+            features.flatten(0, 1).to(dtype), grid.to(dtype), align_corners=False
+        )
+        sampled = sampled.view(batch * views, channels, count, height, width)
+        planes.append((sampled * reference).mean(1))
+    cost = torch.cat(planes, 1).view(batch, views, len(planes) * count, height, width)
+    return cost.to(pyramid[0].dtype)
+
+
+def _table(features: Tensor) -> Tensor:
+    """(C, H, W) as (H W, C); no copy where the channels lie last."""
+    table = features.permute(1, 2, 0).reshape(-1, features.shape[0])
+    return table.to(accumulation_type(features)).contiguous()
+
+
+def _chunks(
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    sizes: Sequence[tuple[int, int]],
+    radius: int,
+    channels: int,
+    memory: int,
+    dtype: torch.dtype,
+) -> Iterator[tuple[int, int, slice, list[tuple[Tensor, Tensor]]]]:
+    """Chunks of pixels: image, view, pixels, and for each level the texels that they read.
+
+    Texels are (n, K, 4) rows of the level's table and their weights.
+    """
+    views, count = flow.shape[1], 2 * radius + 1
+    pixels = flow[0, 0].numel()
+    step = max(1, memory // (dtype.itemsize * count * (channels + _OVERHEAD)))
+    along = torch.arange(-radius, radius + 1, device=flow.device, dtype=flow.dtype)
+    for image in range(flow.shape[0]):
+        for view in range(views):
+            lines = (x[image, view].flatten(-2) for x in (base, direction, flow))
+            start, towards, travelled = (_precise(x) for x in lines)
+            for first in range(0, pixels, step):
+                some = slice(first, first + step)
+                places = (travelled[some, None] + along).unsqueeze(0)
+                places = places * towards[:, some, None] + start[:, some, None]  # (2, n, K)
+                texels = [_texels(places / 2**p, *size, dtype) for p, size in enumerate(sizes)]
+                yield image, view, some, texels
+
+
+def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The four texels around each place: (n, K, 4) indices and weights; weight 0 outside."""
+    axes = []
+    for place, size in zip(places, (width, height), strict=True):
+        place = place.clamp(-2, size + 1)  # so that indices fit, whatever the line does
+        low = place.floor()
+        part = place - low
+        index = torch.stack((low, low + 1), -1)
+        weight = torch.stack((1 - part, part), -1)
+        inside = (index >= 0) & (index < size)
+        axes.append((index.clamp(0, size - 1).long(), (weight * inside).to(dtype)))
+    (x, across), (y, down) = axes
+    index = (y[..., :, None] * width + x[..., None, :]).flatten(-2)
+    return index, (down[..., :, None] * across[..., None, :]).flatten(-2)
+
+
+def _forward(
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+    memory: int,
+) -> Tensor:
+    cost = reference.new_empty(_shape(reference, pyramid, flow, radius))
+    dtype, count = accumulation_type(reference), 2 * radius + 1
+    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    channels, held = reference.shape[1], None
+    if cost.numel() == 0 or channels == 0:
+        return cost.zero_()
+    out = cost.flatten(3).unflatten(2, (len(pyramid), count))
+    chunks = _chunks(base, direction, flow, sizes, radius, channels, memory, dtype)
+    for image, view, some, texels in chunks:
+        if held != (image, view):
+            held = image, view
+            tables = [_table(level[image, view]) for level in pyramid]
+            mean = _table(reference[image]) / channels
+        for level, (index, weight) in enumerate(texels):
+            samples = F.embedding_bag(
+                index.view(-1, 4), tables[level], per_sample_weights=weight.view(-1, 4), mode="sum"
+            )
+            samples = samples.view(-1, count, channels).mul_(mean[some, None])
+            out[image, view, level, :, some] = samples.sum(-1).T
+    return cost
+
+
+def _backward(
+    gradient: Tensor,
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+    memory: int,
+) -> tuple[Tensor, list[Tensor]]:
+    """With a = gradient times weight for each texel f that a pixel reads: to the reference sum of
+    a f, to the texel a times the reference."""
+    dtype, count = accumulation_type(reference), 2 * radius + 1
+    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    channels = reference.shape[1]
+    to_reference = torch.zeros_like(reference, dtype=dtype)
+    to_pyramid = [torch.zeros_like(level, dtype=dtype) for level in pyramid]
+    if gradient.numel() and channels:
+        gradient = gradient.flatten(3).unflatten(2, (len(pyramid), count))
+        chunks = _chunks(base, direction, flow, sizes, radius, channels, memory, dtype)
+        for image, view, some, texels in chunks:
+            mean = _table(reference[image])[some] / channels
+            into = to_reference[image].flatten(1)
+            for level, (index, weight) in enumerate(texels):
+                given = gradient[image, view, level, :, some].T.to(dtype)
+                weight = (weight * given[..., None]).flatten(1)
+                index = index.flatten(1)
+                table = _table(pyramid[level][image, view])
+                summed = F.embedding_bag(index, table, per_sample_weights=weight, mode="sum")
+                into[:, some] += summed.T / channels
+                own = to_pyramid[level][image, view]
+                own += _scatter(mean, index, weight, len(table)).T.view_as(own)
+            to_reference[image] = into.view_as(to_reference[image])
+    to_pyramid = [g.to(level.dtype) for g, level in zip(to_pyramid, pyramid, strict=True)]
+    return to_reference.to(reference.dtype), to_pyramid
+
+
+def _scatter(rows: Tensor, index: Tensor, weight: Tensor, length: int) -> Tensor:
+    """To row index[n, t] of (length, C) the sum of weight[n, t] * rows[n]: embedding_bag's own
+    backward pass, which cannot be had through autograd within an operator."""
+    count = index.shape[1]
+    bags = torch.arange(len(index), device=index.device)
+    return torch.ops.aten._embedding_bag_dense_backward(
+        rows,
+        index.flatten(),
+        bags.repeat_interleave(count),
+        torch.full_like(bags, count),
+        bags.new_empty(0),
+        length,
+        False,
+        0,
+        weight.flatten(),
+    )
+
+
+def _shape(
+    reference: Tensor, pyramid: Sequence[Tensor], flow: Tensor, radius: int
+) -> tuple[int, ...]:
+    planes = len(pyramid) * (2 * radius + 1)
+    return flow.shape[0], flow.shape[1], planes, *flow.shape[2:]
+
+
+def _register() -> None:
+    arguments = "Tensor reference, Tensor[] pyramid, Tensor base, Tensor direction, Tensor flow, "
+    arguments += "SymInt radius, SymInt memory"
+    operator = torch.library.custom_op(
+        "vizoo::epipolar_correlation", _forward, mutates_args=(), schema=f"({arguments}) -> Tensor"
+    )
+    derivative = torch.library.custom_op(
+        "vizoo::epipolar_correlation_backward",
+        _backward,
+        mutates_args=(),
+        schema=f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])",
+    )
+
+    @operator.register_fake
+    def _(reference, pyramid, base, direction, flow, radius, memory):
+        return reference.new_empty(_shape(reference, pyramid, flow, radius))
+
+    @derivative.register_fake
+    def _(gradient, reference, pyramid, base, direction, flow, radius, memory):
+        return torch.empty_like(reference), [torch.empty_like(level) for level in pyramid]
+
+    def keep(ctx, inputs, output):
+        reference, pyramid, base, direction, flow, ctx.radius, ctx.memory = inputs
+        ctx.save_for_backward(reference, base, direction, flow, *pyramid)
+
+    def backward(ctx, gradient):
+        reference, base, direction, flow, *pyramid = ctx.saved_tensors
+        lines = base, direction, flow, ctx.radius, ctx.memory
+        to_reference, to_pyramid = derivative(gradient, reference, pyramid, *lines)
+        return to_reference, to_pyramid, None, None, None, None, None
+
+    operator.register_autograd(backward, setup_context=keep)
+
+    def autocast(device):
+        def kernel(reference, pyramid, *others):
+            kind = torch.get_autocast_dtype(device)
+            double = torch.float64
+            reference = reference if reference.dtype == double else reference.to(kind)
+            pyramid = [level if level.dtype == double else level.to(kind) for level in pyramid]
+            with torch.autocast(device, enabled=False):
+                call = torch.ops.vizoo.epipolar_correlation.default
+                return call(reference, pyramid, *others)
+
+        return kernel
+
+    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+        LIBRARY.impl("epipolar_correlation", autocast(device), key)
+
+
+_register()
