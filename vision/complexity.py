@@ -60,7 +60,13 @@ def example_inputs(
 
 
 def input_names(net: nn.Module) -> list[str]:
-    """Names of the arguments of ``forward`` that have no default."""
+    """Names of the arguments of ``forward`` that have no default.
+
+    A network whose ``example_inputs`` are more than these lists them as ``input_names``.
+    """
+    own = getattr(net, "input_names", None)
+    if own is not None:
+        return list(own)
     return [
         argument.name
         for argument in inspect.signature(net.forward).parameters.values()

@@ -52,11 +52,12 @@ def pad_to(x: Tensor, multiple: int) -> Tensor:
 
 
 def deformable_convolution(
-    x: Tensor, offsets: Tensor, mask: Tensor, weight: Tensor, *, dilation: int = 1
+    x: Tensor, offsets: Tensor, mask: Tensor | None, weight: Tensor, *, dilation: int = 1
 ) -> Tensor:
-    """Modulated deformable convolution of stride 1 that keeps the size, without bias.
+    """Deformable convolution of stride 1 that keeps the size, without bias.
 
-    Zhu et al., "Deformable ConvNets v2", CVPR 2019. Equals `torchvision.ops.deform_conv2d` and is
+    Modulated by a mask: Zhu et al., "Deformable ConvNets v2", CVPR 2019; without one: Dai et al.,
+    "Deformable Convolutional Networks", ICCV 2017. Equals `torchvision.ops.deform_conv2d` and is
     2 times as fast on a CPU, 5 times in training, since it samples by `grid_sample` and is a
     matrix product from there; it also exports. It needs k * k times the memory of its input.
 
@@ -64,7 +65,7 @@ def deformable_convolution(
         x: (B, C, H, W).
         offsets: (B, 2 * groups * k * k, H, W): for each group of input channels and each tap, row
             by row, (dy, dx) in pixels.
-        mask: (B, groups * k * k, H, W), factors of the taps.
+        mask: (B, groups * k * k, H, W), factors of the taps, or None.
         weight: (out, C, k, k), k odd.
         dilation: of the kernel.
 
@@ -73,7 +74,7 @@ def deformable_convolution(
     """
     batch, channels, height, width = x.shape
     taps = weight.shape[-1] ** 2
-    groups = mask.shape[1] // taps
+    groups = offsets.shape[1] // (2 * taps)
     reach = weight.shape[-1] // 2 * dilation
     # Positions in a half type would be off by pixels on a wide image.
     precise = torch.promote_types(x.dtype, torch.float32)
@@ -89,7 +90,8 @@ def deformable_convolution(
         grid.view(batch * groups, taps * height, width, 2),
         align_corners=False,
     ).to(x.dtype)
-    sampled = sampled * mask.reshape(batch * groups, 1, taps * height, width).to(x.dtype)
+    if mask is not None:
+        sampled = sampled * mask.reshape(batch * groups, 1, taps * height, width).to(x.dtype)
     sampled = sampled.view(batch, channels * taps, height * width)
     return (weight.flatten(1) @ sampled).view(batch, -1, height, width)
 

@@ -37,7 +37,11 @@ __all__ = [
 ]
 
 PACKAGE = __name__.rpartition(".vision.")[0]
-FAMILIES: dict[str, str] = {"easnet": "stereo.easnet", "fadnet": "stereo.fadnet"}
+FAMILIES: dict[str, str] = {
+    "dispmvs": "mvs.dispmvs",
+    "easnet": "stereo.easnet",
+    "fadnet": "stereo.fadnet",
+}
 """Family (first word of a model's name) to the module that registers it, inside the package."""
 
 _ENTRIES: dict[str, ModelEntry] = {}

@@ -1,0 +1,285 @@
+"""DispMVS's building blocks: feature extractor, update block, convex upsampling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nas import elastic
+from ..nas.values import Value, concat
+from ._dispmvs_elastic import cost_convolution, deformable_layer
+
+__all__ = ["Extractor", "Prepared", "UpdateBlock", "convex_upsample"]
+
+Width = int | Value
+
+UPSAMPLING = 4
+_TAPS = 9
+_LONGEST = 6e4  # E-flow that is fed to convolutions; a half type holds no more
+
+
+class ConvNorm(nn.Module):
+    """3x3 convolution, batch norm, ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, 1, 1)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; a ReLU comes before the sum, and one after."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, norm: type) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1)
+        self.norm1 = norm(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1)
+        self.norm2 = norm(out_channels)
+        self.downsample = None
+        if stride != 1:
+            conv = nn.Conv2d(in_channels, out_channels, 1)
+            self.downsample = nn.Sequential(conv, norm(out_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        if self.downsample is not None:
+            # Subsampled first: a strided 1x1 convolution crashes oneDNN's channels-last backward.
+            x = self.downsample(x[:, :, :: self.stride, :: self.stride])
+        return F.relu(x + y)
+
+
+class Extractor(nn.Module):
+    """Down to 1/16 and up again to 1/4.
+
+    Args:
+        widths: channels at 1/2, 1/4, and from 1/8 on.
+        norm: of the way down: `nn.InstanceNorm2d` or `nn.BatchNorm2d`.
+        context: None for features to be matched, else the channels of the context at 1/4 and at
+            1/16, which deformable convolutions give.
+    """
+
+    def __init__(
+        self, widths: tuple[int, int, int], norm: type, context: tuple[Width, Width] | None = None
+    ) -> None:
+        super().__init__()
+        half, quarter, deep = widths
+        self.conv1 = nn.Conv2d(3, half, 7, 2, 3)
+        self.norm1 = norm(half)
+        below = half
+        for index, width in enumerate((half, quarter, deep, deep), start=1):
+            stride = 1 if index == 1 else 2
+            blocks = ResidualBlock(below, width, stride, norm), ResidualBlock(width, width, 1, norm)
+            self.add_module(f"layer{index}", nn.Sequential(*blocks))
+            below = width
+        self.d_layer4 = ConvNorm(deep, deep)
+        self.d_layer3 = ConvNorm(2 * deep, deep)
+        self.d_layer2 = ConvNorm(quarter + deep, quarter)
+        if context is None:
+            self.o_layer2, self.o_layer4 = ConvNorm(quarter, quarter), ConvNorm(deep, deep)
+        else:
+            self.o_layer2 = deformable_layer(quarter, context[0])
+            self.o_layer4 = deformable_layer(deep, context[1])
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if name.endswith("conv_offset"):
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps at 1/4 and 1/16 of images (N, 3, H, W) in [-1, 1], sizes multiples of 16."""
+        x = self.layer1(F.relu(self.norm1(self.conv1(images))))
+        x2 = self.layer2(x)
+        x3 = self.layer3(x2)
+        y4 = self.d_layer4(self.layer4(x3))
+        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
+        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
+        return self.o_layer2(y2), self.o_layer4(y4)
+
+
+def _double(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+
+
+class MotionEncoder(nn.Module):
+    """What costs and E-flow tell; the E-flow itself is the last channel."""
+
+    def __init__(self, width: Width, levels: int, radius: Width) -> None:
+        super().__init__()
+        self.convc1 = cost_convolution(levels, radius, width * 32)
+        self.convc2 = elastic.Conv2d(width * 32, width * 24, 3, 1, 1)
+        self.convf1 = elastic.Conv2d(1, width * 16, 7, 1, 3)
+        self.convf2 = elastic.Conv2d(width * 16, width * 8, 3, 1, 1)
+        self.conv = elastic.Conv2d(concat(width * 24, width * 8), width * 16 - 1, 3, 1, 1)
+
+    def forward(self, cost: Tensor, flow: Tensor) -> Tensor:
+        cost = F.relu(self.convc2(F.relu(self.convc1(cost))))
+        seen = F.relu(self.convf2(F.relu(self.convf1(flow))))
+        joined = F.relu(self.conv(torch.cat((cost, seen), 1)))
+        return torch.cat((joined, flow.to(joined.dtype)), 1)
+
+
+class Direction(NamedTuple):
+    """One of the GRU's two passes, with what the context says to it; see `SeparableGRU.prepare`."""
+
+    gates: Tensor
+    candidate: Tensor
+    to_gates: Tensor
+    to_candidate: Tensor
+    padding: tuple[int, int]
+
+
+Prepared = tuple[Direction, Direction]
+
+
+class SeparableGRU(nn.Module):
+    """Convolutional GRU along rows, then along columns.
+
+    Its input is context and motion. The context is the same for all pairs and iterations of a
+    stage, so its share of the convolutions is computed once.
+    """
+
+    def __init__(self, hidden: Width, motion: Width) -> None:
+        super().__init__()
+        channels = concat(hidden, hidden, motion)
+        for index, kernel, padding in ((1, (1, 5), (0, 2)), (2, (5, 1), (2, 0))):
+            for gate in "zrq":
+                conv = elastic.Conv2d(channels, hidden, kernel, padding=padding)
+                self.add_module(f"conv{gate}{index}", conv)
+
+    def prepare(self, context: Tensor) -> Prepared:
+        """The context's share and the weights for the rest, for `forward`."""
+        return self._direction(1, context), self._direction(2, context)
+
+    def _direction(self, index: int, context: Tensor) -> Direction:
+        convs = [getattr(self, f"conv{gate}{index}") for gate in "zrq"]
+        padding, channels = convs[0].padding, context.shape[1]
+        weights = [elastic.weight_in_use(conv) for conv in convs]
+        bias = torch.cat([_bias(conv) for conv in convs])
+        shared = torch.cat([weight[:, channels : 2 * channels] for weight in weights])
+        told = F.conv2d(context, shared, bias, padding=padding)
+        own = [torch.cat((w[:, :channels], w[:, 2 * channels :]), 1) for w in weights]
+        to_gates, to_candidate = told.split((2 * channels, channels), 1)
+        return Direction(torch.cat(own[:2]), own[2], to_gates, to_candidate, padding)
+
+    def forward(self, hidden: Tensor, motion: Tensor, prepared: Prepared) -> Tensor:
+        """The next hidden state (B S, c, h, w); motion has as many, the context B."""
+        for step in prepared:
+            both = torch.cat((hidden, motion), 1)
+            gates = F.conv2d(both, step.gates, padding=step.padding)
+            z, r = _add(gates, step.to_gates).sigmoid().chunk(2, 1)
+            both = torch.cat((r * hidden, motion), 1)
+            candidate = F.conv2d(both, step.candidate, padding=step.padding)
+            candidate = _add(candidate, step.to_candidate).tanh()
+            hidden = hidden + z * (candidate - hidden)
+        return hidden
+
+
+def _add(x: Tensor, shared: Tensor) -> Tensor:
+    """(B S, c, h, w) plus (B, c, h, w) for each of S."""
+    return (x.unflatten(0, (shared.shape[0], -1)) + shared[:, None]).flatten(0, 1)
+
+
+def _bias(conv: nn.Module) -> Tensor:
+    if isinstance(conv, elastic.ElasticModule):
+        return conv.bias_in_use(conv.active)
+    return conv.bias
+
+
+class FlowHead(nn.Module):
+    """Change of the E-flow, and the logit of the pair's weight."""
+
+    def __init__(self, hidden: Width, middle: Width) -> None:
+        super().__init__()
+        self.conv1 = elastic.Conv2d(hidden, middle, 3, 1, 1)
+        self.conv2 = elastic.Conv2d(middle, 2, 3, 1, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.conv2(F.relu(self.conv1(hidden)))
+
+
+class UpdateBlock(nn.Module):
+    """One iteration for any number of pairs, each with a hidden state of its own.
+
+    Args:
+        hidden: channels of the hidden state and of the context.
+        width: of the other layers in eighths of the published channels.
+        levels: of the cost.
+        radius: of the cost.
+    """
+
+    def __init__(self, hidden: Width, width: Width, levels: int, radius: Width) -> None:
+        super().__init__()
+        self.encoder = MotionEncoder(width, levels, radius)
+        self.gru = SeparableGRU(hidden, concat(width * 16 - 1, 1))
+        self.flow_head = FlowHead(hidden, width * 32)
+        self.mask = nn.Sequential(
+            elastic.Conv2d(hidden, width * 32, 3, 1, 1),
+            nn.ReLU(),
+            elastic.Conv2d(width * 32, _TAPS * UPSAMPLING**2, 1),
+        )
+
+    def prepare(self, context: Tensor) -> Prepared:
+        """What a stage computes once of its context (B, c, h, w)."""
+        return self.gru.prepare(context)
+
+    def forward(
+        self, hidden: Tensor, prepared: Prepared, cost: Tensor, flow: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Advance.
+
+        Args:
+            hidden: (B S, c, h, w).
+            prepared: of B contexts.
+            cost: (B S, levels (2 radius + 1), h, w).
+            flow: (B S, 1, h, w), E-flow.
+
+        Returns:
+            The next hidden state; and (B S, 2, h, w): the change of the E-flow, and a logit.
+        """
+        motion = self.encoder(cost, flow.clamp(-_LONGEST, _LONGEST))
+        hidden = self.gru(hidden, motion, prepared)
+        return hidden, self.flow_head(hidden)
+
+    def upsampling(self, hidden: Tensor, *, corner: bool = False) -> Tensor:
+        """Logits for `convex_upsample`, (B S, 144, h, w); `corner`: of a block's first pixel, 9."""
+        first, _, last = self.mask
+        weight, bias = elastic.weight_in_use(last), _bias(last)
+        if corner:
+            weight, bias = weight[:: UPSAMPLING**2], bias[:: UPSAMPLING**2]
+        return 0.25 * F.conv2d(F.relu(first(hidden)), weight, bias)
+
+
+def convex_upsample(x: Tensor, logits: Tensor) -> Tensor:
+    """Weighted means of 3x3 neighbourhoods, whose outside counts as 0.
+
+    Args:
+        x: (N, K, h, w).
+        logits: (N, 9 f^2, h, w): tap, then row and column of the pixel in its block.
+
+    Returns:
+        (N, K, f h, f w).
+    """
+    channels, height, width = x.shape[1:]
+    factor = math.isqrt(logits.shape[1] // _TAPS)
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    weights = logits.unflatten(1, (_TAPS, factor, factor)).softmax(1)
+    padded = F.pad(x, (1, 1, 1, 1))
+    total: Any = 0
+    for tap in range(_TAPS):
+        row, column = divmod(tap, 3)
+        shifted = padded[:, :, row : row + height, column : column + width]
+        total = total + weights[:, tap, None] * shifted[:, :, None, None]
+    if factor == 1:
+        return total[:, :, 0, 0]
+    total = total.permute(0, 1, 4, 2, 5, 3)  # (N, K, h, f, w, f)
+    return total.reshape(-1, channels, factor * height, factor * width)
