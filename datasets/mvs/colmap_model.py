@@ -1,0 +1,277 @@
+"""Reading COLMAP's sparse models, text and binary.
+
+A model is three files, ``cameras``, ``images`` and ``points3D``, all ``.txt`` or all ``.bin``. They
+are read here rather than by pycolmap, whose wheel weighs 38 MB for three small formats.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .camera_files import read_text
+
+__all__ = ["CAMERA_MODELS", "Camera", "Model", "Photograph", "find_model", "read_model"]
+
+#: Names and numbers of parameters, in the order of the binary format's numbers.
+CAMERA_MODELS = (
+    ("SIMPLE_PINHOLE", 3),
+    ("PINHOLE", 4),
+    ("SIMPLE_RADIAL", 4),
+    ("RADIAL", 5),
+    ("OPENCV", 8),
+    ("OPENCV_FISHEYE", 8),
+    ("FULL_OPENCV", 12),
+    ("FOV", 5),
+    ("SIMPLE_RADIAL_FISHEYE", 4),
+    ("RADIAL_FISHEYE", 5),
+    ("THIN_PRISM_FISHEYE", 12),
+)
+_COUNTS = dict(CAMERA_MODELS)
+
+
+class Camera(NamedTuple):
+    """A calibration: model name, size in pixels, parameters; the first pixel is centred at .5."""
+
+    model: str
+    width: int
+    height: int
+    parameters: tuple[float, ...]
+
+
+class Photograph(NamedTuple):
+    """A registered image: quaternion (w, x, y, z) and shift from world to camera.
+
+    ``points`` are the identifiers of the 3D points that it sees.
+    """
+
+    name: str
+    camera: int
+    quaternion: tuple[float, ...]
+    shift: tuple[float, ...]
+    points: np.ndarray
+
+
+class Model(NamedTuple):
+    """A sparse model. ``points`` (N, 3) float64 go by ``point_ids`` (N,) int64, sorted."""
+
+    folder: Path
+    suffix: str
+    cameras: dict[int, Camera]
+    photographs: list[Photograph]
+    point_ids: np.ndarray
+    points: np.ndarray
+
+    def file(self, kind: str) -> str:
+        """The path of ``cameras``, ``images`` or ``points3D``."""
+        return str(self.folder / f"{kind}{self.suffix}")
+
+
+def find_model(*folders: str | os.PathLike) -> Path | None:
+    """Return the first of the folders that holds a model's cameras, None if none does."""
+    for folder in folders:
+        for suffix in (".bin", ".txt"):
+            if (Path(folder) / f"cameras{suffix}").is_file():
+                return Path(folder)
+    return None
+
+
+def read_model(folder: str | os.PathLike) -> Model:
+    """Read a model; of two forms in one folder the binary one.
+
+    Args:
+        folder: with ``cameras``, ``images`` and perhaps ``points3D``.
+
+    Raises:
+        FileNotFoundError: ``cameras`` or ``images`` is missing.
+        ValueError: a file is damaged; the message names it and the line or the byte.
+    """
+    folder = Path(folder)
+    suffix = ".bin" if (folder / "cameras.bin").is_file() else ".txt"
+    paths = {kind: folder / f"{kind}{suffix}" for kind in ("cameras", "images", "points3D")}
+    for kind in ("cameras", "images"):
+        if not paths[kind].is_file():
+            raise FileNotFoundError(f"{paths[kind]}: no such file of a COLMAP model")
+    readers: tuple[Callable, ...] = (
+        (_binary_cameras, _binary_images, _binary_points)
+        if suffix == ".bin"
+        else (_text_cameras, _text_images, _text_points)
+    )
+    cameras, photographs = readers[0](paths["cameras"]), readers[1](paths["images"])
+    points = readers[2](paths["points3D"]) if paths["points3D"].is_file() else {}
+    if not photographs:
+        raise ValueError(f"{paths['images']}: the model has no image")
+    for photograph in photographs:
+        if photograph.camera not in cameras:
+            raise ValueError(
+                f"{paths['images']}: {photograph.name} is of camera {photograph.camera}, which "
+                f"{paths['cameras'].name} lacks"
+            )
+    identifiers = np.array(sorted(points), dtype=np.int64)
+    places = np.array([points[i] for i in identifiers.tolist()], dtype=np.float64).reshape(-1, 3)
+    if not np.isfinite(places).all():
+        raise ValueError(f"{paths['points3D']}: a point is not finite")
+    photographs = sorted(photographs, key=lambda photograph: photograph.name)
+    return Model(folder, suffix, cameras, photographs, identifiers, places)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a text file that are no comments, blank ones too."""
+    for number, line in enumerate(read_text(path, "COLMAP").splitlines(), 1):
+        if not line.startswith("#"):
+            yield number, line
+
+
+def _parse(path: Path, number: int, words: list[str], kinds: str) -> list:
+    """Convert words to whole (``i``) or real (``f``) numbers."""
+    values = []
+    for kind, word in zip(kinds, words, strict=False):
+        try:
+            values.append(int(word) if kind == "i" else float(word))
+        except ValueError:
+            raise ValueError(f"{path}, line {number}: {word[:24]!r} is not a number") from None
+    if len(values) < len(kinds):
+        raise ValueError(f"{path}, line {number}: {len(words)} words, want {len(kinds)}")
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"{path}, line {number}: a number is not finite")
+    return values
+
+
+def _text_cameras(path: Path) -> dict[int, Camera]:
+    cameras = {}
+    for number, line in _rows(path):
+        words = line.split()
+        if not words:
+            continue
+        model = words[1] if len(words) > 1 else ""
+        if model not in _COUNTS:
+            raise ValueError(f"{path}, line {number}: no camera model is called {model[:32]!r}")
+        count = _COUNTS[model]
+        kinds = "iii" + "f" * count
+        identifier, width, height, *rest = _parse(path, number, [words[0], *words[2:]], kinds)
+        cameras[identifier] = Camera(model, width, height, tuple(rest))
+    return cameras
+
+
+def _text_images(path: Path) -> list[Photograph]:
+    rows = list(_rows(path))
+    photographs = []
+    at = 0
+    while at < len(rows):
+        number, line = rows[at]
+        words = line.split(maxsplit=9)
+        if not words:
+            at += 1
+            continue
+        _, *pose, camera = _parse(path, number, words, "i" + "f" * 7 + "i")
+        if len(words) < 10:
+            raise ValueError(f"{path}, line {number}: the image has no name")
+        seen = rows[at + 1][1].split() if at + 1 < len(rows) else []
+        if len(seen) % 3:
+            raise ValueError(f"{path}, line {rows[at + 1][0]}: want 'x y point' for every keypoint")
+        points = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
+        points = np.array([point for point in points if point >= 0], dtype=np.int64)
+        photographs.append(
+            Photograph(words[9].strip(), camera, tuple(pose[:4]), tuple(pose[4:]), points)
+        )
+        at += 2
+    return photographs
+
+
+def _text_points(path: Path) -> dict[int, tuple[float, ...]]:
+    if not path.stat().st_size:
+        return {}
+    points = {}
+    for number, line in _rows(path):
+        words = line.split(maxsplit=4)
+        if words:
+            identifier, *place = _parse(path, number, words, "ifff")
+            points[identifier] = tuple(place)
+    return points
+
+
+class _Bytes:
+    """A binary file, taken piece by piece."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.data, self.at = path, path.read_bytes(), 0
+
+    def take(self, form: str) -> tuple:
+        form = f"<{form}"
+        end = self.at + struct.calcsize(form)
+        if end > len(self.data):
+            self.fail("cut short")
+        values = struct.unpack_from(form, self.data, self.at)
+        self.at = end
+        return values
+
+    def count(self, least: int) -> int:
+        """Take the number of records of ``least`` bytes each, so that a wrong one fails at once."""
+        (count,) = self.take("Q")
+        if count * least > len(self.data) - self.at:
+            self.fail(f"cut short ({count} records stated)")
+        return count
+
+    def skip(self, count: int, size: int) -> np.ndarray:
+        start = self.at
+        self.at += count * size
+        if self.at > len(self.data):
+            self.fail("cut short")
+        return np.frombuffer(self.data, np.uint8, count * size, start)
+
+    def word(self) -> str:
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            self.fail("cut short within a name")
+        text, self.at = self.data[self.at : end], end + 1
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            self.fail("not a COLMAP file: a name is no text")
+
+    def fail(self, reason: str) -> None:
+        raise ValueError(f"{self.path}: {reason} at byte {self.at}")
+
+    def end(self) -> None:
+        if self.at != len(self.data):
+            self.fail(f"{len(self.data) - self.at} bytes too many")
+
+
+def _binary_cameras(path: Path) -> dict[int, Camera]:
+    data, cameras = _Bytes(path), {}
+    for _ in range(data.count(24)):
+        identifier, model, width, height = data.take("iiQQ")
+        if not 0 <= model < len(CAMERA_MODELS):
+            data.fail(f"no camera model has the number {model}")
+        name, count = CAMERA_MODELS[model]
+        cameras[identifier] = Camera(name, width, height, data.take("d" * count))
+    data.end()
+    return cameras
+
+
+def _binary_images(path: Path) -> list[Photograph]:
+    data, photographs = _Bytes(path), []
+    for _ in range(data.count(72)):
+        _, *pose, camera = data.take("i7di")
+        name = data.word()
+        seen = data.skip(data.count(24), 24).view("<f8,<f8,<i8")["f2"]
+        points = seen[seen >= 0].astype(np.int64)
+        photographs.append(Photograph(name, camera, tuple(pose[:4]), tuple(pose[4:]), points))
+    data.end()
+    return photographs
+
+
+def _binary_points(path: Path) -> dict[int, tuple[float, ...]]:
+    data, points = _Bytes(path), {}
+    for _ in range(data.count(51)):
+        identifier, *place = data.take("Q3d3Bd")[:4]
+        data.skip(data.count(8), 8)
+        points[identifier] = tuple(place)
+    data.end()
+    return points

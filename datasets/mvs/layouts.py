@@ -1,0 +1,133 @@
+"""Opening a scene of whichever layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..files import check_choice, expand_path
+from . import blendedmvs, colmap, dtu, eth3d, folder
+from .camera_files import RANGE_FORMS
+from .colmap_model import find_model
+from .scene import Scene
+
+__all__ = ["LAYOUTS", "open_scene", "recognise"]
+
+
+class Layout(NamedTuple):
+    """A layout: how to tell it, what to look for in a sentence, how to open it."""
+
+    tells: Callable[[Path], bool]
+    looks: str
+    opens: Callable[[Path, str, int], Scene]
+
+
+def _is_dtu(path: Path) -> bool:
+    return (path / "pair.txt").is_file() or (
+        any((path / name).is_dir() for name in ("cams_1", "cams")) and (path / "images").is_dir()
+    )
+
+
+def _open_dtu_training(path: Path, form: str, light: int) -> Scene:
+    if path.parent.name != "Rectified":
+        scans = sorted(p.name for p in (path / "Rectified").glob("scan*_train"))
+        some = ", ".join(scans[:3]) + (", ..." if len(scans) > 3 else "")
+        raise ValueError(
+            f"{path}: DTU's training layout is opened by scan: {path / 'Rectified' / 'SCAN'}, with "
+            f"SCAN of {some or 'scan1_train (none is here)'}"
+        )
+    scan = path.name.removesuffix("_train")
+    return dtu.open_dtu_training(path.parent.parent, scan, (light,), form)
+
+
+#: Layouts by name, in the order in which they are tried.
+LAYOUTS: dict[str, Layout] = {
+    "dtu_training": Layout(
+        lambda path: path.parent.name == "Rectified" or (path / "Rectified").is_dir(),
+        "Rectified/SCAN_train",
+        _open_dtu_training,
+    ),
+    "blendedmvs": Layout(
+        lambda path: (path / "blended_images").is_dir(),
+        "blended_images/",
+        lambda path, form, light: blendedmvs.open_blendedmvs(path, form),
+    ),
+    "eth3d": Layout(
+        lambda path: find_model(*(path / name for name in eth3d.FOLDERS)) is not None,
+        "dslr_calibration_undistorted/cameras.txt",
+        lambda path, form, light: eth3d.open_eth3d(path),
+    ),
+    "folder": Layout(
+        lambda path: path.suffix == ".json" or (path / folder.CAMERAS_FILE).is_file(),
+        "cameras.json",
+        lambda path, form, light: folder.open_folder(path),
+    ),
+    "dtu": Layout(
+        _is_dtu,
+        "pair.txt with cams_1/ and images/",
+        lambda path, form, light: dtu.open_dtu(path, form),
+    ),
+    # On disk the same as DTU's evaluation layout; for who wants to say so.
+    "tanks": Layout(
+        lambda path: False, "", lambda path, form, light: dtu.open_dtu(path, form, "tanks")
+    ),
+    "colmap": Layout(
+        lambda path: find_model(path / "sparse", path / "sparse" / "0", path) is not None,
+        "sparse/cameras.bin or .txt",
+        lambda path, form, light: colmap.open_colmap(path),
+    ),
+    "middlebury": Layout(
+        lambda path: any(path.glob("*_par.txt")),
+        "*_par.txt",
+        lambda path, form, light: folder.open_middlebury(path),
+    ),
+}
+
+
+def recognise(path: str | os.PathLike) -> str:
+    """Return the name of a scene's layout.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path.
+        ValueError: it is none of the layouts; the message says what was looked for.
+    """
+    path = expand_path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such scene")
+    for name, layout in LAYOUTS.items():
+        if layout.tells(path):
+            return name
+    looked = "; ".join(f"{name}: {row.looks}" for name, row in LAYOUTS.items() if row.looks)
+    raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
+
+
+def open_scene(
+    path: str | os.PathLike,
+    layout: str | None = None,
+    *,
+    range_form: str = "auto",
+    light: int = 3,
+) -> Scene:
+    """Open a scene: its files are found and checked, its photographs not read yet.
+
+    Args:
+        path: the scene's folder; ``ROOT/Rectified/scan1_train`` in DTU's training layout.
+        layout: a key of ``LAYOUTS``; None to recognise it.
+        range_form: how camera files' last lines are to be read: ``max`` ("min max"), ``interval``
+            ("min interval [planes [max]]") or ``auto``.
+        light: of DTU's training layout, 0 to 6.
+
+    Raises:
+        FileNotFoundError: files are missing; the message names them.
+        ValueError: the layout is not known, or a file is wrong; the message names it.
+    """
+    check_choice("range form", range_form, RANGE_FORMS)
+    if layout is None:
+        layout = recognise(path)
+    check_choice("layout", layout, tuple(LAYOUTS))
+    path = Path(os.path.abspath(expand_path(path)))
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such scene")
+    return LAYOUTS[layout].opens(path, range_form, light)

@@ -1,0 +1,200 @@
+"""Writing a scene to disk in the layouts that ``open_scene`` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...vision.cameras import resize_intrinsics
+from ...vision.io.files import atomic_write
+from ...vision.io.images import write_image
+from ...vision.io.pfm import write_pfm
+from ..files import check_choice, expand_path
+from .camera_files import write_camera_file, write_pair_file
+from .colmap_writer import write_model
+from .folder import CAMERAS_FILE
+from .scene import Scene
+from .sparse import sparse_points
+from .textures import LIGHTS, relight
+
+__all__ = ["WRITERS", "write_scene"]
+
+_JPEG_QUALITY = 95
+
+
+def write_scene(
+    scene: Scene, folder: str | os.PathLike, layout: str, *, lossless: bool = False
+) -> Path:
+    """Write a scene, with its true depth where it and the layout have some.
+
+    Args:
+        scene: what to write.
+        folder: where to; made if need be. In ``dtu_training`` the folder of the data set, to which
+            one more scan is added.
+        layout: a key of ``WRITERS``.
+        lossless: PNG photographs where the layout has JPEG; its readers take both.
+
+    Returns:
+        The path that ``open_scene`` reads.
+
+    Raises:
+        ValueError: the layout is not known, or cannot hold the scene.
+    """
+    check_choice("layout", layout, tuple(WRITERS))
+    return WRITERS[layout](scene, expand_path(folder), "png" if lossless else "jpg")
+
+
+def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
+    """DTU's evaluation layout, and Tanks and Temples'."""
+    for index in range(len(scene)):
+        _write_photograph(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
+        _write_camera(folder / "cams_1" / f"{index:08d}_cam.txt", scene, index, "max")
+    write_pair_file(folder / "pair.txt", dict(enumerate(scene.pairs)))
+    return folder
+
+
+def _write_blendedmvs(scene: Scene, folder: Path, suffix: str) -> Path:
+    for index in range(len(scene)):
+        image = folder / "blended_images" / f"{index:08d}.{suffix}"
+        _write_photograph(image, scene.image(index))
+        _write_camera(folder / "cams" / f"{index:08d}_cam.txt", scene, index, "interval")
+        write_pfm(folder / "rendered_depth_maps" / f"{index:08d}.pfm", _depth(scene, index))
+    write_pair_file(folder / "cams" / "pair.txt", dict(enumerate(scene.pairs)))
+    return folder
+
+
+def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
+    number = re.search(r"(\d+)$", scene.name)
+    scan = f"scan{int(number[1]) if number else 1}"
+    images = folder / "Rectified" / f"{scan}_train"
+    for index, view in enumerate(scene.views):
+        image = scene.image(index)
+        if tuple(image.shape[1:]) != (512, 640):
+            raise ValueError(
+                f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but DTU's training "
+                "layout holds photographs of 640x512"
+            )
+        pixels = (image * 255).round().byte().permute(1, 2, 0).numpy()
+        for light in range(len(LIGHTS)):
+            path = images / f"rect_{index + 1:03d}_{light}_r5000.png"
+            write_image(path, relight(pixels, light))
+        quarter = resize_intrinsics(view.intrinsics, 0.25, 0.25)
+        camera = folder / "Cameras_1" / f"{scan}_train" / f"{index:08d}_cam.txt"
+        write_camera_file(camera, quarter, view.extrinsics, scene.depth_range(index)[0])
+        depth = np.zeros((1200, 1600), np.float32)
+        depth[88:1112, 160:1440] = _depth(scene, index).repeat(2, axis=0).repeat(2, axis=1)
+        maps = folder / "Depths" / scan
+        write_pfm(maps / f"depth_map_{index:04d}.pfm", depth)
+        mask = np.where(depth > 0, 255, 0).astype(np.uint8)
+        write_image(maps / f"depth_visual_{index:04d}.png", mask)
+    write_pair_file(folder / "Cameras" / "pair.txt", dict(enumerate(scene.pairs)))
+    return images
+
+
+def _write_colmap(scene: Scene, folder: Path, suffix: str, binary: bool = False) -> Path:
+    names = [f"{view.name}.{suffix}" for view in scene.views]
+    for index, name in enumerate(names):
+        _write_photograph(folder / "images" / name, scene.image(index))
+    write_model(scene, folder / "sparse", names, *_points(scene), binary=binary)
+    return folder
+
+
+def _write_eth3d(scene: Scene, folder: Path, suffix: str) -> Path:
+    suffix = suffix.upper()
+    names = [f"dslr_images_undistorted/{view.name}.{suffix}" for view in scene.views]
+    for index, name in enumerate(names):
+        _write_photograph(folder / "images" / name, scene.image(index))
+    points = _points(scene)
+    write_model(scene, folder / "dslr_calibration_undistorted", names, *points)
+    if scene.has_truth:
+        # Nothing is distorted here, so the other calibration is the same.
+        originals = [f"dslr_images/{view.name}.{suffix}" for view in scene.views]
+        write_model(scene, folder / "dslr_calibration_jpg", originals, *points)
+        for index, name in enumerate(originals):
+            depth = _depth(scene, index)
+            with atomic_write(folder / "ground_truth_depth" / name) as temporary:
+                np.where(depth > 0, depth, np.inf).astype("<f4").tofile(temporary)
+    return folder
+
+
+def _write_folder(scene: Scene, folder: Path, suffix: str) -> Path:
+    entries = []
+    for index, view in enumerate(scene.views):
+        name = view.name.replace("/", "_")
+        image = f"images/{name}.{suffix}"
+        _write_photograph(folder / image, scene.image(index))
+        entry = {
+            "image": image,
+            "intrinsics": view.intrinsics.tolist(),
+            "extrinsics": view.extrinsics.tolist(),
+            "sources": [
+                [scene.views[source].name.replace("/", "_"), score]
+                for source, score in scene.pairs[index]
+            ],
+        }
+        if view.depth_range is not None:
+            entry["depth_range"] = list(view.depth_range)
+        if view.truth is not None:
+            entry["depth"] = f"depth/{name}.pfm"
+            write_pfm(folder / entry["depth"], _depth(scene, index))
+        entries.append(entry)
+    with atomic_write(folder / CAMERAS_FILE) as temporary:
+        temporary.write_text(json.dumps({"views": entries}, indent=1) + "\n")
+    return folder
+
+
+#: What writes a layout: called with the scene, the folder and the photographs' suffix.
+WRITERS: dict[str, Callable[[Scene, Path, str], Path]] = {
+    "dtu_training": _write_dtu_training,
+    "dtu": _write_numbered,
+    "tanks": _write_numbered,
+    "blendedmvs": _write_blendedmvs,
+    "eth3d": _write_eth3d,
+    "colmap": _write_colmap,
+    "colmap_binary": lambda scene, folder, suffix: _write_colmap(scene, folder, suffix, True),
+    "folder": _write_folder,
+}
+
+
+def _write_camera(path: Path, scene: Scene, index: int, form: str) -> None:
+    view = scene.views[index]
+    limits = scene.depth_range(index)[0]
+    write_camera_file(path, view.intrinsics, view.extrinsics, limits, form)
+
+
+def _write_photograph(path: Path, image: Tensor) -> None:
+    if path.suffix.lower() == ".png":
+        write_image(path, image)
+        return
+    pixels = (image * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    with atomic_write(path) as temporary:
+        Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, subsampling=0)
+
+
+def _depth(scene: Scene, index: int) -> np.ndarray:
+    known = scene.depth(index)
+    if known is None:
+        raise ValueError(
+            f"{scene.views[index].describe()}: no true depth, which this layout holds; write "
+            "another (dtu, colmap, folder)"
+        )
+    depth, valid = known
+    return torch.where(valid, depth, torch.zeros_like(depth))[0].numpy()
+
+
+def _points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
+    if scene.points is not None and scene.tracks is not None:
+        grey = torch.full((len(scene.points), 3), 128, dtype=torch.uint8)
+        return scene.points, grey, scene.tracks
+    if scene.has_truth:
+        return sparse_points(scene)
+    none = torch.zeros(0, 3)
+    return none, none.byte(), [torch.zeros(0, dtype=torch.long)] * len(scene)
