@@ -17,11 +17,11 @@ The cameras file::
       ]
     }
 
-Paths are relative to the file. A view is called as its image without folder and suffix. ``image``,
-``intrinsics`` (or ``[fx, fy, cx, cy]``; pixel centres at whole numbers) and ``extrinsics`` (world to
-camera, four rows or three) are needed; where one calibration or range is that of all views, it may
-stand beside ``views`` instead. ``camera_to_world`` serves in place of ``extrinsics``. Without
-``sources`` in any view, pairs are scored by the poses; with them, the best come first.
+Paths are relative to the file. A view is called as its image without folder and suffix. Needed are
+``image``, ``intrinsics`` (or ``[fx, fy, cx, cy]``; pixel centres at whole numbers) and
+``extrinsics`` (world to camera, four rows or three; or ``camera_to_world`` instead). Where all
+views have one calibration or one range, it may stand beside ``views`` instead. Without ``sources``
+in any view, pairs are scored by the poses; with them, the best come first.
 """
 
 from __future__ import annotations

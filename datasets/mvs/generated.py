@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.files import atomic_write
-from .generator import GENERATOR_VERSION, Draws, generate_scene
+from .generator import GENERATOR_VERSION, generate_scene
+from .rig import Draws
 
 __all__ = ["GeneratedMVS"]
 

@@ -8,74 +8,31 @@ pictures come in steps of 1/255.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .pairs import pairs_from_scores, score_by_poses
+from .rig import Draws, Rig, look_along, ring_of_cameras
 from .scene import Scene, View
 from .shapes import Plate, Sphere, cast
 from .textures import relight, solid_texture
 
-__all__ = ["GENERATOR_VERSION", "Draws", "generate_scene", "ring_of_cameras"]
+__all__ = [
+    "GENERATOR_VERSION",
+    "colours_at",
+    "draw_looks",
+    "generate_scene",
+    "scene_of_renderings",
+]
 
 #: Changes with every change of what a seed gives, so that caches know.
 GENERATOR_VERSION = 1
 
 _BLOCK = 1 << 14  # rays at a time: what they need stays in the processor's cache
 _RATIO, _RATIO_WIDE = 2.2, 10.0
-
-
-class Draws:
-    """A stream of random numbers that depends on a key alone.
-
-    Args:
-        key: numbers and words.
-    """
-
-    def __init__(self, *key: int | str) -> None:
-        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-        self.state = int.from_bytes(digest, "little")
-
-    def bits(self) -> int:
-        """Return 64 random bits (splitmix64)."""
-        self.state = (self.state + 0x9E3779B97F4A7C15) & (2**64 - 1)
-        mixed = self.state
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-        return mixed ^ (mixed >> 31)
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """Return a number between two others."""
-        return low + (high - low) * (self.bits() >> 11) / 2**53
-
-    def rotation(self) -> np.ndarray:
-        """Return a rotation, all equally likely, (3, 3)."""
-        a, b, c = self.uniform(), 2 * math.pi * self.uniform(), 2 * math.pi * self.uniform()
-        near, far = math.sqrt(1 - a), math.sqrt(a)
-        x, y = near * math.sin(b), near * math.cos(b)
-        z, w = far * math.sin(c), far * math.cos(c)
-        return np.array(
-            [
-                [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-                [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-                [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class _Cameras:
-    """Cameras whose matrices are float32 numbers, and the rig's place in the world."""
-
-    intrinsics: np.ndarray  # (V, 3, 3) float64
-    extrinsics: np.ndarray  # (V, 4, 4) float64, world to camera
-    turn: np.ndarray  # (3, 3), rig to world
-    shift: np.ndarray  # (3,)
 
 
 def generate_scene(
@@ -126,15 +83,29 @@ def generate_scene(
     draws = Draws("scene", seed)
     cameras = ring_of_cameras(draws, views, height, width, near, far)
     shapes, looks = _furnish(draws, cameras.intrinsics[0], height, width, near, far, untextured)
+    rendered = [
+        _render(cameras, index, shapes, looks, height, width, supersample) for index in range(views)
+    ]
+    name = f"generated-{seed}" if name is None else name
+    return scene_of_renderings(name, cameras, rendered, near, far, light)
+
+
+def scene_of_renderings(
+    name: str,
+    cameras: Rig,
+    rendered: list[tuple[np.ndarray, np.ndarray]],
+    near: float,
+    far: float,
+    light: int | None = None,
+) -> Scene:
+    """Make a scene of photographs (H, W, 3) uint8 and their exact depths (H, W) float32."""
     made = []
-    for index in range(views):
-        image, depth = _render(cameras, index, shapes, looks, height, width, supersample)
-        if light is not None:
-            image = relight(image, light)
+    for index, (image, depth) in enumerate(rendered):
+        lit = image if light is None else relight(image, light)
         made.append(
             View(
                 f"{index:08d}",
-                torch.from_numpy(image).permute(2, 0, 1).float() / 255,
+                torch.from_numpy(lit).permute(2, 0, 1).float() / 255,
                 torch.from_numpy(cameras.intrinsics[index]).float(),
                 torch.from_numpy(cameras.extrinsics[index]).float(),
                 (min(near, 0.98 * float(depth.min())), max(far, 1.02 * float(depth.max()))),
@@ -144,10 +115,9 @@ def generate_scene(
     scores = score_by_poses(
         torch.stack([view.intrinsics for view in made]),
         torch.stack([view.extrinsics for view in made]),
-        [(height, width)] * views,
+        [depth.shape for _, depth in rendered],
         [view.depth_range for view in made],
     )
-    name = f"generated-{seed}" if name is None else name
     return Scene(name, made, pairs_from_scores(scores), "generated")
 
 
@@ -159,58 +129,6 @@ class Truth:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         return self.depth, self.depth > 0
-
-
-def ring_of_cameras(
-    draws: Draws, views: int, height: int, width: int, near: float, far: float
-) -> _Cameras:
-    """Place cameras on a ring of radius 0.15 to 0.35 ``near``, the first in its middle.
-
-    Args:
-        draws: where the random numbers come from.
-        views, height, width: number and size of the photographs.
-        near, far: depth limits; the cameras look at their harmonic mean.
-    """
-    focal = draws.uniform(1.0, 1.4) * max(width, height)
-    middle = 2 / (1 / near + 1 / far)
-    turn = draws.rotation()
-    shift = np.array([draws.uniform(-1, 1) * middle for _ in range(3)])
-    phase = draws.uniform(0, 2 * math.pi)
-    intrinsics, extrinsics = np.zeros((views, 3, 3)), np.zeros((views, 4, 4))
-    for index in range(views):
-        own = focal * draws.uniform(0.97, 1.03)
-        intrinsics[index] = [
-            [own, 0, (width - 1) / 2 + draws.uniform(-0.02, 0.02) * width],
-            [0, own * draws.uniform(0.995, 1.005), (height - 1) / 2],
-            [0, 0, 1],
-        ]
-        intrinsics[index, 1, 2] += draws.uniform(-0.02, 0.02) * height
-        radius = draws.uniform(0.15, 0.35) * near * (index > 0)
-        angle = phase + 2 * math.pi * (index + draws.uniform(-0.2, 0.2)) / max(1, views - 1)
-        lift = draws.uniform(-0.04, 0.04) * near
-        centre = np.array([radius * math.cos(angle), radius * math.sin(angle), lift])
-        aim = np.array([draws.uniform(-0.03, 0.03) * middle for _ in range(2)] + [middle])
-        looking = _look(aim - centre, draws.uniform(-0.1, 0.1))
-        rotation = _product(looking, turn.T)
-        extrinsics[index, :3, :3] = rotation
-        extrinsics[index, :3, 3] = -_product(rotation, _product(turn, centre) + shift)
-        extrinsics[index, 3, 3] = 1
-    return _Cameras(
-        intrinsics.astype(np.float32).astype(float),
-        extrinsics.astype(np.float32).astype(float),
-        turn,
-        shift,
-    )
-
-
-def _look(direction: np.ndarray, roll: float) -> np.ndarray:
-    """Return the rotation from rig to camera of a camera that looks along a direction."""
-    forward = direction / math.sqrt(float((direction * direction).sum()))
-    right = np.array([forward[2], 0, -forward[0]])
-    right = right / math.sqrt(float((right * right).sum()))
-    down = np.cross(forward, right)
-    cosine, sine = math.cos(roll), math.sin(roll)
-    return np.stack([cosine * right + sine * down, cosine * down - sine * right, forward])
 
 
 def _furnish(
@@ -237,19 +155,32 @@ def _furnish(
     centre[2] = 1.15 * near
     bar = (0.06 * float(sides.max()), 0.5 * float(sides.max()))
     shapes.append(Plate(centre, _tilted(draws, 0.08), bar))
-    looks = {
-        # A finest cell spans a few pixels where its shape is.
-        "cell": np.array([draws.uniform(2, 5) * s.centre[2] / k[0, 0] for s in shapes]),
-        "seed": np.array([draws.bits() & 0xFFFFFFFF for _ in shapes], np.uint32),
-        "colour": np.array([[draws.uniform(0.3, 0.7) for _ in range(3)] for _ in shapes]).T,
-        "contrast": np.array([draws.uniform(0.7, 1.1) for _ in shapes]),
-        "checker": np.array([draws.uniform(0.03, 0.12) for _ in shapes]),
-        "origin": np.array([shape.centre for shape in shapes]).T,
-    }
+    places = np.array([shape.centre for shape in shapes])
+    looks = draw_looks(draws, places, places[:, 2] / k[0, 0])
     for number, kind in enumerate(kinds, start=1):
         if kind == "plain":
             looks["contrast"][number] = looks["checker"][number] = 0
-    return shapes, {
+    return shapes, looks
+
+
+def draw_looks(draws: Draws, places: np.ndarray, pixels: np.ndarray) -> dict[str, np.ndarray]:
+    """Draw the textures of shapes.
+
+    Args:
+        draws: where the random numbers come from.
+        places: (N, 3), the origins of the shapes' own frames.
+        pixels: (N,), how long a pixel is where a shape is; a finest cell spans a few.
+    """
+    count = len(places)
+    looks = {
+        "cell": np.array([draws.uniform(2, 5) * pixel for pixel in pixels]),
+        "seed": np.array([draws.bits() & 0xFFFFFFFF for _ in range(count)], np.uint32),
+        "colour": np.array([[draws.uniform(0.3, 0.7) for _ in range(3)] for _ in range(count)]).T,
+        "contrast": np.array([draws.uniform(0.7, 1.1) for _ in range(count)]),
+        "checker": np.array([draws.uniform(0.03, 0.12) for _ in range(count)]),
+        "origin": places.T,
+    }
+    return {
         key: value if value.dtype == np.uint32 else value.astype(np.float32)
         for key, value in looks.items()
     }
@@ -261,11 +192,11 @@ def _tilted(draws: Draws, steepest: float) -> np.ndarray:
     spin = draws.uniform(0, 2 * math.pi)
     sine, cosine = math.sin(angle), math.cos(angle)
     normal = np.array([sine * math.cos(towards), sine * math.sin(towards), -cosine])
-    return _look(normal, spin)
+    return look_along(normal, spin)
 
 
 def _render(
-    cameras: _Cameras,
+    cameras: Rig,
     index: int,
     shapes: list,
     looks: dict[str, np.ndarray],
@@ -274,10 +205,7 @@ def _render(
     supersample: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the photograph (H, W, 3) uint8 and its exact depth (H, W) float32."""
-    rotation, shift = cameras.extrinsics[index, :3, :3], cameras.extrinsics[index, :3, 3]
-    to_rig = _product(cameras.turn.T, rotation.T)
-    origin = _product(cameras.turn.T, -_product(rotation.T, shift) - cameras.shift)
-    turn = _product(to_rig, _inverse(cameras.intrinsics[index]))
+    origin, turn = cameras.view(index)
     x, y = np.arange(width, dtype=float), np.arange(height, dtype=float)
     image = np.empty((height, width, 3), np.uint8)
     depth = np.empty((height, width), np.float32)
@@ -306,8 +234,30 @@ def _colours(
 ) -> np.ndarray:
     """Return the colour at each ray's hit, (3, N) float32 in [0, 1]."""
     depth, which, rays = cast(shapes, origin, turn, x, y, np.float32)
-    which, depth = which.ravel(), depth.ravel()
-    points = np.stack([ray.ravel() for ray in rays])
+    rays = np.stack([ray.ravel() for ray in rays])
+    return colours_at(looks, origin, rays, depth.ravel(), which.ravel())
+
+
+def colours_at(
+    looks: dict[str, np.ndarray],
+    origin: np.ndarray,
+    rays: np.ndarray,
+    depth: np.ndarray,
+    which: np.ndarray,
+) -> np.ndarray:
+    """Return the colours of hits on shapes that look as ``draw_looks`` says.
+
+    Args:
+        looks: of the shapes.
+        origin: (3,), where the camera stands.
+        rays: (3, N) float32; the place of a hit is origin + depth * ray. Overwritten.
+        depth: (N,) float32.
+        which: (N,) int32, the number of the shape.
+
+    Returns:
+        (3, N) float32 in [0, 1].
+    """
+    points = rays
     points *= depth
     points += (origin[:, None].astype(np.float32) - looks["origin"])[:, which]
     points *= (1 / looks["cell"])[which]
@@ -320,22 +270,6 @@ def _colours(
     checker *= looks["checker"][which]
     noise += checker
     return np.clip(noise, 0, 1, out=noise)
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Multiply small matrices in one order of summation everywhere."""
-    return sum(a[:, i, None] * b[i] if b.ndim == 2 else a[:, i] * b[i] for i in range(3))
-
-
-def _inverse(k: np.ndarray) -> np.ndarray:
-    """Invert intrinsics without skew."""
-    return np.array(
-        [
-            [1 / k[0, 0], 0, -k[0, 2] / k[0, 0]],
-            [0, 1 / k[1, 1], -k[1, 2] / k[1, 1]],
-            [0, 0, 1],
-        ]
-    )
 
 
 def _check(views: int, height: int, width: int, near: float, supersample: int) -> None:

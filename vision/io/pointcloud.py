@@ -25,7 +25,7 @@ def open3d() -> ModuleType:
         import open3d
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"point clouds need Open3D ({error}): pip install open3d-cpu, or open3d"
+            f"point clouds and meshes need Open3D ({error}): pip install open3d-cpu, or open3d"
         ) from error
     except (ImportError, OSError) as error:
         remedy = missing_library(error)
