@@ -82,7 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of samples and search (default 0)")
     parser.add_argument(
-        "--out", metavar="DIR", required=True, help="gets front.csv, front.png, evaluations.json"
+        "--out",
+        metavar="DIR",
+        required=True,
+        help="gets front.csv, front.json, front.png, evaluations.json",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
@@ -117,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     kept = constraints(predictors, bounds)
 
     from ..efficiency.counts import on_meta
+    from ..files import write_json
     from ..search.constraints import Limits
     from ..search.population import each
     from ..supernet import activate
@@ -154,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
         "predictor": agreement,
         "front": rows,
     }
+    write_json(out / "front.json", report)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
 

@@ -1,0 +1,113 @@
+"""What `vizoo search` found, read back: the subnets that no other beats in both error and cost."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..files import read_json
+from ..space import Architecture, SearchSpace
+
+__all__ = ["COSTS", "Front", "FrontRow"]
+
+COSTS = ("latency", "parameters", "macs", "memory")
+"""Milliseconds, values, multiply-adds, bytes."""
+
+
+@dataclass(frozen=True)
+class FrontRow:
+    """One subnet of a front.
+
+    Attributes:
+        architecture: which.
+        error: small is good.
+        costs: those of `COSTS` that are known.
+    """
+
+    architecture: Architecture
+    error: float
+    costs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Front:
+    """A Pareto front, the smallest error first.
+
+    Attributes:
+        supernet: what the search was given: a name or a file.
+        metric: what was measured, such as ``val/epe``.
+        cost: which of `COSTS` was traded against it.
+        evaluated: how many subnets were measured in all.
+        rows: the front; at least one.
+        conditions: of the latencies: device, device_name, dtype, threads, height, width, batch.
+    """
+
+    supernet: str
+    metric: str
+    cost: str
+    evaluated: int
+    rows: tuple[FrontRow, ...]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> Front:
+        """Read ``front.json`` of `vizoo search`, which is also what its ``--json`` prints.
+
+        Args:
+            path: the file.
+            space: that its architectures have to be of.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: another kind of file, or architectures of another space.
+        """
+        content = read_json(path, "a front of `vizoo search`")
+        try:
+            rows = sorted(map(_row, content["front"]), key=lambda row: row.error)
+            found = cls(
+                str(content["supernet"]),
+                str(content["metric"]),
+                content["cost"],
+                int(content["evaluated"]),
+                tuple(rows),
+                dict(content.get("conditions") or {}),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path}: no front of `vizoo search`, or a damaged one: {error!r}"
+            ) from error
+        if not rows:
+            raise ValueError(f"{path}: the front is empty")
+        if found.cost not in COSTS or any(found.cost not in row.costs for row in rows):
+            raise ValueError(f"{path}: no cost {found.cost!r} in every row; known: {COSTS}")
+        if space is not None:
+            for row in rows:
+                try:
+                    space.validate(row.architecture)
+                except ValueError as error:
+                    raise ValueError(f"{path}: a front of another supernet: {error}") from error
+        return found
+
+    def spread(self, count: int) -> list[FrontRow]:
+        """Rows from the smallest error to the smallest cost, evenly spread by their rank.
+
+        Args:
+            count: how many at most, 2 or more.
+        """
+        last = min(count, len(self.rows)) - 1
+        if last == 0:
+            return [self.rows[0]]
+        places = {round(index * (len(self.rows) - 1) / last) for index in range(last + 1)}
+        ranked = sorted(self.rows, key=lambda row: (-row.costs[self.cost], row.error))
+        return [ranked[place] for place in sorted(places)]
+
+
+def _row(content: Mapping[str, Any]) -> FrontRow:
+    error = float(content["error"])
+    costs = {name: float(content[name]) for name in COSTS if content.get(name) is not None}
+    if not all(map(math.isfinite, (error, *costs.values()))):
+        raise ValueError("a figure that is not finite")
+    return FrontRow(Architecture.from_json(content["architecture"]), error, costs)
