@@ -68,7 +68,7 @@ def test_packages_are_complete(root):
 def test_the_wheel_holds_every_module_and_config(root, source, names):
     wanted = {f"vizoo/{f.relative_to(source)}" for f in (source / "configs").rglob("*.yaml")}
     for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
-        for pattern in ("*.py", "*.cu", "*.cuh"):
+        for pattern in ("*.py", "*.cu", "*.cuh", "*.html", "*.front.json"):
             wanted |= {f"vizoo/{f.relative_to(source)}" for f in (source / room).rglob(pattern)}
     assert wanted - set(names) == set()
     if any((root / "configs").rglob("*.yaml")):
