@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## install into .venv, train a small stereo network, infer a pair, write ./demo
-	$(BIN)/vizoo demo
+	$(BIN)/vizoo demo --train
 
 test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" $(ARGS)

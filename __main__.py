@@ -37,8 +37,12 @@ _DEMO = "demo/fadnet_demo.safetensors"
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
         "stereo.commands.demo",
-        "train a small stereo network on generated scenes and look at what it sees",
-        ("vizoo demo", "vizoo demo --out /tmp/demo"),
+        "disparity, error, points and speed of a stereo pair, as one page",
+        (
+            "vizoo demo",
+            "vizoo demo left.png right.png --calib calib.txt",
+            "vizoo demo --train --out /tmp/demo",
+        ),
     ),
     "fit": Command("vision.commands.fit", "train a model from a config", raw=True),
     "validate": Command("vision.commands.fit", "run the validation set through a model", raw=True),
@@ -140,7 +144,6 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
 }
 _LIGHTNING = ("fit", "validate", "test", "predict")
-_TRAINING = ("demo", "fit")
 
 
 def main(args: list[str] | None = None) -> int:
@@ -217,7 +220,7 @@ def _dispatch(words: list[str]) -> int:
             return 0 if rest else 2
         kind, *rest = rest
         entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
-    if name in _TRAINING:
+    if name == "fit" or (name == "demo" and "--train" in rest):
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f".{entry.module}", __package__)

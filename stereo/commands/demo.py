@@ -1,188 +1,184 @@
-"""`vizoo demo`: train a small network on generated scenes, measure it, look at what it sees."""
+"""`vizoo demo`: disparity, error, points and speed of one pair, as a page that needs no network."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch.utils.data import Dataset
+    from ...nas.search.front import Front
+    from ._demo_pair import Finding, Sample
 
-    from ..infer import StereoPredictor
+__all__ = ["add_arguments", "run"]
 
-_CONFIG = "stereo/fadnet_demo.yaml"
+_SEED = 35
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("left", nargs="?", metavar="LEFT", help="a left image of your own")
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="its right image")
+    parser.add_argument(
+        "--calib", metavar="FILE", help="of your pair: Middlebury, ETH3D or KITTI calibration"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME|FILE", help="weights to show (default: those that are shipped)"
+    )
+    parser.add_argument(
+        "--train", action="store_true", help="train a small network first and show that one"
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="of --train (default: its config)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help=f"of the generated scene (default: {_SEED})"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument("--out", metavar="DIR", default="demo", help="default: demo")
-    parser.add_argument("--epochs", type=int, metavar="N", help="default: what its config says")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, measure, infer; return 0."""
-    from ...vision.commands import fit
-    from ...vision.hub.weights import load_weights, save_weights
-    from ..infer import StereoPredictor
+    """Show a pair; return 0.
 
-    if (args.left is None) != (args.right is None):
-        raise ValueError("give both LEFT and RIGHT, or neither")
-    if args.epochs is not None and args.epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, not {args.epochs}")
-    out = Path(args.out)
-    config = _config(out, args.epochs)
-    print("1. Training FADNet++ tiny on generated scenes")
-    code = fit.run(["fit", "--config", str(_write(config, out / "training.yaml"))])
-    if code:
-        return code
-    checkpoints = (out / "training").glob("version_*/checkpoints/last.ckpt")
-    weights = out / "fadnet_demo.safetensors"
-    newest = max(checkpoints, key=lambda path: path.stat().st_mtime)
-    save_weights(load_weights(newest), weights, trained_on="generated scenes")
-    predictor = StereoPredictor(weights)
-
-    scenes = _unseen_scenes(config)
-    print(f"\n2. Testing on {len(scenes)} scenes that it has not seen")
-    _report(predictor, scenes)
-
-    print("\n3. Inferring the pair with the most relief and contrast")
-    clearest = max(scenes, key=lambda scene: scene["disparity"].std() * scene["left"].std())
-    written = _infer_scene(predictor, clearest, out / "pair")
-    if args.left is not None:
-        result = predictor(args.left, args.right)
-        written += result.save(out / "yours", Path(args.left).stem)
-    print(f"\nweights: {weights}\npictures and point cloud:")
-    for path in written:
-        print(f"  {path}")
-    print(f"next: vizoo infer stereo LEFT RIGHT --model {weights} --out results")
+    Raises:
+        ValueError: options that do not go together, no weights, or a pair that does not fit.
+        FileNotFoundError: there is no such image, calibration or weight file.
+    """
+    # With --json the only thing on stdout is the JSON; training prints a great deal.
+    quiet = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    with quiet:
+        report = _show(args)
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
 
 
-def _config(out: Path, epochs: int | None) -> dict[str, Any]:
-    """The demo's config, with all that it writes under `out`."""
-    import yaml
+def _show(args: argparse.Namespace) -> dict[str, Any]:
+    out = _check(args)
 
-    from ...vision.configs import resolve_config
+    from ...vision.device import choose_device
+    from ._demo_networks import candidates, choose, open_weights
+    from ._demo_pair import generated_sample, own_sample, scene_sample, show_all
 
-    config = yaml.safe_load(Path(resolve_config(_CONFIG)).read_text(encoding="utf-8"))
-    config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
-    if epochs is not None:
-        config["trainer"]["max_epochs"] = epochs
-        config["model"]["init_args"]["round_epochs"] = [epochs]
-    return config
+    sources = [] if args.train else choose(args.model)
+    device = choose_device(args.device)
+    # What can be refused is refused before minutes of training.
+    sample = own_sample(args.left, args.right, args.calib) if args.left else None
+    for note in sample.notes if sample else ():
+        print(f"vizoo: warning: {note}", file=sys.stderr)
+    if args.train:
+        from ._demo_training import clearest, train
+
+        trained, scenes = train(out, args.epochs, args.device)
+        sources = choose(trained)
+        if sample is None and args.seed is None:
+            sample = scene_sample(clearest(scenes), "The clearest of the test scenes")
+    if sample is None:
+        seed = _SEED if args.seed is None else args.seed
+        _tell(f"generated scene {seed}")
+        sample = generated_sample(seed)
+    networks, front = candidates([open_weights(source) for source in sources], device, _tell)
+    findings = show_all(sample, networks, args.device, _tell)
+    return _write(out, "yours" if args.left else "pair", sample, findings, front, device)
 
 
-def _write(config: dict[str, Any], path: Path) -> Path:
-    import yaml
+def _check(args: argparse.Namespace) -> Path:
+    from ._pairs import check_folder
 
-    from ...vision.io.files import atomic_write
+    if (args.left is None) != (args.right is None):
+        raise ValueError("give both LEFT and RIGHT, or neither")
+    if args.calib is not None and args.left is None:
+        raise ValueError("--calib belongs to a pair of yours: give LEFT and RIGHT too")
+    if args.seed is not None and args.left is not None:
+        raise ValueError("--seed is of the generated scene; with LEFT and RIGHT there is none")
+    if args.seed is not None and args.seed < 0:
+        raise ValueError(f"--seed must not be negative, got {args.seed}")
+    if args.train and args.model is not None:
+        raise ValueError("give either --train or --model, not both")
+    if args.epochs is not None and not args.train:
+        raise ValueError("--epochs belongs to --train")
+    if args.epochs is not None and args.epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, not {args.epochs}")
+    return check_folder(args.out)
 
-    with atomic_write(path) as temporary:
-        temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    return path
 
+def _write(
+    out: Path,
+    name: str,
+    sample: Sample,
+    findings: list[Finding],
+    front: Front | None,
+    device: Any,
+) -> dict[str, Any]:
+    """Write the page last, so that it is there only if all else is."""
+    import platform
 
-def _unseen_scenes(config: dict[str, Any]) -> Dataset:
-    from ...datasets.stereo import GeneratedStereo
-
-    return GeneratedStereo(**config["data"]["init_args"]["test"][0]["init_args"])
-
-
-def _report(predictor: StereoPredictor, scenes: Dataset) -> None:
-    """Print a table: the network, the best constant disparity, StereoSGBM."""
     import torch
-    from rich.console import Console
-    from rich.progress import track
-    from rich.table import Table
 
-    from ..metrics import DisparityMetrics
+    from ...nas.efficiency.provenance import device_name
+    from ...vision.io.files import atomic_write
+    from ._demo_page import demo_page
 
-    samples = [scenes[index] for index in range(len(scenes))]
-    known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
-    methods = {
-        "FADNet++ tiny, trained here": lambda left, right: predictor(left, right).disparity,
-        "StereoSGBM (OpenCV)": semi_global_matching,
-        f"best constant, {known.median():.1f} px": lambda left, right: known.median().expand(
-            left.shape[1:]
-        ),
+    machine = {
+        "device": device_name(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else 0,
+        "software": f"torch {torch.__version__}, Python {platform.python_version()}",
     }
-    table = Table("method", "EPE [px]", "bad-1", "bad-2", "bad-3", "D1")
-    for name, method in methods.items():
-        metrics = DisparityMetrics()
-        for sample in track(samples, name, transient=True):
-            found = torch.as_tensor(method(sample["left"], sample["right"]))[None, None]
-            metrics.update(found, sample["disparity"][None], sample["valid"][None])
-        values = {key: value.item() for key, value in metrics.compute().items()}
-        shares = [f"{100 * values[key]:.1f} %" for key in ("bad1", "bad2", "bad3", "d1")]
-        table.add_row(name, f"{values['epe']:.2f}", *shares)
-    Console().print(table)
+    text = demo_page(sample, findings, front, machine)
+    files = _write_pair(out / name, sample, findings[0], name == "yours")
+    path = out / f"{name}.html"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    height, width = sample.size
+    main = findings[0].candidate
+    return {
+        "page": str(path),
+        "bytes": path.stat().st_size,
+        "files": [str(file) for file in files],
+        "pair": {"title": sample.title, "size": [width, height], "warnings": sample.notes},
+        "weights": {"source": main.weights.source, **main.weights.facts},
+        "networks": [finding.to_json() for finding in findings],
+        "front": None if front is None else {"metric": front.metric, "subnets": len(front.rows)},
+        "machine": machine,
+    }
 
 
-def semi_global_matching(left: object, right: object) -> np.ndarray:
-    """Disparity of OpenCV's StereoSGBM, (H, W) float32; holes take the row's smaller neighbour.
-
-    Rows in which nothing was found become 0.
-
-    Args:
-        left: (3, H, W) tensor in [0, 1].
-        right: the same shape.
-    """
-    import cv2
-    import numpy as np
-
-    views = [
-        (view.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8) for view in (left, right)
-    ]
-    matcher = cv2.StereoSGBM.create(
-        minDisparity=0,
-        numDisparities=128,
-        blockSize=5,
-        P1=8 * 3 * 25,
-        P2=32 * 3 * 25,
-        disp12MaxDiff=1,
-        uniquenessRatio=5,
-        speckleWindowSize=100,
-        speckleRange=2,
-        mode=cv2.STEREO_SGBM_MODE_SGBM_3WAY,
-    )
-    # A margin on the left, so that the first columns have somewhere to match.
-    views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
-    found = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
-    before, after = (_carry(found[:, ::step])[:, ::step] for step in (1, -1))
-    filled = np.where(found > 0, found, np.fmin(before, after))
-    return np.where(np.isfinite(filled), filled, 0)
-
-
-def _carry(found: np.ndarray) -> np.ndarray:
-    """Fill holes with the last value before them in the row; infinite where there is none."""
-    import numpy as np
-
-    column = np.where(found > 0, np.arange(found.shape[1]), -1)
-    last = np.maximum.accumulate(column, axis=1)
-    carried = np.take_along_axis(found, np.maximum(last, 0), axis=1)
-    return np.where(last >= 0, carried, np.inf).astype(np.float32)
-
-
-def _infer_scene(predictor: StereoPredictor, sample: dict, folder: Path) -> list[Path]:
-    """Write a scene, its calibration and what the network finds in it; return the results."""
-    from ...vision.io.calibration import StereoCalibration, write_calibration
+def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[Path]:
+    """The disparity, and of a generated scene what is needed to infer it again."""
+    from ...vision.io.calibration import write_calibration
     from ...vision.io.images import write_image
     from ...vision.viz.colour import comparison_picture
 
-    height, width = sample["left"].shape[1:]
-    calibration = StereoCalibration(
-        focal=float(width), baseline=0.1, cx=width / 2, cy=height / 2, width=width, height=height
-    )
-    write_image(folder / "left.png", sample["left"])
-    write_image(folder / "right.png", sample["right"])
-    write_calibration(folder / "calib.txt", calibration)
-    result = predictor(sample["left"], sample["right"])
+    camera = sample.calibration if sample.metric else None
+    if own:
+        return main.result.save(folder, Path(sample.title).stem, calibration=camera)
+    write_image(folder / "left.png", sample.left)
+    write_image(folder / "right.png", sample.right)
+    write_calibration(folder / "calib.txt", sample.calibration)
     picture = comparison_picture(
-        sample["left"], result.disparity, sample["disparity"], sample["valid"][0].numpy()
+        sample.left, main.result.disparity, sample.truth, sample.valid[0].numpy()
     )
     write_image(folder / "comparison.png", picture)
-    return [folder / "comparison.png", *result.save(folder, "scene", calibration=calibration)]
+    written = [folder / name for name in ("left.png", "right.png", "calib.txt", "comparison.png")]
+    return written + main.result.save(folder, "scene", calibration=camera)
+
+
+def _lines(report: dict[str, Any]) -> str:
+    found = [f"{report['pair']['title']}, {'x'.join(map(str, report['pair']['size']))}"]
+    for network in report["networks"]:
+        score = f", EPE {network['epe']:.2f} px" if "epe" in network else ""
+        score += f", bad-2 {100 * network['bad2']:.1f} %" if "bad2" in network else ""
+        where = "" if network["name"] in network["weights"] else f" of {network['weights']}"
+        found.append(f"  {network['name']}{where}: {network['latency']['median']:.0f} ms{score}")
+    found.append(f"pictures and point cloud: {Path(report['files'][0]).parent}")
+    found.append(
+        f"page: {report['page']} ({report['bytes'] / 1e6:.1f} MB; open it in a browser, it needs "
+        "no network)"
+    )
+    return "\n".join(found)
+
+
+def _tell(what: str) -> None:
+    print(f"vizoo demo: {what} ...", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 import warnings
@@ -13,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._pairs import Pair, find_pairs, read_list
+from ._pairs import Pair, check_folder, find_pairs, read_list
 
 if TYPE_CHECKING:
     from ...vision.io.calibration import StereoCalibration
@@ -121,14 +120,7 @@ def _pairs(args: argparse.Namespace) -> list[Pair]:
 
 
 def _check_folder(name: str, pairs: list[Pair]) -> None:
-    out = Path(name)
-    if not name:
-        raise ValueError("--out is empty; name a folder (`.` for this one)")
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out {out}: {there} is a file; name a folder")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"--out {out}: {there} is not writable; name another folder")
+    out = check_folder(name)
     for pair in pairs:
         for file in (pair.left, pair.right):
             if file.parent.resolve() == out.resolve():
@@ -173,8 +165,9 @@ def _calibrations(args: argparse.Namespace, pairs: list[Pair]) -> list[StereoCal
 def _predictor(args: argparse.Namespace) -> StereoPredictor:
     if args.model is None:
         raise ValueError(
-            "no --model: this version ships no trained weights; `vizoo demo` trains a small model "
-            "in minutes and says where its file is, `vizoo fit` trains any; then --model FILE"
+            "no --model: this version ships no trained weights; `vizoo demo --train` trains a "
+            "small model in minutes and says where its file is, `vizoo fit` trains any; then "
+            "--model FILE"
         )
     from ..infer import StereoPredictor
 

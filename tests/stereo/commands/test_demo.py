@@ -1,69 +1,242 @@
-"""`vizoo demo`, on a handful of scenes."""
+"""`vizoo demo`: a page from weights that are there, and what is said where something is not."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import sys
+import types
+
 import pytest
 import torch
-import yaml
+from torch import nn
 
 from vizoo.__main__ import main
-from vizoo.datasets.stereo import GeneratedStereo
-from vizoo.stereo.commands import demo
-from vizoo.stereo.metrics import DisparityMetrics
-from vizoo.vision.configs import resolve_config
-from vizoo.vision.hub.weights import load_weights
+from vizoo.nas.elastic import BatchNorm2d, Conv2d
+from vizoo.nas.space import Choice
+from vizoo.nas.supernet import extract, search_space
+from vizoo.stereo.commands import _demo_networks, _demo_pair
+from vizoo.vision.hub import download, registry
+from vizoo.vision.hub.record import WeightsRecord
+from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.io.images import write_image
+
+
+class Matcher(nn.Module):
+    """A positive map of two images, by convolutions of elastic width."""
+
+    def __init__(self, widths):
+        super().__init__()
+        width = Choice("width", widths) if len(widths) > 1 else widths[0]
+        self.first = Conv2d(6, width, 3, padding=1)
+        self.norm = BatchNorm2d(width)
+        self.last = Conv2d(width, 1, 1)
+
+    def forward(self, left, right):
+        x = self.norm(self.first(torch.cat([left, right], 1))).relu()
+        return 8 + self.last(x).tanh()
+
+
+def match_plain():
+    """A network without choices."""
+    return Matcher((4,))
+
+
+def match_super(*, subnet: dict | None = None):
+    """A supernet."""
+    net = Matcher((2, 4, 6))
+    return net if subnet is None else extract(net, subnet["choices"])
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
-    """A demo of a few steps."""
-    with open(resolve_config(demo._CONFIG), encoding="utf-8") as file:
-        config = yaml.safe_load(file)
-    for role, length in (("train", 8), ("val", 1), ("test", 2)):
-        config["data"]["init_args"][role][0]["init_args"]["length"] = length
-    config["data"]["init_args"]["workers"] = 0
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(config))
-    monkeypatch.setattr(demo, "_CONFIG", str(path))
+def models(tmp_path, monkeypatch):
+    """A supernet and a network, without weights; what is computed is tiny."""
+    module = types.ModuleType("vizoo.matchers")
+    monkeypatch.setitem(sys.modules, "vizoo.matchers", module)
+    monkeypatch.setattr(registry, "FAMILIES", {"match": "matchers"})
+    monkeypatch.setattr(registry, "_ENTRIES", {})
+    monkeypatch.setattr(download, "ROOT", tmp_path)
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(_demo_networks, "SHIPPED", ("match_super", "match_plain"))
+    monkeypatch.setattr(_demo_networks, "_SCENES", 2)
+    monkeypatch.setattr(_demo_networks, "_HEIGHT", 32)
+    monkeypatch.setattr(_demo_networks, "_WIDTH", 48)
+    monkeypatch.setitem(_demo_pair._SCENE, "height", 48)
+    monkeypatch.setitem(_demo_pair._SCENE, "width", 96)
+    monkeypatch.setattr(_demo_pair, "_SECONDS", 0.05)
+    monkeypatch.chdir(tmp_path)
+    for function in (match_plain, match_super):
+        function.__module__ = module.__name__
+        registry.register_model(task="stereo")(function)
 
 
-def test_trains_tests_infers_and_says_where(small, tmp_path, capsys):
-    out = tmp_path / "out"
-    mine = out / "training" / "mine.txt"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("not the demo's")
-    assert main(["demo", "--epochs", "1", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert mine.is_file()
-    for method in ("FADNet++ tiny", "StereoSGBM", "best constant"):
-        assert method in said
-    for name in ("comparison.png", "scene_disparity.pfm", "scene_depth.npy", "scene_cloud.png"):
-        path = out / "pair" / name
-        assert path.is_file()
-    assert str(out / "pair" / "comparison.png") in said
-    weights = out / "fadnet_demo.safetensors"
-    assert load_weights(weights).architecture["name"] == "fadnet_plus_tiny"
-    pair = [str(out / "pair" / side) for side in ("left.png", "right.png")]
-    again = ["--model", str(weights), "--calib", str(out / "pair" / "calib.txt")]
-    assert main(["infer", "stereo", *pair, *again, "--out", str(tmp_path / "again")]) == 0
+@pytest.fixture
+def shipped(models, tmp_path):
+    """Weights of both, as if they came with the package."""
+    for function in (match_plain, match_super):
+        name = function.__name__
+        path = save_weights(registry.create_model(name), tmp_path / f"stereo/{name}.safetensors")
+        record = WeightsRecord(
+            sources=(f"package:stereo/{name}.safetensors",),
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            size=path.stat().st_size,
+            licence="Apache-2.0",
+            trained_on="scenes <made> for tests",
+        )
+        registry.register_model(task="stereo", weights={"toy": record})(function)
 
 
-def test_own_pair_needs_both_images(capsys):
-    assert main(["demo", "left.png"]) == 2
-    assert "both LEFT and RIGHT" in capsys.readouterr().err
+@pytest.fixture
+def front(shipped, tmp_path):
+    """A front of the supernet beside its weights."""
+    space = search_space(registry.create_model("match_super"))
+    rows = [
+        {"error": 3.0 / w, "latency": 10.0 * w, "architecture": a.to_json()}
+        for w in (6, 4, 2)
+        for a in (space.build(lambda choice, w=w: w),)
+    ]
+    conditions = {"device": "cpu", "device_name": "Toy", "dtype": "float32", "threads": 2}
+    conditions |= {"height": 288, "width": 576, "batch": 1}
+    content = {"supernet": "match_super.toy", "metric": "val/epe", "cost": "latency"}
+    content |= {"evaluated": 20, "conditions": conditions, "front": rows}
+    path = tmp_path / "stereo/match_super.front.json"
+    path.write_text(json.dumps(content))
+    return path
 
 
-def test_semi_global_matching_finds_most_scenes():
-    scenes = GeneratedStereo(4, 128, 256, seed=3, max_disparity=32)
-    found, constant = DisparityMetrics(), DisparityMetrics()
-    for sample in scenes:
-        truth, valid = sample["disparity"][None], sample["valid"][None]
-        disparity = demo.semi_global_matching(sample["left"], sample["right"])
-        found.update(truth.new_tensor(disparity)[None, None], truth, valid)
-        constant.update(truth[valid].median().expand_as(truth), truth, valid)
-    assert found.compute()["bad2"] < constant.compute()["bad2"] / 2
+@pytest.fixture
+def own(tmp_path):
+    """A pair of files."""
+    texture = torch.rand(3, 40, 72)
+    write_image(tmp_path / "l.png", texture[:, :, :64])
+    write_image(tmp_path / "r.png", texture[:, :, 8:])
+    return ["l.png", "r.png"]
 
 
-def test_semi_global_matching_of_nothing_is_zero():
-    grey = torch.full((3, 64, 160), 0.5)
-    assert (demo.semi_global_matching(grey, grey) == 0).all()
+def refused(capsys, *words):
+    assert main(["demo", *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("vizoo: error: ") and said.err.count("\n") == 1
+    assert not os.path.exists("demo")
+    return said.err
+
+
+def test_a_generated_pair(front, tmp_path, capsys):
+    assert main(["demo", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    page = (tmp_path / report["page"]).read_text()
+    assert report["page"] == os.path.join("demo", "pair.html")
+    assert report["bytes"] == len(page.encode())
+    assert all((tmp_path / file).is_file() for file in report["files"])
+    names = [network["name"] for network in report["networks"]]
+    assert names == ["large subnet", "middle subnet", "small subnet", "match_plain.toy"]
+    assert [n["architecture"] and n["architecture"]["choices"]["width"] for n in report["networks"]]
+    widths = [n["architecture"]["choices"]["width"] for n in report["networks"][:3]]
+    assert widths == [6, 4, 2]
+    assert all(n["latency"]["median"] > 0 and n["epe"] > 0 for n in report["networks"])
+    assert report["front"] == {"metric": "val/epe", "subnets": 3}
+    assert report["weights"]["trained on"] == "scenes <made> for tests"
+    for piece in ("scenes &lt;made&gt; for tests", "<svg", "mean error (EPE) [px]", "latency [ms]"):
+        assert piece in page
+    assert 'class="cloud"' in page and "Truth" in page and "Toy, float32, 2 threads" in page
+    assert page.count("<img ") == 2 + 3 + 3
+
+
+def test_the_page_needs_nothing_else(front, tmp_path):
+    assert main(["demo"]) == 0
+    page = (tmp_path / "demo/pair.html").read_text()
+    addresses = re.findall(r"""(?:src|href|url|action|data)\s*[=(]\s*["']?([^"'\s>)]+)""", page)
+    assert addresses and all(address.startswith("data:") for address in addresses)
+    assert "default-src 'none'" in page
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(|@import", page)
+
+
+def test_without_a_front(shipped, tmp_path):
+    assert main(["demo", "--seed", "3"]) == 0
+    page = (tmp_path / "demo/pair.html").read_text()
+    assert "did not come with the weights" in page and "<svg" not in page
+    assert "Generated scene 3" in page
+
+
+def test_a_front_of_another_supernet(front, capsys):
+    front.write_text(front.read_text().replace('"width": 4', '"width": 5'))
+    assert main(["demo"]) == 2
+    assert "match_super.front.json: a front of another supernet" in capsys.readouterr().err
+    assert not os.path.exists("demo")
+
+
+def test_a_pair_of_ones_own(shipped, own, tmp_path, capsys):
+    assert main(["demo", *own]) == 0
+    said = capsys.readouterr()
+    assert "page: demo/yours.html" in said.out and "EPE" not in said.out
+    page = (tmp_path / "demo/yours.html").read_text()
+    assert "No calibration was given" in page and "Truth" not in page
+    assert (tmp_path / "demo/yours/l_disparity.pfm").is_file()
+    (tmp_path / "calib.txt").write_text(
+        "cam0=[80 0 31.5; 0 80 19.5; 0 0 1]\ncam1=[80 0 31.5; 0 80 19.5; 0 0 1]\n"
+        "doffs=0\nbaseline=100\nwidth=64\nheight=40\n"
+    )
+    assert main(["demo", *own, "--calib", "calib.txt"]) == 0
+    assert "No calibration" not in (tmp_path / "demo/yours.html").read_text()
+
+
+def test_a_doubtful_pair_is_shown_with_a_warning(shipped, own, tmp_path, capsys):
+    assert main(["demo", own[0], own[0]]) == 0
+    assert "same picture" in capsys.readouterr().err
+    assert (
+        '<p class="warning">left and right are the same'
+        in (tmp_path / "demo/yours.html").read_text()
+    )
+
+
+def test_weights_of_ones_own(models, tmp_path, capsys):
+    net = registry.create_model("match_plain")
+    save_weights(net, tmp_path / "mine.safetensors", trained_on="my garden")
+    assert main(["demo", "--model", "mine.safetensors"]) == 0
+    page = (tmp_path / "demo/pair.html").read_text()
+    assert "my garden" in page and "No weights of a supernet" in page
+
+
+def test_no_weights(models, capsys):
+    said = refused(capsys)
+    assert "no trained stereo weights" in said and "`vizoo demo --train`" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["l.png"], "both LEFT and RIGHT"),
+        (["l.png", "no.png"], "no.png: no such"),
+        (["l.png", "tall.png"], "differ in size: l.png 64x40 against tall.png 64x44"),
+        (["--calib", "c.txt"], "give LEFT and RIGHT too"),
+        (["l.png", "r.png", "--calib", "c.txt"], "c.txt: no such"),
+        (["l.png", "r.png", "--seed", "3"], "with LEFT and RIGHT there is none"),
+        (["--seed", "-1"], "must not be negative"),
+        (["--epochs", "2"], "belongs to --train"),
+        (["--train", "--epochs", "0"], "--epochs must be at least 1"),
+        (["--train", "--model", "x"], "not both"),
+        (["--model", "none.safetensors"], "none.safetensors: no such weight file"),
+        (["--device", "abacus"], "abacus"),
+        (["--out", "l.png/x"], "l.png is a file"),
+    ],
+)
+def test_refusals(shipped, own, capsys, tmp_path, words, message):
+    write_image(tmp_path / "tall.png", torch.rand(3, 44, 64))
+    said = [line for line in capsys.readouterr().err.splitlines() if "vizoo demo:" not in line]
+    assert said == []
+    assert main(["demo", *words]) == 2
+    errors = [x for x in capsys.readouterr().err.splitlines() if not x.startswith("vizoo demo:")]
+    assert len(errors) == 1 and message in errors[0]
+    assert not os.path.exists("demo")
+
+
+def test_interrupted_leaves_nothing(shipped, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_demo_pair, "_scores", stop)
+    assert main(["demo"]) == 130
+    assert not os.path.exists("demo")

@@ -199,7 +199,7 @@ def test_bad_images(scene, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "ships no trained weights; `vizoo demo`"),
+        ((), "ships no trained weights; `vizoo demo --train`"),
         (("--model", "fadnet_plus_tyny"), "did you mean fadnet_plus_tiny"),
         (("--model", "none.ckpt"), "none.ckpt: no such weight file"),
         (("--model", "stand-in", "--focal", "100"), "--focal needs --baseline too"),

@@ -1,0 +1,192 @@
+"""The networks that `vizoo demo` shows: weights by name or file, and three subnets of a supernet.
+
+Statistics of batch normalisation fit no single subnet of a supernet, so each subnet's are measured
+anew on generated scenes before it is shown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ...nas.search.front import Front
+    from ...nas.space import Architecture
+
+__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
+
+SHIPPED = ("easnet_extended", "fadnet_plus_tiny")
+"""Models whose weights come with the package, the most accurate first."""
+_SIZES = ("large subnet", "middle subnet", "small subnet")
+_SIDES = ("left", "right")
+_SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A network and where it comes from.
+
+    Attributes:
+        source: its spelling, such as ``easnet_extended.generated`` or a file.
+        name: the model's name and tag, or the file's name.
+        net: in evaluation mode, on the CPU.
+        facts: what there is to say of the weights: ``trained on``, ``licence``, ``SHA-256`` …
+        front: where a front of its subnets would lie.
+    """
+
+    source: str
+    name: str
+    net: nn.Module
+    facts: dict[str, str]
+    front: Path
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it is a supernet."""
+        from ...nas.supernet import search_space
+
+        return any(len(choice.values) > 1 for choice in search_space(self.net))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network to show and to time.
+
+    Attributes:
+        name: short, for tables and pictures.
+        net: extracted, in evaluation mode, on the CPU.
+        weights: where it comes from.
+        architecture: of a subnet.
+        position: error and cost on the front, if it is from there.
+    """
+
+    name: str
+    net: nn.Module
+    weights: Weights
+    architecture: Architecture | None = None
+    position: tuple[float, float] | None = None
+
+
+def choose(model: str | os.PathLike[str] | None) -> list[str]:
+    """The weights to show, the main ones first: what was asked for, then what is shipped.
+
+    Raises:
+        ValueError: nothing was asked for and nothing is shipped.
+    """
+    from ...vision.hub.registry import model_info
+
+    shipped = [name for name in SHIPPED if model_info(name).weights]
+    if model is None and not shipped:
+        raise ValueError(
+            "no trained stereo weights come with this version; `vizoo demo --train` trains a small "
+            "network in about ten minutes, `vizoo demo --model FILE` shows weights of yours"
+        )
+    if model is None:
+        return shipped
+    asked = os.fspath(model)
+    return [asked, *(name for name in shipped if name != asked.split(".")[0])]
+
+
+def open_weights(source: str) -> Weights:
+    """Load what `vision.hub.sources.open_model` takes, with what is known of it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or weights of no stereo model.
+        OSError: its weights cannot be had.
+    """
+    from ...vision.hub.download import fetch
+    from ...vision.hub.registry import is_path, model_info
+    from ...vision.hub.sources import open_model, read_source
+
+    net, _ = open_model(source, task="stereo")
+    named = not is_path(source) and ":" not in source and not Path(source).exists()
+    if not named:
+        stored = read_source(source).facts
+        known = {"trained on": stored.get("trained_on", "not said in the file")}
+        known["licence"] = stored.get("licence", "")
+        beside = Path(source.removeprefix("local-dir:"))
+        facts = {name: str(value) for name, value in known.items()}
+        return Weights(source, beside.name, net, facts, beside.with_suffix(".front.json"))
+    entry = model_info(source)
+    record, full = entry.record, source if entry.tag else entry.tagged_names[0]
+    facts = {
+        "trained on": record.trained_on,
+        "licence": record.licence,
+        "training": record.training,
+        "origin": record.origin,
+        "size": f"{record.size / 1e6:.1f} MB",
+        "SHA-256": record.sha256,
+    }
+    return Weights(full, full, net, facts, fetch(record, full).parent / f"{entry.name}.front.json")
+
+
+def candidates(
+    opened: list[Weights], device: torch.device, tell: Callable[[str], Any]
+) -> tuple[list[Candidate], Front | None]:
+    """The networks to show, the main one first, and the front of the supernet among them.
+
+    Args:
+        opened: a supernet stands for three of its subnets; only the first supernet does.
+        device: where batch normalisation is measured.
+        tell: called with what takes time.
+
+    Raises:
+        ValueError: a front that cannot be read, or of another supernet.
+    """
+    found: list[Candidate] = []
+    front = None
+    elastic = [weights for weights in opened if weights.elastic]
+    for weights in opened:
+        if weights not in elastic:
+            found.append(Candidate(weights.name, weights.net, weights))
+        elif weights is elastic[0]:
+            tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
+            subnets, front = _subnets(weights)
+            _recalibrate([subnet.net for subnet in subnets], device)
+            found += subnets
+    return found, front
+
+
+def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
+    from ...nas.search.front import Front
+    from ...nas.supernet import extract, search_space
+
+    space = search_space(weights.net)
+    front = Front.load(weights.front, space) if weights.front.is_file() else None
+    if front is not None:
+        rows = front.spread(3)
+        chosen = [(row.architecture, (row.costs[front.cost], row.error)) for row in rows]
+    else:
+        middle = space.build(lambda choice: choice.values[len(choice.values) // 2])
+        chosen = [(a, None) for a in (space.largest(), middle, space.smallest())]
+    names = _SIZES if len(chosen) == 3 else (_SIZES[0], _SIZES[-1])
+    found = [
+        Candidate(name, extract(weights.net, architecture).eval(), weights, architecture, position)
+        for name, (architecture, position) in zip(names, chosen, strict=False)
+    ]
+    return found, front
+
+
+def _recalibrate(nets: list[nn.Module], device: torch.device) -> None:
+    import torch
+
+    from ...datasets.stereo import GeneratedStereo
+    from ...nas.recalibration import recalibrate
+
+    scenes = GeneratedStereo(_SCENES, _HEIGHT, _WIDTH, seed=_SEED)
+    samples = [scenes[index] for index in range(_SCENES)]
+    batches = [
+        tuple(torch.stack([s[side] for s in samples[at : at + _BATCH]]) for side in _SIDES)
+        for at in range(0, _SCENES, _BATCH)
+    ]
+    for net in nets:
+        net.to(device)
+        recalibrate(net, [tuple(view.to(device) for view in batch) for batch in batches])
+        net.cpu()
