@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="dtu", choices=_LAYOUTS, help="default: dtu")
     parser.add_argument("--views", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument(
-        "--size", metavar="HxW", help=f"of a photograph (default: 256x320; {_DTU_SIZE} for DTU's)"
+        "--size",
+        metavar="HxW",
+        help=f"of a photograph (default: 256x320; {_DTU_SIZE} in dtu_training)",
     )
     parser.add_argument("--seed", type=int, default=0, help="which scene (default: 0)")
     parser.add_argument("--wide", action="store_true", help="depths that differ tenfold")
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from ...datasets.mvs.sparse import truth_points
     from ...datasets.mvs.writers import write_scene
     from ...vision.commands._sizes import parse_size
-    from ...vision.io.pointcloud import write_point_cloud
+    from ...vision.io.ply import write_ply
 
     fixed = args.layout == "dtu_training"
     size = args.size or (_DTU_SIZE if fixed else "256x320")
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{path}: {len(scene)} views of {width}x{height} pixels, depth {least:g} to {greatest:g}")
     if args.truth:
         points, colours = truth_points(scene)
-        write_point_cloud(Path(args.truth), points.numpy(), colours.numpy())
+        with write_ply(Path(args.truth)) as ply:
+            ply.write(points.numpy(), colours.numpy())
         print(f"{args.truth}: {len(points)} true points")
     return 0
