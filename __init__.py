@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .mvs.infer import MVSPredictor
     from .stereo.infer import StereoPredictor
     from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .vision.hub.weights import load_weights, save_weights
 
 __all__ = [
+    "MVSPredictor",
     "StereoPredictor",
     "__version__",
     "create_model",
@@ -38,6 +40,7 @@ _PUBLIC = {
     "save_pretrained": ".vision.hub.sharing",
     "load_weights": ".vision.hub.weights",
     "save_weights": ".vision.hub.weights",
+    "MVSPredictor": ".mvs.infer",
     "StereoPredictor": ".stereo.infer",
     "export": ".vision.export",
 }

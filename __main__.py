@@ -59,7 +59,34 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
                 f"vizoo infer stereo 'left/*.png' 'right/*.png' --model {_DEMO} --out result",
             ),
         ),
+        "mvs": Command(
+            "mvs.commands.infer",
+            "depth maps and a fused cloud of photographs with cameras",
+            (
+                "vizoo infer mvs scan9 --model dispmvs.safetensors --out result",
+                "vizoo infer mvs scan9 --model last.ckpt --size 576x768 --views 7 "
+                "--range 425 935 --out result",
+            ),
+        ),
     },
+    "evaluate": {
+        "mvs": Command(
+            "mvs.commands.evaluate",
+            "how near a cloud is to true points: F-score, or the DTU benchmark's distances",
+            (
+                "vizoo evaluate mvs result/cloud.ply truth.ply --distance 0.01",
+                "vizoo evaluate mvs result/cloud.ply 'DTU/MVS Data' --scan 9",
+            ),
+        ),
+    },
+    "scene": Command(
+        "mvs.commands.scene",
+        "write a generated multi-view scene to disk, with exact depth, in a published layout",
+        (
+            "vizoo scene out/scene",
+            "vizoo scene out/colmap --layout colmap --views 12 --truth out/truth.ply",
+        ),
+    ),
     "models": Command(
         "vision.commands.models",
         "list the models with their size, cost and weights",

@@ -140,11 +140,11 @@ def crop_to_polygon(points: np.ndarray, polygon: str | os.PathLike) -> np.ndarra
 
 
 class TSDFMesh:
-    """A surface from fused depth maps (Curless and Levoy, 1996), view by view.
+    """A surface from fused depth maps (Curless and Levoy, 1996), view by view, on the CPU.
 
     Args:
         voxel: side of its cells, in the world's unit.
-        reach: how far behind and before a depth the distance field is kept, in cells.
+        reach: how far before and behind a depth the distance field is kept, in cells.
 
     Raises:
         ValueError: the side is not positive.
@@ -154,14 +154,19 @@ class TSDFMesh:
     def __init__(self, voxel: float, reach: float = 4.0) -> None:
         if not voxel > 0:
             raise ValueError(f"the mesh's cells must have a positive side, got {voxel:g}")
-        self._library = open3d()
-        methods = self._library.pipelines.integration
-        self._volume = methods.ScalableTSDFVolume(
-            voxel_length=float(voxel),
-            sdf_trunc=float(reach * voxel),
-            color_type=methods.TSDFVolumeColorType.RGB8,
+        self.voxel, self.reach = float(voxel), float(reach)
+        self._library = library = open3d()
+        kind = library.core.float32
+        # Blocks of 16^3 cells, allocated where a depth is seen; room for more is made as needed.
+        self._grid = library.t.geometry.VoxelBlockGrid(
+            ("tsdf", "weight", "color"),
+            (kind, kind, kind),
+            ((1,), (1,), (3,)),
+            self.voxel,
+            16,
+            1000,
+            library.core.Device("CPU:0"),
         )
-        self.voxel = voxel
 
     def add(
         self, depth: np.ndarray, image: np.ndarray, intrinsics: Tensor, extrinsics: Tensor
@@ -169,24 +174,21 @@ class TSDFMesh:
         """Take in a view.
 
         Args:
-            depth: (H, W) float32, 0 where unknown.
+            depth: (H, W) float32, 0 where unknown; nothing happens if it is so everywhere.
             image: (H, W, 3) uint8 RGB.
             intrinsics, extrinsics: (3, 3) and (4, 4), world to camera.
         """
+        if not depth.any():
+            return
         library = self._library
-        height, width = depth.shape
-        k = intrinsics.double().cpu().numpy()
-        camera = library.camera.PinholeCameraIntrinsic(
-            width, height, k[0, 0], k[1, 1], k[0, 2], k[1, 2]
+        k, e = (library.core.Tensor(m.double().cpu().numpy()) for m in (intrinsics, extrinsics))
+        seen = library.t.geometry.Image(np.ascontiguousarray(depth, dtype=np.float32))
+        colours = library.t.geometry.Image(np.ascontiguousarray(image, dtype=np.float32) / 255)
+        scale, farthest = 1.0, 2 * float(depth.max())
+        blocks = self._grid.compute_unique_block_coordinates(
+            seen, k, e, scale, farthest, self.reach
         )
-        pair = library.geometry.RGBDImage.create_from_color_and_depth(
-            library.geometry.Image(np.ascontiguousarray(image)),
-            library.geometry.Image(np.ascontiguousarray(depth, dtype=np.float32)),
-            depth_scale=1.0,
-            depth_trunc=float("inf"),
-            convert_rgb_to_intensity=False,
-        )
-        self._volume.integrate(pair, camera, extrinsics.double().cpu().numpy())
+        self._grid.integrate(blocks, seen, colours, k, k, e, scale, farthest, self.reach)
 
     def write(self, path: str | os.PathLike) -> int:
         """Write the surface as a coloured PLY mesh; return its number of triangles.
@@ -194,7 +196,10 @@ class TSDFMesh:
         Raises:
             ValueError: there is no surface.
         """
-        mesh = self._volume.extract_triangle_mesh()
+        try:
+            mesh = self._grid.extract_triangle_mesh(weight_threshold=0.5).to_legacy()
+        except RuntimeError:  # of an empty grid
+            mesh = self._library.geometry.TriangleMesh()
         if len(mesh.triangles) == 0:
             raise ValueError(f"{path}: no surface in cells of {self.voxel:g}; choose another size")
         mesh.compute_vertex_normals()

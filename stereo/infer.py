@@ -25,7 +25,7 @@ from ..vision.inference import optimize
 from ..vision.io.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
 from ..vision.io.files import atomic_write
-from ..vision.io.images import read_image, write_image
+from ..vision.io.images import as_image, write_image
 from ..vision.io.pointcloud import write_point_cloud
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
@@ -34,7 +34,6 @@ __all__ = ["StereoPredictor", "StereoResult", "load_network"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
-_SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -253,34 +252,6 @@ def load_network(model: str | os.PathLike) -> nn.Module:
     from ..vision.hub.sources import open_model
 
     return open_model(model, task="stereo")[0]
-
-
-def as_image(image: Image, which: str = "image") -> Tensor:
-    """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor.
-
-    Raises:
-        ValueError: none of these, or a tensor with values outside [0, 1].
-    """
-    if isinstance(image, (str, os.PathLike)):
-        return read_image(image)
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
-        if image.shape[2] == 3:
-            return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
-    elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
-        if image.is_floating_point():
-            image = image.detach().float().cpu()
-            low, high = (float(value) for value in image.aminmax())
-            if not (low >= -_SLACK and high <= 1 + _SLACK):
-                raise ValueError(
-                    f"{which}: values from {low:g} to {high:g}; a float tensor holds 0 to 1: "
-                    "divide 8-bit values by 255, and leave normalisation to the network"
-                )
-            return image
-    shape = getattr(image, "shape", None)
-    raise ValueError(
-        f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
-        f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
-    )
 
 
 def check_formats(formats: Iterable[str]) -> list[str]:

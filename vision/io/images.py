@@ -19,13 +19,14 @@ from torch import Tensor
 
 from .files import atomic_write
 
-__all__ = ["read_image", "read_pixels", "write_image"]
+__all__ = ["as_image", "read_image", "read_pixels", "write_image"]
 
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
 _DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixels than this allows
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+_SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 
 
 def read_image(path: str | os.PathLike) -> Tensor:
@@ -50,6 +51,34 @@ def read_image(path: str | os.PathLike) -> Tensor:
     scale = np.float32(1 / np.iinfo(pixels.dtype).max)
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
+
+
+def as_image(image: str | os.PathLike | np.ndarray | Tensor, which: str = "image") -> Tensor:
+    """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor.
+
+    Raises:
+        ValueError: none of these, or a tensor with values outside [0, 1].
+    """
+    if isinstance(image, (str, os.PathLike)):
+        return read_image(image)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
+        if image.shape[2] == 3:
+            return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
+    elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
+        if image.is_floating_point():
+            image = image.detach().float().cpu()
+            low, high = (float(value) for value in image.aminmax())
+            if not (low >= -_SLACK and high <= 1 + _SLACK):
+                raise ValueError(
+                    f"{which}: values from {low:g} to {high:g}; a float tensor holds 0 to 1: "
+                    "divide 8-bit values by 255, and leave normalisation to the network"
+                )
+            return image
+    shape = getattr(image, "shape", None)
+    raise ValueError(
+        f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
+        f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
+    )
 
 
 def read_pixels(path: str | os.PathLike) -> np.ndarray:

@@ -1,0 +1,250 @@
+"""Depth maps and clouds from photographs with cameras.
+
+Example:
+    >>> predictor = vizoo.MVSPredictor("dispmvs.safetensors")
+    >>> scene = vizoo.datasets.mvs.open_scene("scan9")
+    >>> summary = predictor.reconstruct(scene, "out")  # depth maps, cloud, pictures
+    >>> summary["cloud"]
+    'out/cloud.ply'
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..vision.cameras import check_camera, lift
+from ..vision.device import choose_device
+from ..vision.inference import convert
+from ..vision.io.images import as_image, write_image
+from ..vision.io.pfm import write_pfm
+from ..vision.viz.colour import disparity_picture
+from .presets import Thresholds
+
+if TYPE_CHECKING:
+    from ..datasets.mvs.scene import Scene
+
+__all__ = ["MVSPredictor", "MVSResult", "load_network"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Image = str | os.PathLike | np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class MVSResult:
+    """What was found for one view.
+
+    Attributes:
+        depth: (H, W) float32, z in the view's frame, in the unit of the cameras.
+        confidence: (H, W) float32 in (0, 1]: the largest weight that one other view had in it.
+        image: (H, W, 3) uint8 RGB.
+        intrinsics, extrinsics: (3, 3) and (4, 4), of the view.
+    """
+
+    depth: np.ndarray
+    confidence: np.ndarray
+    image: np.ndarray
+    intrinsics: Tensor
+    extrinsics: Tensor
+
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return every pixel as a point: world (H W, 3) float32 and colours (H W, 3) uint8.
+
+        Nothing is filtered; `MVSPredictor.reconstruct` keeps what several views agree on.
+        """
+        points = lift(torch.from_numpy(self.depth), self.intrinsics, self.extrinsics)
+        return points.reshape(-1, 3).numpy(), self.image.reshape(-1, 3)
+
+    def save(self, folder: str | os.PathLike, name: str = "view") -> list[Path]:
+        """Write depth and confidence, as PFM and as pictures; return the files.
+
+        Args:
+            folder: made if it is missing.
+            name: of the files in its folders ``depth`` and ``confidence``.
+        """
+        folder = Path(folder)
+        depth, confidence = folder / "depth" / name, folder / "confidence" / name
+        files = [path.with_name(f"{name}{end}") for path in (depth, confidence)
+                 for end in (".pfm", ".png")]  # fmt: skip
+        write_pfm(files[0], self.depth)
+        style = {"label": "depth", "palette": "turbo_r", "logarithmic": True}
+        write_image(files[1], disparity_picture(self.depth, **style))
+        write_pfm(files[2], self.confidence)
+        style = {"label": "confidence", "palette": "viridis", "low": 0.0, "high": 1.0}
+        write_image(files[3], disparity_picture(self.confidence, **style))
+        return files
+
+
+class MVSPredictor:
+    """A network with its weights, ready for views of any number and size.
+
+    Args:
+        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
+            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
+            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. A network has
+            ``predict(images, intrinsics, extrinsics, depth_range, generator=)``, which gives depth
+            and confidence.
+        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
+        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the convolutions; geometry
+            is always computed in float32.
+
+    Attributes:
+        fingerprint: of the weights and the architecture; a hexadecimal number.
+
+    Raises:
+        FileNotFoundError: there is no such weight file.
+        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
+            device cannot use.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+    ) -> None:
+        self.device = choose_device(device)
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+        if dtype == "float16" and self.device.type == "cpu":
+            raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
+        self.dtype = _DTYPES[dtype]
+        self.fingerprint = _fingerprint(net)
+        self.net = convert(net.eval(), torch.float32).requires_grad_(False).to(self.device)
+
+    def __call__(
+        self,
+        images: Sequence[Image],
+        intrinsics: Tensor,
+        extrinsics: Tensor,
+        depth_range: tuple[float, float] | None = None,
+        *,
+        seed: int = 0,
+    ) -> MVSResult:
+        """Find the depth of the first view.
+
+        Args:
+            images: two or more of one size: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors
+                in [0, 1].
+            intrinsics: (V, 3, 3), pixels of these images.
+            extrinsics: (V, 4, 4), world to camera.
+            depth_range: least and greatest depth; None guesses them from where the cameras stand
+                and look (``vizoo.datasets.mvs.ranges``).
+            seed: of the random depth that the search starts from.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            ValueError: fewer than two views, images of several sizes, wrong cameras or range, or
+                the network's output is not finite.
+        """
+        if len(images) < 2 or not len(images) == len(intrinsics) == len(extrinsics):
+            raise ValueError(
+                "two views at least, each with image, intrinsics and extrinsics; got "
+                f"{len(images)}, {len(intrinsics)} and {len(extrinsics)}"
+            )
+        views = [as_image(image, f"view {i}") for i, image in enumerate(images)]
+        for index, view in enumerate(views):
+            if view.shape != views[0].shape:
+                sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (views[0], view)]
+                raise ValueError(f"views 0 and {index} differ in size: {sizes[0]}, {sizes[1]}")
+        check_camera(intrinsics, extrinsics)
+        if depth_range is None:
+            from ..datasets.mvs.ranges import range_from_cameras
+
+            depth_range, _ = range_from_cameras(extrinsics, 0)
+        if not 0 < depth_range[0] < depth_range[1] < float("inf"):
+            raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
+        sample = {
+            "images": torch.stack(views),
+            "intrinsics": intrinsics.float(),
+            "extrinsics": extrinsics.float(),
+            "depth_range": torch.tensor(depth_range, dtype=torch.float32),
+        }
+        return self.predict_sample(sample, seed)
+
+    @torch.inference_mode()
+    def predict_sample(self, sample: dict, seed: int = 0) -> MVSResult:
+        """Find the depth of the first view of a sample as data sets and scenes give them.
+
+        Raises:
+            ValueError: the network's output is not finite.
+        """
+        names = ("images", "intrinsics", "extrinsics", "depth_range")
+        batch = [sample[name][None].to(self.device) for name in names]
+        generator = torch.Generator().manual_seed(seed)
+        mixed = self.dtype != torch.float32
+        with torch.autocast(self.device.type, self.dtype, enabled=mixed):
+            depth, confidence = self.net.predict(*batch, generator=generator)
+        depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
+        if not (torch.isfinite(depth).all() and torch.isfinite(confidence).all()):
+            raise ValueError(
+                "the network's output is not finite: the weights are damaged or untrained, or "
+                f"{str(self.dtype).removeprefix('torch.')} is too narrow for them (try float32)"
+            )
+        image = sample["images"][0].cpu().mul(255).round().clamp(0, 255).byte().permute(1, 2, 0)
+        return MVSResult(
+            depth.numpy(),
+            confidence.numpy(),
+            image.contiguous().numpy(),
+            sample["intrinsics"][0].cpu(),
+            sample["extrinsics"][0].cpu(),
+        )
+
+    def reconstruct(
+        self,
+        scene: Scene,
+        out: str | os.PathLike,
+        *,
+        views: int = 5,
+        size: tuple[int, int] | None = None,
+        thresholds: Thresholds | None = None,
+        seed: int = 0,
+        restart: bool = False,
+        voxel: float | None = None,
+        normals: bool = False,
+        mesh: float | None = None,
+        report: Callable[[str, int, int], None] | None = None,
+    ) -> dict:
+        """Find the depth of every view of a scene and fuse them; see `mvs.reconstruction`."""
+        from .reconstruction import reconstruct
+
+        return reconstruct(
+            self, scene, out, views=views, size=size, thresholds=thresholds, seed=seed,
+            restart=restart, voxel=voxel, normals=normals, mesh=mesh, report=report,
+        )  # fmt: skip
+
+
+def load_network(model: str | os.PathLike) -> nn.Module:
+    """Load a multi-view-stereo network by what `vision.hub.sources.open_model` takes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or weights of no such model.
+        OSError: its weights cannot be had.
+    """
+    from ..vision.hub.sources import open_model
+
+    return open_model(model, task="mvs")[0]
+
+
+def view_seed(seed: int, name: str) -> int:
+    """Return the seed of a view: its own, whichever views were computed before it."""
+    return (seed << 32) ^ zlib.crc32(name.encode())
+
+
+def _fingerprint(net: nn.Module) -> str:
+    digest = hashlib.sha256(repr(getattr(net, "architecture", type(net).__name__)).encode())
+    for name, tensor in sorted(net.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

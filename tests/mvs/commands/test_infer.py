@@ -1,0 +1,174 @@
+"""`vizoo infer mvs` and `vizoo evaluate mvs`: what they say, and one line for what is wrong."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from vizoo.__main__ import main
+from vizoo.datasets.mvs.sparse import truth_points
+from vizoo.datasets.mvs.writers import write_scene
+from vizoo.mvs import infer
+from vizoo.mvs.commands import infer as command
+from vizoo.vision.io.ply import read_ply, write_ply
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch, oracle, scene, tmp_path):
+    """`--model stand-in` knows the depth of the scene in the folder `scene`."""
+    monkeypatch.chdir(tmp_path)
+    original = infer.load_network
+    monkeypatch.setattr(infer, "load_network", lambda m: oracle if m == "stand-in" else original(m))
+    opened = command._open
+    monkeypatch.setattr(
+        command, "_open", lambda path, *how: scene if path == "scene" else opened(path, *how)
+    )
+
+
+def call(*words):
+    return main([*words])
+
+
+def good(*words):
+    words = ("infer", "mvs", "scene", "--model", "stand-in", "--out", "out", *words)
+    assert call(*words, "--device", "cpu") == 0
+
+
+def refused(capsys, *words):
+    assert call(*words) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("vizoo: error: "), lines
+    return lines[0]
+
+
+def test_a_scene(tmp_path, capsys):
+    good()
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("generated-3: 4 views of 64x48, ")
+    assert "agreed on by 2 other views within 1 px and 1 %: out/cloud.ply" in out[2]
+    assert (tmp_path / "out/cloud.png").is_file() and out[3] == "  picture: out/cloud.png"
+    good()
+    assert "4 views of 64x48 (4 of an earlier run)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("layout", ["dtu", "colmap"])
+def test_a_scene_on_disk(scene, tmp_path, capsys, layout):
+    """As written by another command: COLMAP's workspace tells no range, so one is assumed."""
+    path = write_scene(scene, tmp_path / "disk", layout, lossless=True)
+    words = ("--model", "stand-in", "--out", "out", "--device", "cpu", "--json")
+    assert call("infer", "mvs", str(path), *words) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["layout"] == layout and summary["points"] > 0.4 * 4 * 48 * 64
+    assumed = [note for note in summary["warnings"] if "no depth range is given" in note]
+    assert len(assumed) == (layout == "colmap")
+
+
+def test_json_and_settings(capsys):
+    good("--json", "--views", "3", "--size", "24x32", "--range", "300", "1300", "--agree", "1")
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["size"] == [24, 32] and summary["warnings"] == []
+    assert all(view["depth_range"] == [300, 1300] for view in summary["views"])
+    assert all(len(view["sources"]) == 2 for view in summary["views"])
+    assert summary["fusion"]["views"] == 1 and summary["fusion"]["pixels"] == 1
+
+
+def test_published_thresholds(capsys):
+    good("--json", "--thresholds", "dtu/scan9")
+    fusion = json.loads(capsys.readouterr().out)["fusion"]
+    assert (fusion["views"], fusion["pixels"], fusion["relative"]) == (3, 0.25, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "stand-in", "--out", "file"), "--out file: .*file is a file"),
+        (("--out", "out"), "no --model: this version ships no trained weights"),
+        (("--model", "x.safetensors", "--out", "out"), "x.safetensors"),
+        (("--model", "stand-in", "--out", "out", "--size", "12"), "--size 12: give height and"),
+        (("--model", "stand-in", "--out", "out", "--views", "1"), "--views 1: .*2 views or more"),
+        (("--model", "stand-in", "--out", "out", "--range", "5", "2"), "depth range 5 to 2"),
+        (("--model", "stand-in", "--out", "out", "--voxel", "0"), "--voxel must be positive"),
+        (("--model", "stand-in", "--out", "out", "--agree", "0"), "views must be positive, got 0"),
+        (("--model", "stand-in", "--out", "out", "--agree", "9"), "9 other views must agree"),
+        (("--model", "stand-in", "--out", "out", "--thresholds", "dtu/scan3"), "did you mean"),
+        (("--model", "stand-in", "--out", "out", "--range", "1", "2"), "no point is left"),
+        (("--model", "stand-in", "--out", "out", "--sise", "1"), "did you mean --size"),
+    ],
+)
+def test_refused(tmp_path, capsys, words, message):
+    (tmp_path / "file").touch()
+    assert re.search(message, refused(capsys, "infer", "mvs", "scene", "--device", "cpu", *words))
+
+
+@pytest.fixture
+def clouds(tmp_path):
+    """Two clouds, one of them shifted by a tenth along x, and the matrix that undoes it."""
+    points = np.stack(np.meshgrid(*[np.arange(8.0)] * 3), -1).reshape(-1, 3)
+    for name, shift in (("truth", 0), ("cloud", 0.1)):
+        with write_ply(tmp_path / f"{name}.ply") as ply:
+            ply.write(points + [shift, 0, 0], np.zeros(points.shape, np.uint8))
+    matrix = np.eye(4)
+    matrix[0, 3] = -0.1
+    np.savetxt(tmp_path / "back.txt", matrix)
+
+
+def test_f_score(clouds, capsys):
+    words = ("evaluate", "mvs", "cloud.ply", "truth.ply", "--json")
+    for more, wanted in (
+        (("--distance", "0.2"), 1),
+        (("--distance", "0.05"), 0),
+        (("--distance", "0.05", "--align", "back.txt"), 1),
+        (("--tanks", "Barn", "--align", "back.txt"), 1),
+    ):
+        if "--tanks" in more:
+            pytest.importorskip("open3d", exc_type=ImportError)
+        assert call(*words, *more) == 0
+        assert json.loads(capsys.readouterr().out)["f_score"] == wanted
+    assert call(*words[:-1], "--distance", "0.2") == 0
+    assert "f_score       1.0000" in capsys.readouterr().out
+
+
+def test_crop(clouds, tmp_path, capsys):
+    pytest.importorskip("open3d", exc_type=ImportError)
+    polygon = [[-1, -1, 0], [4.5, -1, 0], [4.5, 9, 0], [-1, 9, 0]]
+    crop = {"class_name": "SelectionPolygonVolume", "version_major": 1, "version_minor": 0}
+    crop |= {"axis_max": 9.0, "axis_min": -1.0, "bounding_polygon": polygon}
+    crop["orthogonal_axis"] = "Z"
+    (tmp_path / "crop.json").write_text(json.dumps(crop))
+    words = ("evaluate", "mvs", "cloud.ply", "truth.ply", "--distance", "0.2", "--crop")
+    assert call(*words, "crop.json", "--json") == 0
+    score = json.loads(capsys.readouterr().out)
+    assert score["truth_points"] == score["points"] == 5 * 64
+    (tmp_path / "bad.json").write_text("{}")
+    assert "bad.json: not a polygon" in refused(capsys, *words, "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give --scan N"),
+        (("--distance", "1", "--scan", "1"), "give --scan N"),
+        (("--distance", "0"), "the distance must be positive"),
+        (("--tanks", "family"), "the truth of barn"),
+        (("--distance", "1", "--align", "none.txt"), "none.txt: no such file"),
+        (("--distance", "1", "--align", "cloud.ply"), "cloud.ply: not a matrix"),
+        (("--scan", "1"), "ObsMask1_10.mat: no such file"),
+    ],
+)
+def test_refused_scores(clouds, capsys, words, message):
+    assert message in refused(capsys, "evaluate", "mvs", "cloud.ply", "truth.ply", *words)
+
+
+def test_the_written_cloud_scores(scene, capsys):
+    """The cloud of exact depth maps against the true points: all of it right."""
+    good()
+    with write_ply("truth.ply") as ply:
+        ply.write(*(array.numpy() for array in truth_points(scene)))
+    capsys.readouterr()
+    assert (
+        call("evaluate", "mvs", "out/cloud.ply", "truth.ply", "--distance", "4.25", "--json") == 0
+    )
+    score = json.loads(capsys.readouterr().out)
+    assert score["precision"] > 0.99 and score["recall"] > 0.75
+    assert len(read_ply("out/cloud.ply")[0]) == score["points"]

@@ -1,0 +1,230 @@
+"""From a scene to its cloud: what is written, what is resumed, and one line for what is wrong."""
+
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vizoo
+from vizoo.datasets.mvs.scene import Scene
+from vizoo.mvs.presets import Thresholds
+from vizoo.vision.cameras import lift, project
+from vizoo.vision.io.images import read_pixels
+from vizoo.vision.io.pfm import read_pfm
+from vizoo.vision.io.ply import read_ply
+
+
+def altered(scene, view=None, **changes):
+    """The scene with all views changed, or one of them."""
+    views = [
+        replace(v, **changes) if view is None or i == view else v for i, v in enumerate(scene.views)
+    ]
+    return Scene(scene.name, views, changes.pop("pairs", scene.pairs), scene.layout)
+
+
+def test_a_whole_scene(scene, oracle, tmp_path):
+    seen = []
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    summary = predictor.reconstruct(
+        scene, tmp_path / "out", report=lambda what, done, total: seen.append((what, done, total))
+    )
+    assert seen[-1] == ("fusion", 4, 4) and ("views", 0, 4) in seen and ("views", 4, 4) in seen
+    names = [view.name for view in scene.views]
+    assert [view["name"] for view in summary["views"]] == names == oracle.calls
+    for name in names:
+        depth = read_pfm(tmp_path / "out/depth" / f"{name}.pfm")
+        np.testing.assert_array_equal(depth, scene.views[names.index(name)].truth()[0][0])
+        assert (read_pfm(tmp_path / "out/confidence" / f"{name}.pfm") == 1).all()
+        assert read_pixels(tmp_path / "out/depth" / f"{name}.png").shape[0] >= 48
+    points, colours = read_ply(tmp_path / "out/cloud.ply")
+    assert len(points) == summary["points"] > 0.5 * 4 * 48 * 64 and colours.std() > 10
+    assert sum(view["points"] for view in summary["views"]) == len(points)
+    assert read_pixels(tmp_path / "out/cloud.png").std() > 10
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == summary
+    # Points of view 0, projected back, are the pixels they came from, in their colours.
+    view, count = scene.views[0], summary["views"][0]["points"]
+    pixels, depth = project(torch.from_numpy(points[:count]), view.intrinsics, view.extrinsics)
+    pixels = pixels.round().long()
+    image = view.image.mul(255).round().byte()
+    assert torch.equal(image[:, pixels[:, 1], pixels[:, 0]].T, torch.from_numpy(colours[:count]))
+    truth = view.truth()[0][0][pixels[:, 1], pixels[:, 0]]
+    torch.testing.assert_close(depth, truth, rtol=1e-2, atol=0)
+
+
+def test_one_view(scene, oracle):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    images = [view.image for view in scene.views]
+    intrinsics = torch.stack([view.intrinsics for view in scene.views])
+    extrinsics = torch.stack([view.extrinsics for view in scene.views])
+    result = predictor(images, intrinsics, extrinsics)
+    np.testing.assert_array_equal(result.depth, scene.views[0].truth()[0][0])
+    points, colours = result.points()
+    assert points.shape == colours.shape == (48 * 64, 3)
+    arrays = [image.mul(255).round().byte().permute(1, 2, 0).numpy() for image in images]
+    again = predictor(arrays, intrinsics, extrinsics, (400.0, 1000.0))
+    np.testing.assert_array_equal(again.image, arrays[0])
+
+
+def test_the_real_network(scene, tmp_path):
+    """The same seed gives the same depth; convolutions in bfloat16 leave it finite."""
+    net = vizoo.create_model("dispmvs_tiny", coarse_iterations=1, fine_iterations=1)
+    predictor = vizoo.MVSPredictor(net, "cpu")
+    sample = scene.sample(0, [1])
+    first = predictor.predict_sample(sample, 1)
+    np.testing.assert_array_equal(first.depth, predictor.predict_sample(sample, 1).depth)
+    assert not np.array_equal(first.depth, predictor.predict_sample(sample, 2).depth)
+    assert first.depth.shape == first.confidence.shape == (48, 64)
+    half = vizoo.MVSPredictor(net, "cpu", "bfloat16")
+    assert np.isfinite(half.predict_sample(sample, 1).depth).all()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+
+    def stop(what, done, total):
+        if what == "views" and done == 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        predictor.reconstruct(scene, tmp_path / "out", report=stop)
+    assert oracle.calls == ["00000000", "00000001"]
+    summary = predictor.reconstruct(scene, tmp_path / "out")
+    assert oracle.calls == [view.name for view in scene.views]  # none of them twice
+    assert [view.get("resumed", False) for view in summary["views"]] == [True, True, False, False]
+    whole = predictor.reconstruct(scene, tmp_path / "whole")
+    assert summary["points"] == whole["points"]
+    np.testing.assert_array_equal(*(read_ply(tmp_path / f"{f}/cloud.ply")[0] for f in
+                                    ("out", "whole")))  # fmt: skip
+
+
+def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    predictor.reconstruct(scene, tmp_path)
+    (tmp_path / "depth/00000001.pfm").unlink()
+    (tmp_path / "views/00000002.json").write_text('{"settings": ')
+    oracle.calls.clear()
+    predictor.reconstruct(scene, tmp_path)
+    assert oracle.calls == ["00000001", "00000002"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"size": (24, 32)}, r"other size \(48 64, now 24 32\)"),
+        ({}, {"views": 3}, "other sources"),
+        ({}, {"seed": 1}, r"other seed \(0, now 1\)"),
+        ({"depth_range": (1.0, 2000.0)}, {}, r"other depth range \(.*, now 1 2000\)"),
+        ({"intrinsics": torch.tensor([[70.0, 0, 31], [0, 70, 24], [0, 0, 1]])}, {},
+         "other images or cameras"),
+        ({"image": torch.zeros(3, 48, 64)}, {}, "other images or cameras"),
+    ],
+)  # fmt: skip
+def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    predictor.reconstruct(scene, tmp_path)
+    with pytest.raises(ValueError, match=message + ".*name another --out, or --restart"):
+        predictor.reconstruct(altered(scene, **changes), tmp_path, **settings)
+    assert len(oracle.calls) == 4
+
+
+def test_other_weights_are_noticed_and_a_restart_takes_them(scene, oracle, tmp_path):
+    vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path)
+    other = type(oracle)(scene, 0.001)
+    with pytest.raises(ValueError, match="00000000.json: computed from other weights"):
+        vizoo.MVSPredictor(other, "cpu").reconstruct(scene, tmp_path)
+    vizoo.MVSPredictor(other, "cpu").reconstruct(scene, tmp_path, restart=True)
+    assert len(other.calls) == 4
+
+
+def test_another_size(scene, oracle, tmp_path):
+    summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path, size=(96, 128))
+    assert summary["size"] == [96, 128]
+    assert read_pfm(tmp_path / "depth/00000000.pfm").shape == (96, 128)
+    assert summary["points"] > 0.4 * 4 * 96 * 128
+
+
+def test_what_is_assumed_is_said(scene, oracle, tmp_path):
+    pairs = [sources[:1] for sources in scene.pairs]
+    views = [replace(view, depth_range=None) for view in scene.views]
+    sparse = Scene(scene.name, views, [*pairs[:3], []], scene.layout)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(sparse, tmp_path)
+    said = [str(w.message) for w in caught if w.category is UserWarning]
+    assert len(said) == 3
+    assert "1 of 4 views have no source and are left out (00000003)" in said[0]
+    assert "no depth range is given for 3 of 3 views: assumed" in said[1] and "guessed" in said[1]
+    assert "no view has more than 1 source, so 1 instead of 2 must agree" in said[2]
+    assert len(summary["views"]) == 3 and summary["fusion"]["views"] == 1
+
+
+def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
+    monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
+    with pytest.warns(UserWarning, match="images of 64x48 are resized to 32x24; --size"):
+        summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path)
+    assert summary["size"] == [24, 32]
+
+
+def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
+    library = pytest.importorskip("open3d", exc_type=ImportError)
+    summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(
+        scene, tmp_path, voxel=8.0, normals=True, mesh=8.0
+    )
+    cloud = library.io.read_point_cloud(str(tmp_path / "cloud.ply"))
+    assert len(cloud.points) == summary["points"] < sum(v["points"] for v in summary["views"])
+    normals = np.asarray(cloud.normals)
+    np.testing.assert_allclose(np.linalg.norm(normals, axis=1), 1, atol=1e-5)
+    centres = np.stack([np.linalg.inv(v.extrinsics.numpy())[:3, 3] for v in scene.views])
+    towards = centres.mean(axis=0) - np.asarray(cloud.points)
+    assert ((towards * normals).sum(axis=1) > 0).mean() > 0.95
+    mesh = library.io.read_triangle_mesh(summary["mesh"])
+    assert len(mesh.triangles) > 1000 and mesh.has_vertex_colors()
+    # The surface lies where the points of the depth maps do, but for walls at steps in depth.
+    from scipy.spatial import cKDTree
+
+    depths = [view.truth()[0][0] for view in scene.views]
+    truth = [lift(d, v.intrinsics, v.extrinsics) for d, v in zip(depths, scene.views, strict=True)]
+    tree = cKDTree(torch.cat([points.reshape(-1, 3) for points in truth]).numpy())
+    assert np.median(tree.query(np.asarray(mesh.vertices))[0]) < 4
+
+
+class NotFinite(nn.Module):
+    def predict(self, images, *cameras, generator):
+        depth = torch.full_like(images[:, 0, :1], torch.nan)
+        return depth, depth
+
+
+def test_refused(scene, oracle, tmp_path):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    cases = [
+        (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 64x40 pixels, but"),
+        (altered(scene, depth_range=(1.0, 2.0)), {}, "no point is left of 12288 pixels"),
+        (scene, {"views": 1}, "2 views or more, got 1"),
+        (Scene("s", scene.views, [[]] * 4, "generated"), {}, "no view has a source"),
+        (scene, {"thresholds": Thresholds(7)}, "7 other views must agree, but no view"),
+    ]
+    for number, (wrong, options, message) in enumerate(cases):
+        with pytest.raises(ValueError, match=message):
+            predictor.reconstruct(wrong, tmp_path / str(number), **options)
+        assert not (tmp_path / str(number) / "cloud.ply").exists()
+    with pytest.raises(ValueError, match="view 00000000: the network's output is not finite"):
+        vizoo.MVSPredictor(NotFinite(), "cpu").reconstruct(scene, tmp_path / "nan")
+    images, k, e = [scene.views[0].image], torch.eye(3)[None], torch.eye(4)[None]
+    with pytest.raises(ValueError, match="two views at least"):
+        predictor(images, k, e)
+    with pytest.raises(ValueError, match="views 0 and 1 differ in size: 64x48, 64x40"):
+        predictor([*images, images[0][:, :40]], k.repeat(2, 1, 1), e.repeat(2, 1, 1), (1, 2))
+    with pytest.raises(ValueError, match="all cameras stand at one place"):
+        predictor(images * 2, k.repeat(2, 1, 1), e.repeat(2, 1, 1))
+    with pytest.raises(ValueError, match="depth range 2 to 1 is none"):
+        predictor(images * 2, k.repeat(2, 1, 1), e.repeat(2, 1, 1), (2, 1))
+    with pytest.raises(ValueError, match="float16 needs a GPU"):
+        vizoo.MVSPredictor(oracle, "cpu", "float16")
