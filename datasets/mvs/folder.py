@@ -80,8 +80,9 @@ def open_folder(path: str | os.PathLike) -> Scene:
         listed.append(entry.get("sources"))
     parts = {kind: paths for kind, paths in parts.items() if paths}
     check_files("scene", root, parts, f"images as {file} names them", what="photographs")
+    scene = Scene(root.name, views, [[] for _ in views], "folder", str(file))
     if all(sources is None for sources in listed):
-        return pairs_by_poses(Scene(root.name, views, [[] for _ in views], "folder", str(file)))
+        return pairs_by_poses(scene)
     names = {view.name: place for place, view in enumerate(views)}
     pairs = [
         _sources(sources or [], names, f"{file}: view {number}")

@@ -1,0 +1,264 @@
+"""Data sets of scenes, augmentation, the data module."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.datasets.mvs import (
+    DTU,
+    BlendedMVS,
+    GeneratedMVS,
+    MVSDataModule,
+    MVSDataset,
+    Scene,
+    View,
+    generate_scene,
+    open_scene,
+    write_scene,
+)
+from vizoo.datasets.mvs.camera_files import write_pair_file
+from vizoo.datasets.mvs.dtu import SPLITS
+from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop, augmentation
+from vizoo.vision.cameras import lift
+from vizoo.vision.io.pfm import write_pfm
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")
+
+
+@pytest.fixture
+def blended(tmp_path):
+    """A training scene and one of the seven for validation."""
+    for seed, name in enumerate(["aaaa", "59817e4a1bd4b175e7038d19"]):
+        scene = generate_scene(4, 24, 32, seed=seed, supersample=1)
+        write_scene(scene, tmp_path / name, "blendedmvs", lossless=True)
+    return tmp_path
+
+
+class TestScene:
+    def test_what_a_scene_refuses(self, scene):
+        a, b, c, _ = scene.views
+        with pytest.raises(ValueError, match="1 view; multi-view stereo needs two"):
+            Scene("s", [a], [[]], "x")
+        with pytest.raises(ValueError, match="two views are called '00000000'"):
+            Scene("s", [a, a], [[], []], "x")
+        with pytest.raises(ValueError, match="lists source 2, but there are only views 0 to 1"):
+            Scene("s", [a, b], [[(2, 1.0)], []], "x", "pair.txt")
+        with pytest.raises(ValueError, match="view 00000001 lists itself"):
+            Scene("s", [a, b], [[], [(1, 1.0)]], "x")
+        with pytest.raises(ValueError, match="pairs of 1 views, but there are 3"):
+            Scene("s", [a, b, c], [[]], "x")
+        wrong = View("w", a.image, a.intrinsics, 2 * torch.eye(4))
+        with pytest.raises(ValueError, match="scene s, view w: the extrinsics"):
+            Scene("s", [a, wrong], [[], []], "x")
+
+    def test_a_view_without_sources(self, scene):
+        with pytest.raises(ValueError, match="view 00000000 has no source"):
+            scene.sample(0, [])
+
+    def test_ranges_and_names(self, scene):
+        narrow = scene.with_range(500, 600)
+        assert narrow.sample(0, [1])["depth_range"].tolist() == [500, 600]
+        assert scene.views[0].depth_range != (500, 600)
+        with pytest.raises(ValueError, match="depth range 5 to 4"):
+            scene.with_range(5, 4)
+        assert scene.index("00000002") == 2
+        with pytest.raises(ValueError, match="has no view 'x'; its views are 00000000"):
+            scene.index("x")
+
+    def test_a_resized_depth_takes_the_nearest(self, scene):
+        sample = scene.sample(0, [1], size=(24, 32))
+        whole = scene.depth(0)[0]
+        assert sample["depth"].shape == (1, 24, 32)
+        assert torch.isin(sample["depth"], whole).all()
+
+
+class TestDTU:
+    def test_splits_are_the_published_ones(self):
+        assert [len(SPLITS[split]) for split in ("train", "val", "test")] == [79, 18, 22]
+        assert len({scan for scans in SPLITS.values() for scan in scans}) == 119
+
+    def test_every_view_under_every_light(self, dtu):
+        whole = DTU(dtu, views=3, scans=[7])
+        assert len(whole) == 21 and whole.has_truth
+        sample = whole[4]
+        assert sample["name"] == "scan7, light 1/00000001"
+        assert sample["images"].shape == (3, 3, 512, 640) and sample["valid"].all()
+        assert len(DTU(dtu, views=2, lights=[3], scans=[7])) == 3
+        with pytest.raises(ValueError, match="has 2 sources, samples of 5 views need 4"):
+            DTU(dtu, scans=[7])
+        with pytest.raises(FileNotFoundError, match="3 of 3 cameras missing, first .*scan1_train"):
+            DTU(dtu, scans=[7, 1], lights=[3])
+        with pytest.raises(ValueError, match="DTU split 'all' is none of"):
+            DTU(dtu, "all")
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="Cameras/pair.txt: no such pair file"):
+            DTU(tmp_path)
+
+
+class TestBlendedMVS:
+    def test_splits(self, blended):
+        assert len(BlendedMVS(blended, views=4)) == 4
+        assert BlendedMVS(blended, "val", views=4)[0]["name"].startswith("59817e4a")
+        assert len(BlendedMVS(blended, "all", views=4)) == 8
+        (blended / "training_list.txt").write_text("59817e4a1bd4b175e7038d19\n")
+        assert BlendedMVS(blended, "train", views=4)[0]["name"].startswith("59817e4a")
+        with pytest.raises(FileNotFoundError, match="gone: no such folder"):
+            BlendedMVS(blended / "gone")
+        with pytest.raises(FileNotFoundError, match="nope/cams/pair.txt: no such pair file"):
+            BlendedMVS(blended, scenes=["nope"])
+        with pytest.raises(ValueError, match="no view of 1 scenes has 4 sources"):
+            BlendedMVS(blended, scenes=["aaaa"])
+
+    def test_oddities_are_left_out(self, blended):
+        """A camera without a range, an empty file, a short pair line, an empty depth map."""
+        folder = blended / "aaaa"
+        pairs = {view: [(s, 1.0) for s in range(4) if s != view] for view in range(4)}
+        pairs[3] = pairs[3][:1]
+        write_pair_file(folder / "cams/pair.txt", pairs)
+        camera = folder / "cams/00000000_cam.txt"
+        good = camera.read_text()
+        camera.write_text("\n".join([*good.splitlines()[:-1], "-0.5 0.01 128 3"]))
+        write_pfm(folder / "rendered_depth_maps/00000001.pfm", np.zeros((24, 32), np.float32))
+        with pytest.warns(UserWarning, match="1 of 4 views left out .*first 00000000"):
+            scene = open_scene(folder)
+        assert [view.name for view in scene.views] == ["00000001", "00000002", "00000003"]
+        assert scene.sources(0) == [1, 2] and scene.sources(2) == []
+        with pytest.warns(UserWarning, match="left out"):
+            kept = BlendedMVS(blended, scenes=["aaaa"], views=3)
+        assert len(kept) == 2
+        with pytest.warns(UserWarning, match="aaaa/00000001: empty depth map, the next is taken"):
+            assert kept[0]["name"] == "aaaa/00000002"
+        camera.write_text(good)
+        (folder / "blended_images/00000002.png").write_bytes(b"")
+        with pytest.warns(UserWarning, match="first 00000002"):
+            assert len(open_scene(folder)) == 3
+
+    def test_all_depth_maps_empty(self, blended):
+        for file in (blended / "aaaa/rendered_depth_maps").iterdir():
+            write_pfm(file, np.zeros((24, 32), np.float32))
+        empty = BlendedMVS(blended, scenes=["aaaa"], views=2)
+        with (
+            pytest.warns(UserWarning),
+            pytest.raises(ValueError, match="all 4 depth maps are empty"),
+        ):
+            empty[0]
+
+    def test_the_wrong_range_form(self, blended):
+        for file in (blended / "aaaa/cams").glob("*_cam.txt"):
+            file.write_text("\n".join([*file.read_text().splitlines()[:-1], "425 2.5 192 935"]))
+        assert open_scene(blended / "aaaa").views[0].depth_range == (425, 935)
+        with pytest.raises(ValueError, match="4 of 4 views have no depth range .*range_form"):
+            open_scene(blended / "aaaa", range_form="max")
+
+
+class TestSources:
+    def test_drawn_at_random_from_the_list(self, scene):
+        dataset = MVSDataset([scene], views=3)
+        drawn = set()
+        for seed in range(20):
+            sample = dataset.draw(0, torch.Generator().manual_seed(seed))
+            drawn.add(tuple(sample["extrinsics"][1:, 0, 3].tolist()))
+            assert torch.equal(sample["images"][0], scene.image(0))
+        assert len(drawn) == 6  # ordered pairs of three
+        best = dataset[0]["extrinsics"][1:]
+        assert torch.equal(best[0], scene.views[scene.sources(0)[0]].extrinsics)
+        fixed = MVSDataset([scene], views=3, random_sources=False)
+        again = fixed.draw(0, torch.Generator().manual_seed(1))
+        assert torch.equal(again["extrinsics"][1:], best)
+
+    def test_limits(self, scene):
+        with pytest.raises(ValueError, match="1 view: multi-view stereo needs two"):
+            MVSDataset([scene], views=1)
+        with pytest.raises(ValueError, match="has 3 sources, samples of 5 views need 4"):
+            MVSDataset([scene], views=5)
+        with pytest.raises(IndexError):
+            MVSDataset([scene], views=2)[4]
+
+
+class TestAugmentation:
+    def test_a_crop_moves_the_principal_point(self, scene):
+        sample = scene.sample(0, [1, 2])
+        cropped = RandomCrop(20, 30)(sample, torch.Generator().manual_seed(3))
+        assert cropped["images"].shape == (3, 3, 20, 30) and cropped["depth"].shape == (1, 20, 30)
+        points = lift(cropped["depth"][0], cropped["intrinsics"][0], cropped["extrinsics"][0])
+        whole = lift(sample["depth"][0], sample["intrinsics"][0], sample["extrinsics"][0])
+        left, top = (sample["intrinsics"] - cropped["intrinsics"])[0, :2, 2].round().int().tolist()
+        expected = whole[top : top + 20, left : left + 30]
+        torch.testing.assert_close(points, expected, rtol=1e-4, atol=1e-2)
+        with pytest.raises(ValueError, match="64x48 pixels are too few for a crop of 30x90"):
+            RandomCrop(90, 30)(sample)
+
+    def test_colours_change_apart_and_repeatably(self, scene):
+        sample = scene.sample(0, [1])
+        before = sample["images"].clone()
+        one, two = (ColourJitter()(sample, torch.Generator().manual_seed(1)) for _ in range(2))
+        assert torch.equal(one["images"], two["images"])
+        assert torch.equal(sample["images"], before)
+        change = (one["images"].mean((1, 2, 3)) - before.mean((1, 2, 3))).tolist()
+        assert abs(change[0] - change[1]) > 1e-3
+        assert 0 <= one["images"].min() and one["images"].max() <= 1
+        still = ColourJitter(0, 0)(sample)["images"]
+        torch.testing.assert_close(still, before)
+
+    def test_names(self):
+        assert augmentation("none") is None
+        with pytest.raises(ValueError, match="no augmentation 'flip': choose none, colour"):
+            augmentation("flip")
+        with pytest.raises(ValueError, match="give both sides, or neither"):
+            augmentation("none", 64)
+        with pytest.raises(ValueError, match="a crop of 0x4 pixels is empty"):
+            augmentation("colour", 4, 0)
+
+
+class TestDataModule:
+    def module(self, **options):
+        train = GeneratedMVS(6, 24, 32, 3, seed=1, supersample=1)
+        return MVSDataModule(**{"train": [lambda: train], "workers": 0, **options})
+
+    def test_batches(self):
+        module = self.module(batch_size=2, augmentation="colour", crop_height=16, crop_width=24)
+        batches = list(module.train_dataloader())
+        assert len(batches) == 3
+        assert batches[0]["images"].shape == (2, 3, 3, 16, 24)
+        assert batches[0]["depth_range"].shape == (2, 2) and len(batches[0]["name"]) == 2
+        again = next(
+            iter(
+                self.module(
+                    batch_size=2, augmentation="colour", crop_height=16, crop_width=24
+                ).train_dataloader()
+            )
+        )
+        assert torch.equal(batches[0]["images"], again["images"])
+
+    def test_held_out_and_whole(self):
+        module = self.module(val_share=0.34)
+        assert [len(module.sets(role)[0]) for role in ("train", "val")] == [4, 2]
+        batch = next(iter(module.val_dataloader()))
+        assert batch["images"].shape == (1, 3, 3, 24, 32)
+
+    def test_a_scene_draws_new_sources_each_epoch(self, scene):
+        module = MVSDataModule(train=[MVSDataset([scene], views=2)], batch_size=4, workers=0)
+        loader = module.train_dataloader()
+        seen = set()
+        for epoch in range(8):
+            loader.sampler.set_epoch(epoch)
+            batch = next(iter(loader))
+            at = batch["name"].index("generated-1/00000000")
+            seen.add(batch["extrinsics"][at, 1, 0, 3].item())
+        assert len(seen) == 3
+
+    def test_what_does_not_fit(self, scene, tmp_path):
+        bare = open_scene(write_scene(scene, tmp_path, "dtu"))
+        module = MVSDataModule(train=[MVSDataset([bare], views=2)], predict=[MVSDataset([bare], 2)])
+        with pytest.raises(ValueError, match=r"train set 1 \(MVSDataset\) has no ground truth"):
+            module.setup("fit")
+        module.setup("predict")
+        mixed = [GeneratedMVS(2, 24, 32, views, supersample=1) for views in (2, 3)]
+        with pytest.raises(ValueError, match="samples of 2 and 3 views in one batch"):
+            next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))
+        mixed = [GeneratedMVS(2, 24, width, 2, supersample=1) for width in (32, 40)]
+        with pytest.raises(ValueError, match=r"different sizes in one batch \(32x24, 40x24\)"):
+            next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))
