@@ -19,7 +19,7 @@ Width = int | Value
 
 UPSAMPLING = 4
 _TAPS = 9
-_LONGEST = 6e4  # E-flow that is fed to convolutions; a half type holds no more
+_LONGEST = 256.0  # E-flow that convolutions in float16 are fed; their sums would overflow
 
 
 class ConvNorm(nn.Module):
@@ -125,7 +125,7 @@ class MotionEncoder(nn.Module):
         cost = F.relu(self.convc2(F.relu(self.convc1(cost))))
         seen = F.relu(self.convf2(F.relu(self.convf1(flow))))
         joined = F.relu(self.conv(torch.cat((cost, seen), 1)))
-        return torch.cat((joined, flow.to(joined.dtype)), 1)
+        return torch.cat((joined, flow), 1)
 
 
 class Direction(NamedTuple):
@@ -246,7 +246,8 @@ class UpdateBlock(nn.Module):
         Returns:
             The next hidden state; and (B S, 2, h, w): the change of the E-flow, and a logit.
         """
-        motion = self.encoder(cost, flow.clamp(-_LONGEST, _LONGEST))
+        seen = flow.clamp(-_LONGEST, _LONGEST) if hidden.dtype == torch.float16 else flow
+        motion = self.encoder(cost, seen.to(hidden.dtype))
         hidden = self.gru(hidden, motion, prepared)
         return hidden, self.flow_head(hidden)
 

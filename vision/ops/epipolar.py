@@ -20,7 +20,7 @@ from ._registration import LIBRARY, check_at_least, exporting
 __all__ = ["epipolar_correlation"]
 
 MEMORY = 16 << 20
-_OVERHEAD = 48  # numbers that a sample takes beside its channels: places, indices, weights
+_OVERHEAD = 24  # numbers that a sample takes at each level beside its channels
 
 
 def epipolar_correlation(
@@ -164,7 +164,8 @@ def _chunks(
     """
     views, count = flow.shape[1], 2 * radius + 1
     pixels = flow[0, 0].numel()
-    step = max(1, memory // (dtype.itemsize * count * (channels + _OVERHEAD)))
+    numbers = count * (channels + _OVERHEAD * len(sizes))
+    step = max(1, memory // (dtype.itemsize * numbers))
     along = torch.arange(-radius, radius + 1, device=flow.device, dtype=flow.dtype)
     for image in range(flow.shape[0]):
         for view in range(views):
@@ -183,8 +184,8 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
     axes = []
     for place, size in zip(places, (width, height), strict=True):
         place = place.clamp(-2, size + 1)  # so that indices fit, whatever the line does
-        low = place.floor()
-        part = place - low
+        low = place.nan_to_num().floor()
+        part = place - low  # NaN stays NaN
         index = torch.stack((low, low + 1), -1)
         weight = torch.stack((1 - part, part), -1)
         inside = (index >= 0) & (index < size)

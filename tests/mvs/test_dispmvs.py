@@ -1,0 +1,215 @@
+"""DispMVS as a network: any size, odd cameras, starts, supernet, published files."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from network_tester import NetworkTester
+from supernet_tester import SupernetTester, run, same
+
+from vizoo.mvs._dispmvs_layers import UpdateBlock
+from vizoo.mvs.dispmvs import convert_published
+from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.vision.complexity import example_inputs
+from vizoo.vision.hub.published import recognise
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_state
+from vizoo.vision.inference import optimize
+
+
+class TestTiny(NetworkTester):
+    name = "dispmvs_tiny"
+    parameters = 2_654_646
+    architecture = {"coarse_iterations": 2, "fine_iterations": 1}
+    exported = {"coarse_iterations": 1, "fine_iterations": 1}
+    size = (128, 160)
+
+    def trained_outputs(self, net):
+        return net.forward_stages(*self.inputs(net, batch=2))
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return create_model("dispmvs_tiny", coarse_iterations=2, fine_iterations=1).eval()
+
+
+def test_parameter_count():
+    with torch.device("meta"):
+        net = create_model("dispmvs")
+    assert sum(p.numel() for p in net.parameters()) == 10_444_838
+
+
+@pytest.mark.parametrize("size", [(128, 144), (61, 200), (130, 97), (16, 16), (1, 1)])
+@torch.inference_mode()
+def test_any_size(net, size):
+    images, *cameras, depth_range, start = example_inputs(net, *size, batch=2)
+    depth, confidence = net.predict(images, *cameras, depth_range, start)
+    assert depth.shape == confidence.shape == (2, 1, *size)
+    near, far = depth_range[0]
+    assert (depth >= near - 1e-4).all() and (depth <= far + 1e-3).all()
+    assert (confidence >= 0.5 - 1e-6).all() and (confidence <= 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize("views", [2, 4])
+@torch.inference_mode()
+def test_any_number_of_views(net, views):
+    images, *others, depth_range, start = example_inputs(net, 128, 128)
+    images, *cameras = (torch.cat((x, x), 1)[:, :views] for x in (images, *others))
+    assert net(images, *cameras, depth_range, start).isfinite().all()
+
+
+@torch.inference_mode()
+def test_start_is_seeded(net):
+    *given, start = example_inputs(net, 128, 128)
+    depth = net(*given)
+    assert torch.equal(depth, net(*given))  # the same whatever was drawn before
+    assert torch.equal(depth, net(*given, None))
+    one, again, other = (
+        net(*given, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["epipole", "same place", "behind", "on the point"])
+def test_odd_cameras_give_numbers(net, kind):
+    images, intrinsics, poses, depth_range, start = example_inputs(net, 128, 128)
+    intrinsics[..., :2, 2] = 64.0  # an epipole on a pixel of the stages
+    poses = torch.eye(4).repeat(1, 3, 1, 1)
+    if kind == "epipole":
+        poses[:, 1:, 2, 3] = 0.5
+    elif kind == "behind":
+        poses[:, 1:, 0, 0] = poses[:, 1:, 2, 2] = -1
+        poses[:, 1:, 0, 3] = 0.2
+    elif kind == "on the point":
+        poses[:, 1:, 2, 3] = -2.0
+        start = torch.full_like(start, 2.0)
+    assert net(images, intrinsics, poses, depth_range, start).isfinite().all()
+
+
+@torch.inference_mode()
+def test_huge_flow_in_float16():
+    block = UpdateBlock(16, 1, 2, 1).half().eval()
+    hidden, prepared = (
+        torch.zeros(1, 16, 6, 7).half(),
+        block.prepare(torch.rand(1, 16, 6, 7).half()),
+    )
+    flow = torch.full((1, 1, 6, 7), 1e12)
+    hidden, change = block(hidden, prepared, torch.rand(1, 6, 6, 7).half(), flow)
+    assert hidden.isfinite().all() and change.isfinite().all()
+
+
+def test_gradients_stay_numbers_at_an_epipole(net):
+    images, intrinsics, _, depth_range, start = example_inputs(net, 128, 128)
+    intrinsics[..., :2, 2] = 64.0
+    poses = torch.eye(4).repeat(1, 3, 1, 1)
+    coarse, fine = net.forward_stages(images, intrinsics, poses, depth_range, start)
+    sum(depth.mean() for depth in (*coarse, *fine)).backward()
+    assert all(p.grad.isfinite().all() for p in net.parameters())
+    net.zero_grad()
+
+
+@torch.inference_mode()
+def test_a_moved_world_changes_nothing(net):
+    images, intrinsics, poses, depth_range, start = example_inputs(net, 128, 128)
+    turn = torch.linalg.qr(torch.randn(3, 3)).Q
+    turn *= torch.linalg.det(turn)
+    world = torch.eye(4)
+    world[:3, :3], world[:3, 3] = turn, torch.tensor([3.0, -2.0, 5.0])
+    wanted = net(images, intrinsics, poses, depth_range, start)
+    found = net(images, intrinsics, poses @ world, depth_range, start)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_last_depth_of_the_stages_is_the_output(net):
+    inputs = example_inputs(net, 128, 160)
+    coarse, fine = net.forward_stages(*inputs)
+    assert [tuple(depth.shape[-2:]) for depth in (*coarse, *fine)] == [(32, 40)] * 2 + [(128, 160)]
+    torch.testing.assert_close(net(*inputs), fine[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_inputs_are_named(net):
+    images, intrinsics, poses, depth_range, start = example_inputs(net, 128, 160)
+    with pytest.raises(ValueError, match="1 view: depth needs at least 2"):
+        net(images[:, :1], intrinsics[:, :1], poses[:, :1], depth_range, start)
+    with pytest.raises(ValueError, match=r"RGB.*\(3, 3, 128, 160\)"):
+        net(images[0], intrinsics, poses, depth_range, start)
+    with pytest.raises(ValueError, match=r"intrinsics must be \(1, 3, 3, 3\)"):
+        net(images, intrinsics[:, :2], poses, depth_range, start)
+    with pytest.raises(ValueError, match=r"depth_range must be \(1, 2\), not \(2,\)"):
+        net(images, intrinsics, poses, depth_range[0], start)
+    with pytest.raises(ValueError, match=r"start must be \(1, 1, 8, 10\) for images of 128x160"):
+        net(images, intrinsics, poses, depth_range, start[..., 1:])
+    with pytest.raises(ValueError, match="multiples of 16, not 128x150"):
+        net.forward_stages(images[..., :150], intrinsics, poses, depth_range, start)
+    with pytest.raises(ValueError, match="coarse_iterations must be at least 1, not 0"):
+        create_model("dispmvs", coarse_iterations=0)
+
+
+@pytest.mark.parametrize("dtype, allowed", [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_optimized_is_close(net, dtype, allowed):
+    inputs = example_inputs(net, 128, 160)
+    with torch.inference_mode():
+        wanted, found = net(*inputs), optimize(net, dtype)(*inputs)
+    assert found.dtype == torch.float32
+    assert (found - wanted).norm() < allowed * wanted.norm()
+
+
+class TestSupernet(SupernetTester):
+    def build(self):
+        return create_model("dispmvs_elastic", feature_width=1)
+
+    def inputs(self):
+        torch.manual_seed(1)
+        return example_inputs(self.build(), 128, 128)
+
+    def trained_outputs(self, net):
+        return net.forward_stages(*self.inputs())
+
+    def test_optimized_equals_activated(self, net, samples):
+        for architecture in samples[:3]:
+            activate(net, architecture)
+            assert same(run(optimize(net), self.inputs()), run(net, self.inputs()), 1e-3)
+
+
+def test_largest_subnet_takes_the_networks_weights():
+    supernet = create_model("dispmvs_elastic")
+    largest = extract(supernet, search_space(supernet).largest())
+    load_state(largest, create_model("dispmvs").state_dict(), "dispmvs")
+
+
+def published(older=False):
+    """Published names for our tensors, with the shortcut's norm under both of its names."""
+    state = {}
+    for name, tensor in create_model("dispmvs").state_dict().items():
+        if name.startswith("cnet.") and ".downsample.1." in name:
+            state[name.replace(".downsample.1.", ".norm3.")] = torch.zeros_like(tensor)
+        if older:
+            name = name.replace(".conv_offset.", "_offset.")
+        state[name] = tensor
+    return state
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_published_file_is_read(older, tmp_path):
+    state = published(older)
+    assert len(state) == 317
+    torch.save(state, tmp_path / "15_0.2.pt")
+    stored = recognise(tmp_path / "15_0.2.pt")
+    assert (stored.name, stored.architecture) == ("dispmvs", {})
+    net = create_model("dispmvs")
+    load_state(net, stored.state, "file")
+    norm = net.cnet.layer2[0].downsample[1]
+    assert torch.equal(norm.weight, state["cnet.layer2.0.downsample.1.weight"])
+
+
+def test_either_name_of_a_norm_will_do():
+    state = {k: v for k, v in published().items() if ".downsample.1." not in k}
+    load_state(create_model("dispmvs"), convert_published(state)[2], "file")
+
+
+def test_refuses_foreign_weights():
+    with pytest.raises(ValueError, match="not the weights of DispMVS: no fnet.conv1.weight"):
+        convert_published({"layer.weight": torch.zeros(1)})

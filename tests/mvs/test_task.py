@@ -1,0 +1,195 @@
+"""The multi-view-stereo task: schedules, learning, wide ranges, every built-in config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from torch.utils.data import default_collate
+
+from vizoo.__main__ import main
+from vizoo.datasets.mvs import GeneratedMVS, MVSDataModule
+from vizoo.mvs.task import MVSTask, depth_comparison
+from vizoo.nas.training import SandwichSampler, SupernetTask
+from vizoo.vision.hub.weights import load_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs" / "mvs").glob("*.yaml"))
+SMALL = {"coarse_iterations": 1, "fine_iterations": 1}
+
+
+def _task(**settings):
+    return MVSTask("dispmvs_tiny", model_args=SMALL, **settings)
+
+
+def _scenes(length=2):
+    return GeneratedMVS(length, 128, 128, views=3, seed=1, supersample=1)
+
+
+def _data(length=2):
+    sets = {name: [_scenes(length)] for name in ("train", "val", "test", "predict")}
+    return MVSDataModule(**sets, batch_size=1, workers=0)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return default_collate([_scenes()[i] for i in range(2)])
+
+
+def _trainer(folder, **arguments):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        num_sanity_val_steps=0,
+        **{**quiet, **arguments},
+    )
+
+
+def _rates(task, steps, per_epoch, epochs):
+    task.trainer = type("Trainer", (), {})()
+    task._trainer = task.trainer
+    task.trainer.estimated_stepping_batches = per_epoch * epochs
+    task.trainer.num_training_batches = per_epoch
+    task.trainer.accumulate_grad_batches = 1
+    found = task.configure_optimizers()
+    optimizer, scheduler = found["optimizer"], found["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_milestones():
+    task = _task(lr=1.0, lr_milestones=[1, 2], lr_gamma=0.5)
+    assert _rates(task, 6, per_epoch=2, epochs=3) == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_warm_up_and_cosine():
+    rates = _rates(_task(lr=1.0, lr_schedule="cosine", warmup_steps=3), 9, 2, 4)
+    assert rates[0] == pytest.approx(0.25) and rates[0] < rates[1] < rates[2]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[8] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"lr_schedule": "cosin"}, "milestones, cosine or constant"),
+        ({"optimizer": "adm"}, "did you mean.*adam"),
+        ({"range_factor": 0.5}, "range_factor must be at least 1, not 0.5"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        _task(**settings)
+
+
+def test_training_lowers_the_loss(batch):
+    one = {k: v[:1] for k, v in batch.items()}
+    task = _task()
+    optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(8):
+        torch.manual_seed(0)  # the same start
+        loss = task.loss(task.outputs(one), one)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(task.net.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_checkpointing_changes_no_gradient(batch):
+    found = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        task = _task(checkpointing=checkpointing)
+        torch.manual_seed(1)
+        task.loss(task.outputs(batch), batch).backward()
+        found.append([p.grad for p in task.net.parameters()])
+    for plain, again in zip(*found, strict=True):
+        torch.testing.assert_close(plain, again, rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_without_truth_gives_zero(batch):
+    nothing = {**batch, "valid": torch.zeros_like(batch["valid"])}
+    task = _task()
+    loss = task.loss(task.outputs(nothing), nothing)
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad.isfinite().all() for p in task.net.parameters())
+
+
+def test_wider_ranges_reach_the_network_alone(batch):
+    task = _task(range_factor=2.0).eval()
+    seen = []
+    task.net.predict = lambda *inputs: seen.append(inputs[3]) or (batch["depth"], batch["depth"])
+    task.validation_step(batch, 1)
+    wanted = batch["depth_range"] * torch.tensor([0.5, 2.0])
+    torch.testing.assert_close(seen[0], wanted)
+    assert task.val_metrics.compute()["rel"] == 0
+
+
+def test_fit_test_predict(tmp_path):
+    task, data = _task(thresholds=[1.0, 10.0]), _data()
+    trainer = _trainer(tmp_path, max_epochs=1, logger=True, gradient_clip_val=1.0)
+    trainer.fit(task, data)
+    assert {"val/rel_median", "val/abs", "val/within_10", "val/within_2%"} <= set(
+        trainer.logged_metrics
+    )
+    (found,) = trainer.test(task, data, verbose=False)
+    assert found["test/rel"] > 0
+    predicted = trainer.predict(task, data)
+    assert predicted[0]["depth"].shape == predicted[0]["confidence"].shape == (1, 1, 128, 128)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    net = load_weights(tmp_path / "last.ckpt")
+    assert net.architecture == {"name": "dispmvs_tiny", **SMALL}
+
+
+def test_picture(batch):
+    truth, valid = batch["depth"][0], batch["valid"][0]
+    picture = depth_comparison(
+        batch["images"][0, 0], truth * 1.01, truth, valid, torch.ones_like(truth)
+    )
+    assert picture.shape == (128, 5 * 128, 3) and picture.dtype == "uint8"
+
+
+def test_supernet_trains(tmp_path):
+    net = {"feature_width": 1}
+    task = SupernetTask(
+        MVSTask("dispmvs_elastic", model_args=net),
+        sampler=SandwichSampler(1),
+        distillation="in_place",
+        recalibration_batches=1,
+    )
+    trainer = _trainer(tmp_path, max_epochs=1, limit_train_batches=1, limit_val_batches=1)
+    trainer.fit(task, _data())
+    assert {"val/largest/rel", "val/smallest/rel"} <= set(trainer.logged_metrics)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_built_in_configs_run(config, tmp_path, monkeypatch):
+    """Its own settings, on small generated scenes and for one step."""
+    monkeypatch.chdir(tmp_path)
+    settings = yaml.safe_load(config.read_text())
+    scenes = {
+        "class_path": "vizoo.datasets.mvs.GeneratedMVS",
+        "init_args": {"length": 2, "height": 128, "width": 128, "views": 2, "supersample": 1},
+    }
+    data = settings["data"]["init_args"]
+    for name in ("train", "val", "test", "predict"):
+        if name in data:
+            data[name] = [scenes]
+    data |= {"batch_size": 1, "workers": 0}
+    data.pop("samples_per_epoch", None)
+    settings["model"]["init_args"]["model_args"] = SMALL
+    settings["trainer"] |= {"fast_dev_run": True, "accelerator": "cpu", "devices": 1}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
+    assert main(["fit", "--config", "small.yaml"]) == 0
