@@ -53,10 +53,10 @@ def check_camera(intrinsics: Tensor, extrinsics: Tensor, where: str | Sequence[s
     k, e = intrinsics.detach().double().cpu(), extrinsics.detach().double().cpu()
     lead = torch.broadcast_shapes(k.shape[:-2], e.shape[:-2])
     k, e = k.expand(*lead, 3, 3).reshape(-1, 3, 3), e.expand(*lead, 4, 4).reshape(-1, 4, 4)
-    for index in range(len(k)):
-        fault = _fault(k[index], e[index])
-        if fault:
-            raise ValueError(f"{_name(where, index, len(k))}{fault}")
+    wrong = (~_sound(k, e)).nonzero()
+    if len(wrong):
+        index = int(wrong[0])
+        raise ValueError(f"{_name(where, index, len(k))}{_fault(k[index], e[index])}")
 
 
 def resize_intrinsics(intrinsics: Tensor, scale_x: float, scale_y: float) -> Tensor:
@@ -172,7 +172,19 @@ def _name(where: str | Sequence[str], index: int, count: int) -> str:
     return "".join(f"{part}: " for part in (where, number) if part)
 
 
-def _fault(k: Tensor, e: Tensor) -> str | None:
+def _sound(k: Tensor, e: Tensor) -> Tensor:
+    """Say of each of N cameras, (N, 3, 3) and (N, 4, 4), whether it can be."""
+    good = torch.isfinite(k).flatten(1).all(1) & torch.isfinite(e).flatten(1).all(1)
+    good &= (k[:, 2] == k.new_tensor([0.0, 0.0, 1.0])).all(1) & (k[:, 1, 0] == 0)
+    good &= (k[:, 0, 0] > 0) & (k[:, 1, 1] > 0)
+    good &= (e[:, 3] == e.new_tensor([0.0, 0.0, 0.0, 1.0])).all(1)
+    rotation = torch.where(good[:, None, None], e[:, :3, :3], torch.eye(3, dtype=e.dtype))
+    error = (rotation @ rotation.mT - torch.eye(3, dtype=e.dtype)).abs().flatten(1).amax(1)
+    return good & (error <= _ROTATION_TOLERANCE) & (torch.linalg.det(rotation) > 0)
+
+
+def _fault(k: Tensor, e: Tensor) -> str:
+    """Say what is wrong with a camera that is not sound."""
     if not torch.isfinite(k).all():
         return "the intrinsics hold a number that is not finite"
     if not torch.isfinite(e).all():
@@ -193,9 +205,7 @@ def _fault(k: Tensor, e: Tensor) -> str | None:
             f"the extrinsics' left 3x3 block is not a rotation (R R^T differs from the identity by "
             f"{error:.3g})"
         )
-    if torch.linalg.det(rotation) < 0:
-        return "the extrinsics' left 3x3 block is not a rotation but a reflection (determinant -1)"
-    return None
+    return "the extrinsics' left 3x3 block is not a rotation but a reflection (determinant -1)"
 
 
 def _show(matrix: Tensor) -> str:
