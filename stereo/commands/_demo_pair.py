@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         notes = ["left and right are the same picture"]
     else:
         notes = check_pair(*(v.mul(255).byte().permute(1, 2, 0).numpy() for v in views))
-    return Sample(left, *views, camera, calibration is not None, notes=notes)
+    return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 
 
 def show_all(

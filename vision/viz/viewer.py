@@ -18,11 +18,11 @@ def cloud_viewer(
     focal: float,
     size: tuple[int, int],
     caption: str,
-    most: int = 150_000,
+    most: int = 200_000,
 ) -> str:
     """The point cloud that one camera saw, at first from where that camera stood.
 
-    The view turns about a point at the distance of the scene's nearer part. Nine bytes a point
+    The view turns about a point at the distance of the median point. Nine bytes a point
     are kept: coordinates to 1/65535 of the cloud's extent, colours exactly.
 
     Args:
@@ -31,7 +31,7 @@ def cloud_viewer(
         focal: of the camera that saw them, pixels.
         size: (height, width) of its image.
         caption: text below the view.
-        most: points; of more an even sample is shown, each drawn larger.
+        most: points; of more an even sample is shown, each drawn larger, which the caption says.
 
     Raises:
         ValueError: the shapes differ, or there is no point in front of the camera.
@@ -48,7 +48,8 @@ def cloud_viewer(
     spacing = 1 / focal
     if len(points) > most:
         spacing *= (len(points) / most) ** 0.5
-        chosen = _spread(points, spacing)[:most]
+        chosen = _spread(points, most, spacing)
+        caption = f"{caption} {len(chosen):,} of {len(points):,} points are shown."
         points, colours = points[chosen], colours[chosen]
     low, high = points.min(axis=0), points.max(axis=0)
     extent = np.maximum(high - low, 1e-9)
@@ -58,7 +59,7 @@ def cloud_viewer(
     numbers = {
         "count": len(points),
         "field": f"{width / focal:.6g}",
-        "middle": f"{np.percentile(points[:, 2], 30):.6g}",
+        "middle": f"{np.median(points[:, 2]):.6g}",
         "spacing": f"{spacing:.6g}",
         "aspect": f"{width / height:.6g}",
         "low": json.dumps([float(v) for v in low]),
@@ -76,9 +77,12 @@ def cloud_viewer(
     )
 
 
-def _spread(points: np.ndarray, spacing: float) -> np.ndarray:
-    """Indices of one point in each cell of the camera's image that holds any, in mixed order."""
-    cells = np.floor(points[:, :2] / points[:, 2:] / spacing).astype(np.int64)
+def _spread(points: np.ndarray, most: int, spacing: float) -> np.ndarray:
+    """Indices of at most ``most`` points, evenly spread over the camera's image, in mixed order."""
+    mixed = np.random.default_rng(0).permutation(len(points))
+    if len(points) < 2 * most:
+        return mixed[:most]  # one in each cell would leave out whole rows
+    cells = np.floor(points[mixed, :2] / points[mixed, 2:] / spacing).astype(np.int64)
     cells -= cells.min(axis=0)
     _, first = np.unique(cells[:, 1] * (cells[:, 0].max() + 1) + cells[:, 0], return_index=True)
-    return np.random.default_rng(0).permutation(first)
+    return mixed[np.sort(first)][:most]

@@ -7,6 +7,8 @@ import html.parser
 import io
 import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -148,3 +150,12 @@ def test_a_front_is_drawn():
     for bad in ([], [(1.0, float("nan"))]):
         with pytest.raises(ValueError, match="needs points"):
             front_plot(Series("front", bad), None, "x", "y")
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_the_script_is_javascript(tmp_path):
+    script = re.findall(r"<script>(.*?)</script>", page.page("", "", []), re.DOTALL)
+    assert len(script) == 1
+    (tmp_path / "script.js").write_text(script[0])
+    done = subprocess.run(["node", "--check", tmp_path / "script.js"], capture_output=True)
+    assert done.returncode == 0, done.stderr
