@@ -18,7 +18,8 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -272,6 +273,7 @@ def _compute(
 ) -> dict[int, dict]:
     """Compute what is not done; return an entry of the summary for each view."""
     entries = {}
+    samples = _samples(scene, {i: e["sources"] for i, e in plan.items() if i not in done}, size)
     for count, (index, entry) in enumerate(plan.items()):
         report("views", count, len(plan))
         if index in done:
@@ -279,9 +281,10 @@ def _compute(
             continue
         name = scene.views[index].name
         started = time.perf_counter()
-        sample = scene.sample(index, entry["sources"], size)
         try:
-            result = predictor.predict_sample(sample, view_seed(entry["record"]["seed"], name))
+            result = predictor.predict_sample(
+                next(samples), view_seed(entry["record"]["seed"], name)
+            )
         except ValueError as error:
             raise ValueError(f"view {name}: {error}") from error
         seconds = time.perf_counter() - started
@@ -299,6 +302,19 @@ def _compute(
         _write_json(out / "views" / f"{entry['file']}.json", kept)
     report("views", len(plan), len(plan))
     return entries
+
+
+def _samples(scene: Scene, wanted: dict[int, list[int]], size: tuple[int, int]) -> Iterator[dict]:
+    """Read views with their sources, the next one while one is worked on."""
+    with ThreadPoolExecutor(1) as reader:
+        ahead = None
+        for index, sources in wanted.items():
+            following = reader.submit(scene.sample, index, sources, size)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = following
+        if ahead is not None:
+            yield ahead.result()
 
 
 def _settled(scene: Scene, plan: dict[int, dict]) -> Scene:

@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("cloud", metavar="CLOUD", help="PLY file")
     parser.add_argument(
-        "truth", metavar="TRUTH", help="PLY file of true points; for DTU its folder of scans"
+        "truth",
+        metavar="TRUTH",
+        help="PLY file of true points, or a scene with true depth; for --scan DTU's folder",
     )
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
     tanks = parser.add_argument_group("F-score")
@@ -74,7 +76,6 @@ def _dtu(points: np.ndarray, args: argparse.Namespace) -> dict:
 def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
     import numpy as np
 
-    from ...vision.io.ply import read_ply
     from ..clouds import crop_to_polygon, voxel_thin
     from ..evaluation import TANKS_DISTANCES, f_score
 
@@ -86,7 +87,7 @@ def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
             )
         distance = TANKS_DISTANCES[args.tanks.lower()] if distance is None else distance
         voxel = distance / 2 if voxel is None else voxel
-    truth, _ = read_ply(args.truth)
+    truth = _truth(args.truth)
     if args.align is not None:
         matrix = _matrix(args.align)
         points = points @ matrix[:3, :3].T + matrix[:3, 3]
@@ -106,6 +107,16 @@ def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
         "points": score.points,
         "truth_points": score.truth_points,
     }
+
+
+def _truth(path: str) -> np.ndarray:
+    from ...vision.io.ply import read_ply
+
+    if not Path(path).is_dir():
+        return read_ply(path)[0]
+    from ...datasets.mvs import open_scene, truth_points
+
+    return truth_points(open_scene(path))[0].numpy()
 
 
 def _matrix(path: str) -> np.ndarray:

@@ -41,7 +41,7 @@ class Oracle(nn.Module):
         return depth * (1 + self.error), torch.ones_like(depth)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_pictures(monkeypatch):
     """Large pictures of small clouds would take most of the tests' time."""
     small = functools.partial(cloud_picture, width=160)
@@ -54,5 +54,5 @@ def scene():
 
 
 @pytest.fixture
-def oracle(scene):
+def oracle(scene, small_pictures):
     return Oracle(scene)

@@ -101,6 +101,11 @@ def test_refused(tmp_path, capsys, words, message):
     assert re.search(message, refused(capsys, "infer", "mvs", "scene", "--device", "cpu", *words))
 
 
+def test_no_scene(capsys):
+    words = ("infer", "mvs", "nowhere", "--model", "stand-in", "--out", "out")
+    assert "nowhere: no such scene" in refused(capsys, *words)
+
+
 @pytest.fixture
 def clouds(tmp_path):
     """Two clouds, one of them shifted by a tenth along x, and the matrix that undoes it."""
@@ -160,15 +165,19 @@ def test_refused_scores(clouds, capsys, words, message):
     assert message in refused(capsys, "evaluate", "mvs", "cloud.ply", "truth.ply", *words)
 
 
-def test_the_written_cloud_scores(scene, capsys):
+def test_the_written_cloud_scores(scene, tmp_path, capsys):
     """The cloud of exact depth maps against the true points: all of it right."""
     good()
     with write_ply("truth.ply") as ply:
         ply.write(*(array.numpy() for array in truth_points(scene)))
+    write_scene(scene, tmp_path / "disk", "blendedmvs", lossless=True)
     capsys.readouterr()
-    assert (
-        call("evaluate", "mvs", "out/cloud.ply", "truth.ply", "--distance", "4.25", "--json") == 0
-    )
-    score = json.loads(capsys.readouterr().out)
+    scores = []
+    for truth in ("truth.ply", "disk"):
+        words = ("evaluate", "mvs", "out/cloud.ply", truth, "--distance", "4.25", "--json")
+        assert call(*words) == 0
+        scores.append(json.loads(capsys.readouterr().out))
+    score = scores[0]
+    assert scores[1]["f_score"] == pytest.approx(score["f_score"], abs=1e-3)
     assert score["precision"] > 0.99 and score["recall"] > 0.75
     assert len(read_ply("out/cloud.ply")[0]) == score["points"]
