@@ -41,6 +41,7 @@ FAMILIES: dict[str, str] = {
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
     "fadnet": "stereo.fadnet",
+    "spheredepth": "panorama.spheredepth",
 }
 """Family (first word of a model's name) to the module that registers it, inside the package."""
 

@@ -10,14 +10,16 @@ An operator may have two implementations:
 - PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
 - CUDA C++, in ``kernels/*.cu`` (none yet), registered for CUDA tensors on the same operator.
 
-``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume`` and
-``epipolar_correlation`` are opaque operators with a backward operator each.
+``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume``,
+``epipolar_correlation``, ``mesh_convolution`` and ``gather_faces`` are opaque operators with a
+backward operator each.
 ``warp_by_disparity`` and ``soft_argmin`` are composites of PyTorch's own kernels, which the
 compiler may fuse.
 """
 
 from .correlation import correlation, correlation_2d, group_wise_correlation
 from .epipolar import epipolar_correlation
+from .mesh import gather_faces, inverse_table, mesh_convolution
 from .regression import soft_argmin
 from .volume import concat_volume
 from .warp import warp_by_disparity
@@ -27,7 +29,10 @@ __all__ = [
     "correlation",
     "correlation_2d",
     "epipolar_correlation",
+    "gather_faces",
     "group_wise_correlation",
+    "inverse_table",
+    "mesh_convolution",
     "soft_argmin",
     "warp_by_disparity",
 ]

@@ -1,0 +1,319 @@
+"""Layers on the faces of the spherical mesh; features are (N, F, C), a face's channels together.
+
+The mesh convolution, its patterns, pooling and unpooling are SubdivNet's (Hu et al., TOG 2022). A
+layer does not know its level: it is told at each call, together with the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.ops import gather_faces, inverse_table, mesh_convolution
+from .mesh import check_ring, face_count, kept, spherical_mesh
+from .sampling import centroids, spherical_coordinates
+
+__all__ = [
+    "ConvNorm",
+    "FaceNorm",
+    "LinearNorm",
+    "MeshConv",
+    "MeshTables",
+    "Ring",
+    "pool_faces",
+    "unpool_faces",
+]
+
+
+class Ring(NamedTuple):
+    """Which faces a mesh convolution looks at; see `SphericalMesh.ring`.
+
+    Attributes:
+        level: of the faces that are looked at.
+        kernel: 3 or 5.
+        dilation: from 1 on.
+        symmetric: dilated walks of either hand.
+        stride: 2 looks from the centre children only.
+    """
+
+    level: int
+    kernel: int = 3
+    dilation: int = 1
+    symmetric: bool = False
+    stride: int = 1
+
+
+@cache
+def ring_tables(ring: Ring, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Neighbours (G, n) and their inverse (F, m), int32; one pair for each device."""
+    if device.type != "cpu":
+        return tuple(table.to(device) for table in ring_tables(ring, torch.device("cpu")))
+    mesh = spherical_mesh(ring.level)
+    rows = mesh.ring(ring.kernel, ring.dilation, ring.symmetric)
+    neighbours = kept(rows[3::4] if ring.stride == 2 else rows, device)
+    with torch.inference_mode(False), torch.no_grad():
+        return neighbours, inverse_table(neighbours, len(mesh.faces))
+
+
+@cache
+def sample_coordinates(level: int, device: torch.device) -> Tensor:
+    """Where the centroids lie in an equirectangular image, (F, 2) float32."""
+    with torch.inference_mode(False), torch.no_grad():
+        places = spherical_coordinates(centroids(level, torch.device("cpu"))).float()
+        return places.to(device)
+
+
+class MeshTables(nn.Module):
+    """The tables of a network, on its device; all networks of a process share them.
+
+    They are buffers outside of the state dict. Casting a network leaves them as they are.
+
+    Args:
+        rings: what `neighbours` will be asked for.
+        sample_level: of the faces that `coordinates` locates in the image.
+    """
+
+    def __init__(self, rings: Iterable[Ring], sample_level: int) -> None:
+        super().__init__()
+        self.rings = dict.fromkeys(rings)
+        self.sample_level = sample_level
+        self._fill(torch.get_default_device())
+
+    def neighbours(self, ring: Ring) -> tuple[Tensor, Tensor]:
+        """Table and inverse of a ring.
+
+        Raises:
+            ValueError: the tables were made without it.
+        """
+        if ring not in self.rings:
+            raise ValueError(f"these tables lack {ring}: name it when you make them")
+        return getattr(self, _name("neighbours", ring)), getattr(self, _name("inverse", ring))
+
+    def fused(self, dtype: torch.dtype) -> MeshTables:
+        """Itself, whatever type the network gets."""
+        return self
+
+    def _fill(self, device: torch.device) -> None:
+        for ring in self.rings:
+            neighbours, inverse = ring_tables(ring, device)
+            self.register_buffer(_name("neighbours", ring), neighbours, persistent=False)
+            self.register_buffer(_name("inverse", ring), inverse, persistent=False)
+        coordinates = sample_coordinates(self.sample_level, device)
+        self.register_buffer("coordinates", coordinates, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MeshTables:
+        self._fill(fn(self.coordinates[:0]).device)
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MeshTables:
+        with torch.device(self.coordinates.device):
+            return MeshTables(self.rings, self.sample_level)
+
+
+def _name(kind: str, ring: Ring) -> str:
+    return "_".join([kind, *(str(int(x)) for x in ring)])
+
+
+class MeshConv(nn.Module):
+    """Mesh convolution: four matrices for a face, its neighbours and two kinds of differences.
+
+    The weights depend neither on kernel nor on dilation; kernel 1 uses the first matrix only.
+
+    Args:
+        in_channels: C.
+        out_channels: of the result.
+        kernel: 1, 3 or 5.
+        dilation: from 1 on, with kernel 3.
+        stride: 1, or 2 for the next coarser level, evaluated at the centre children.
+        symmetric: dilated walks of either hand, see `SphericalMesh.ring`.
+        normalize: scale the sums to those of three neighbours, so that weights are worth the same
+            whatever the kernel.
+        bias: add one.
+
+    Attributes:
+        weight: (out_channels, in_channels, 4).
+
+    Raises:
+        ValueError: a kernel, dilation or stride that is not defined.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kernel: int = 3,
+        dilation: int = 1,
+        stride: int = 1,
+        symmetric: bool = False,
+        normalize: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if kernel != 1:
+            check_ring(kernel, dilation)
+        if stride not in (1, 2):
+            raise ValueError(f"stride {stride} is not defined on the mesh: choose 1 or 2")
+        self.kernel, self.dilation, self.stride = kernel, dilation, stride
+        self.symmetric, self.normalize = symmetric, normalize
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, 4))
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        nn.init.normal_(self.weight, 0, math.sqrt(2 / (4 * in_channels)))
+
+    def ring(self, level: int) -> Ring | None:
+        """What it looks at on faces of a level; None where it needs no table."""
+        family = self.stride == 2 and (self.kernel, self.dilation) == (3, 1)
+        if self.kernel == 1 or family:
+            return None
+        return Ring(level, self.kernel, self.dilation, self.symmetric, self.stride)
+
+    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
+        """
+        Args:
+            x: (N, F, C) on the faces of `level`.
+            tables: with those of `ring(level)`.
+            level: of the mesh.
+
+        Returns:
+            (N, F, out_channels), or (N, F / 4, out_channels) with stride 2.
+        """
+        if self.kernel == 1:
+            return F.linear(x[:, 3::4] if self.stride == 2 else x, self.weight[..., 0], self.bias)
+        ring = self.ring(level)
+        if ring is None:
+            return mesh_convolution(x, self.weight, self.bias)
+        neighbours, inverse = tables.neighbours(ring)
+        weight = self.weight
+        if self.normalize and neighbours.shape[1] != 3:
+            scale = 3 / neighbours.shape[1]
+            weight = torch.cat((weight[..., :1], weight[..., 1:] * scale), 2)
+        return mesh_convolution(x, weight, self.bias, neighbours, inverse)
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels, _ = self.weight.shape
+        return (
+            f"{in_channels}, {out_channels}, kernel={self.kernel}, dilation={self.dilation}, "
+            f"stride={self.stride}"
+        )
+
+
+class FaceNorm(nn.BatchNorm2d):
+    """Batch normalisation over images and faces of (N, F, C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        # As an image of width 1 with its channels last, which has the fastest kernels.
+        return super().forward(x.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+
+
+class ConvNorm(nn.Module):
+    """Mesh convolution, batch normalisation and, unless `relu` is False, ReLU."""
+
+    def __init__(self, conv: MeshConv, *, relu: bool = True) -> None:
+        super().__init__()
+        self.conv = conv
+        self.norm: nn.Module = FaceNorm(conv.weight.shape[0])
+        self.relu = relu
+
+    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
+        x = self.norm(self.conv(x, tables, level))
+        return F.relu(x) if self.relu else x
+
+    def fused(self, dtype: torch.dtype) -> ConvNorm:
+        """With the normalisation folded into the convolution, see `inference.optimize`."""
+        self.conv.weight, self.conv.bias = _folded(self.conv, self.norm, dtype)
+        self.norm = nn.Identity()
+        return self
+
+
+class LinearNorm(nn.Module):
+    """The same face by face: linear map, batch normalisation and perhaps ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, relu: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_channels, out_channels, bias=False)
+        self.norm: nn.Module = FaceNorm(out_channels)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.linear(x))
+        return F.relu(x) if self.relu else x
+
+    def fused(self, dtype: torch.dtype) -> LinearNorm:
+        """With the normalisation folded into the linear map, see `inference.optimize`."""
+        self.linear.weight, self.linear.bias = _folded(self.linear, self.norm, dtype)
+        self.norm = nn.Identity()
+        return self
+
+
+def _folded(
+    layer: nn.Module, norm: nn.Module, dtype: torch.dtype
+) -> tuple[nn.Parameter, nn.Parameter]:
+    """Weight and bias of a layer, whose first axis is the result's, with its norm."""
+    with torch.no_grad():
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        bias = norm.bias - norm.running_mean * scale
+        if layer.bias is not None:
+            bias = bias + layer.bias * scale
+        weight = layer.weight * scale.view(-1, *(1 for _ in layer.weight.shape[1:]))
+    return nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
+
+
+def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
+    """Children to their parents.
+
+    Args:
+        x: (N, F, C), F of any level above 0.
+        mode: `mean`, `max` or `sum`.
+
+    Returns:
+        (N, F / 4, C).
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+    children = x.unflatten(1, (-1, 4))
+    if mode == "mean":
+        return children.mean(2)
+    if mode == "max":
+        return children.amax(2)
+    if mode == "sum":
+        return children.sum(2)
+    raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+
+
+def unpool_faces(
+    x: Tensor, neighbours: Tensor | None = None, inverse: Tensor | None = None
+) -> Tensor:
+    """Parents to their children.
+
+    Args:
+        x: (N, F, C).
+        neighbours: None copies a face to its children; with the (F, 3) table of its level, and
+            `inverse`, a corner child gets half of its parent and a quarter of each of the two
+            neighbours that touch its corner: constants and sums are kept.
+        inverse: the table's inverse.
+
+    Returns:
+        (N, 4 F, C).
+    """
+    if neighbours is None:
+        children = x[:, :, None].expand(-1, -1, 4, -1)
+        return children.flatten(1, 2)
+    near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)
+    corner = (2 * x + near.sum(2))[:, :, None] - near
+    return torch.cat((corner / 4, x[:, :, None]), 2).flatten(1, 2)
+
+
+def check_levels(mesh_level: int, texture_level: int, least: int) -> None:
+    """Raises ValueError unless the mesh has a coarsest level and the texture one to be read at."""
+    if mesh_level < least or texture_level < 0:
+        raise ValueError(
+            f"mesh_level {mesh_level}, texture_level {texture_level}: at least {least} and 0"
+        )
+    face_count(mesh_level + texture_level)

@@ -1,0 +1,278 @@
+"""Between an equirectangular image and the faces of the spherical mesh, both ways.
+
+Pixel (row i, column j) of H x W looks along longitude λ = ((j + ½) / W − ½) 2π and latitude
+φ = (½ − (i + ½) / H) π, that is (cos φ sin λ, sin φ, cos φ cos λ), the convention of UniFuse (Jiang
+et al., RA-L 2021). Columns wrap; above the top row lies the top row again, half a turn away, and
+likewise below. How SphereDepth ties the panorama to its mesh is not known beyond its abstract: the
+samplings here are our own.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..vision.ops._registration import exporting
+from ._location import barycentric, locate
+from ._vertices import vertex_values, vertex_weights
+from .mesh import face_count, kept, level_of, spherical_mesh
+
+__all__ = [
+    "equirectangular_to_faces",
+    "face_labels",
+    "faces_to_equirectangular",
+    "locate",
+    "pixel_directions",
+    "pixel_solid_angles",
+    "sample_equirectangular",
+    "vertex_values",
+    "vertex_weights",
+]
+
+
+def pixel_directions(
+    height: int,
+    width: int,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Where the pixels look: (H, W, 3) unit vectors, x right, y up, z forward."""
+    row = torch.arange(height, device=device, dtype=dtype) + 0.5
+    column = torch.arange(width, device=device, dtype=dtype) + 0.5
+    down = row / height * math.pi  # from the upper pole
+    turn = (column / width - 0.5) * (2 * math.pi)
+    # Sines only: not every runtime of exported networks has a cosine of doubles.
+    across, up = down.sin()[:, None], (math.pi / 2 - down).sin()[:, None]
+    x, z = across * turn.sin(), across * (turn + math.pi / 2).sin()
+    return torch.stack((x, up.expand_as(x), z), -1)
+
+
+def pixel_solid_angles(height: int, width: int) -> Tensor:
+    """Of one pixel of each row, (H,) float64 in steradian."""
+    edges = torch.linspace(math.pi / 2, -math.pi / 2, height + 1, dtype=torch.float64).sin()
+    return (edges[:-1] - edges[1:]) * (2 * math.pi / width)
+
+
+def sample_equirectangular(
+    image: Tensor, directions: Tensor, mode: Literal["bilinear", "nearest"] = "bilinear"
+) -> Tensor:
+    """The image's values in some directions.
+
+    Args:
+        image: (N, C, H, W), floating.
+        directions: (M, 3) of any positive length, or (N, M, 3) for each image its own.
+        mode: `bilinear` between pixel centres, without a seam and across the poles; `nearest`
+            takes the pixel that holds the direction.
+
+    Returns:
+        (N, M, C).
+
+    Raises:
+        ValueError: other shapes, or an unknown mode.
+    """
+    if image.dim() != 4 or not image.is_floating_point():
+        raise ValueError(f"image must be floating (N, C, H, W), got {tuple(image.shape)}")
+    if directions.shape[-1] != 3 or directions.dim() not in (2, 3):
+        raise ValueError(f"directions must be (M, 3) or (N, M, 3), got {tuple(directions.shape)}")
+    return sample_at(image, spherical_coordinates(directions), mode)
+
+
+def spherical_coordinates(directions: Tensor) -> Tensor:
+    """(…, 3) to (…, 2): longitude and colatitude as parts of width and height."""
+    x, y, z = directions.unbind(-1)
+    longitude = torch.atan2(x, z) / (2 * math.pi) + 0.5
+    latitude = torch.atan2(y, torch.hypot(x, z)) / math.pi
+    return torch.stack((longitude, 0.5 - latitude), -1)
+
+
+def sample_at(image: Tensor, coordinates: Tensor, mode: str = "bilinear") -> Tensor:
+    """`sample_equirectangular` at `spherical_coordinates`, (M, 2) or (N, M, 2)."""
+    batch, channels, height, width = image.shape
+    if mode == "nearest":
+        u, v = coordinates.unbind(-1)
+        column, row = (u * width).long() % width, (v * height).long().clamp(0, height - 1)
+        index = (row * width + column).expand(batch, -1)
+        flat = image.flatten(2).transpose(1, 2)
+        return flat.gather(1, index[..., None].expand(-1, -1, channels))
+    if mode != "bilinear":
+        raise ValueError(f"sampling {mode!r} is unknown: choose 'bilinear' or 'nearest'")
+    dtype = torch.promote_types(image.dtype, torch.float32)  # places need more than half a type
+    u, v = coordinates.to(dtype).unbind(-1)
+    padded = _pad(image.to(dtype))
+    # Pixel centres are at whole numbers from 1 on, and the grid is -1 and 1 at the outer centres.
+    x = 2 * (u * width + 0.5) / (width + 1) - 1
+    y = 2 * (v * height + 0.5) / (height + 1) - 1
+    grid = torch.stack((x, y), -1).expand(batch, -1, 2)[:, None]
+    found = F.grid_sample(padded, grid, mode="bilinear", align_corners=True)
+    return found[:, :, 0].transpose(1, 2).to(image.dtype)
+
+
+def _pad(image: Tensor) -> Tensor:
+    """One more pixel on each side, of what is there on the sphere.
+
+    With an odd width half a turn ends between two pixels: their mean.
+    """
+    width = image.shape[3]
+    rows = []
+    for row in (image[:, :, :1], image[:, :, -1:]):
+        one, other = width // 2, width - width // 2
+        turned = [torch.cat((row[..., k:], row[..., :k]), 3) for k in (one, other)]
+        rows.append((turned[0] + turned[1]) / 2)
+    image = torch.cat((rows[0], image, rows[1]), 2)
+    return torch.cat((image[..., -1:], image, image[..., :1]), 3)
+
+
+def equirectangular_to_faces(
+    image: Tensor,
+    level: int,
+    texture_level: int = 0,
+    *,
+    mode: Literal["samples", "mean"] = "samples",
+    rotation: Tensor | None = None,
+) -> Tensor:
+    """Bilinear samples of an image at the centroids of faces.
+
+    Args:
+        image: (N, C, H, W), floating.
+        level: of the mesh.
+        texture_level: k: each face is sampled at its 4^k descendants.
+        mode: `samples` keeps them all, `mean` averages them for each face of `level`.
+        rotation: (3, 3) or (N, 3, 3), orthogonal: face f looks where R c_f does in the image.
+
+    Returns:
+        (N, F, C), F faces of level + k, or of `level` for `mean`.
+
+    Raises:
+        ValueError: other shapes, levels or modes.
+    """
+    if mode not in ("samples", "mean"):
+        raise ValueError(f"mode {mode!r} is unknown: choose 'samples' or 'mean'")
+    found = sample_equirectangular(image, _directions(image, level + texture_level, rotation))
+    if mode == "samples":
+        return found
+    return found.unflatten(1, (face_count(level), 4**texture_level)).mean(2)
+
+
+def face_labels(
+    depth: Tensor,
+    valid: Tensor,
+    level: int,
+    texture_level: int = 0,
+    *,
+    rotation: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Depth of faces for training: never a mean across an edge or a hole of one sample.
+
+    Args:
+        depth: (N, 1, H, W), anything where it is not valid.
+        valid: where it is known, the same shape, bool.
+        level: of the labels.
+        texture_level: k above 0: mean of the valid ones of 4^k samples instead of one.
+        rotation: as in `equirectangular_to_faces`.
+
+    Returns:
+        Depth (N, F), 0 where it is not known, and where it is known, (N, F) bool.
+    """
+    known = torch.where(valid, depth, 0)
+    both = torch.cat((known, valid.to(known.dtype)), 1)
+    directions = _directions(depth, level + texture_level, rotation)
+    found = sample_equirectangular(both, directions, "nearest")
+    total, count = found.unflatten(1, (-1, 4**texture_level)).sum(2).unbind(2)
+    return total / count.clamp(min=1), count > 0
+
+
+def _directions(image: Tensor, level: int, rotation: Tensor | None) -> Tensor:
+    directions = centroids(level, image.device)
+    if rotation is None:
+        return directions
+    # R c as rows: the transposed matrix from the right, for one or for each image.
+    return directions @ rotation.to(directions).transpose(-1, -2)
+
+
+@cache
+def centroids(level: int, device: torch.device) -> Tensor:
+    """(F, 3) float64, kept for each device."""
+    return kept(spherical_mesh(level).centroids, device)
+
+
+@cache
+def corners(level: int, device: torch.device) -> Tensor:
+    """Vertices of each face, (F, 3) int32, kept for each device."""
+    return kept(spherical_mesh(level).faces, device)
+
+
+def faces_to_equirectangular(
+    values: Tensor,
+    height: int,
+    width: int,
+    mode: Literal["nearest", "linear"] = "nearest",
+    weights: Literal["area", "exact"] = "exact",
+) -> Tensor:
+    """Values of faces as an equirectangular image.
+
+    Args:
+        values: (N, F, C), F of any level.
+        height: of the image, any.
+        width: of the image, any.
+        mode: `nearest` gives each pixel the value of the face that holds its centre; `linear`
+            interpolates between `vertex_values`: no steps, no seam, but smooth across edges too.
+        weights: of those.
+
+    Returns:
+        (N, C, H, W).
+
+    Raises:
+        ValueError: other shapes or modes.
+    """
+    if values.dim() != 3:
+        raise ValueError(f"values must be (N, F, C), got {tuple(values.shape)}")
+    if mode not in ("nearest", "linear"):
+        raise ValueError(f"read-back {mode!r} is unknown: choose 'nearest' or 'linear'")
+    level = level_of(values.shape[1])
+    # What is written as a graph computes the places of the pixels: its size may be another.
+    graph = exporting() or torch.compiler.is_compiling()
+    if mode == "nearest":
+        find = _faces_of_pixels if graph else _kept_faces
+        found = values.index_select(1, find(level, height, width, values.device).flatten())
+    else:
+        find = _corners_of_pixels if graph else _kept_corners
+        vertices, shares = find(level, height, width, values.device)
+        at_vertices = vertex_values(values, weights)
+        found = 0
+        for corner in range(3):
+            row = at_vertices.index_select(1, vertices[..., corner].flatten())
+            found = found + row * shares[..., corner].reshape(-1, 1).to(values.dtype)
+    return found.transpose(1, 2).unflatten(2, (height, width))
+
+
+def _faces_of_pixels(level: int, height: int, width: int, device: torch.device) -> Tensor:
+    return locate(pixel_directions(height, width, device=device), level)
+
+
+def _corners_of_pixels(
+    level: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    face, shares = barycentric(pixel_directions(height, width, device=device), level)
+    return corners(level, device)[face], shares
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+@torch.no_grad()
+def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
+    return _faces_of_pixels(level, height, width, device).int()
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+@torch.no_grad()
+def _kept_corners(
+    level: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    return _corners_of_pixels(level, height, width, device)

@@ -1,0 +1,424 @@
+"""Convolution on the faces of a mesh, as SubdivNet defines it (Hu et al., TOG 2022).
+
+Features are (N, F, C): what belongs to a face is one row, which a gather copies whole. Faces are
+worked off in chunks: rows are gathered, combined and multiplied by the weights while they are in
+the cache, so that neither the gathered rows nor the combinations are ever in memory as a whole.
+Only the features are kept for the backward pass, which gathers too: an inverse table says which
+rows a face took part in, so that nothing is scattered and the result does not depend on the order.
+Combinations are taken in float32 for float16 and bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
+
+from ._banded import accumulation_type
+from ._registration import LIBRARY, check_at_least, exporting
+
+__all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
+
+MEMORY = 64 << 20
+TERMS = 4  # the face, the sum of its neighbours, two sums of differences
+
+_CHUNK = 1 << 20  # bytes of combinations at once on a CPU, so that they stay in its cache
+_GROUP = 16  # channels: shorter rows would waste what a read of memory brings
+
+
+def mesh_convolution(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    neighbours: Tensor | None = None,
+    inverse: Tensor | None = None,
+    *,
+    memory: int = MEMORY,
+) -> Tensor:
+    """Combines each face e with its neighbours e_1 … e_n, which form a cycle, by four matrices.
+
+    y = W_0 e + W_1 Σ e_j + W_2 Σ |e_(j+1) − e_j| + W_3 Σ |e − e_j| + b. Which neighbour comes first
+    and which way round they go makes no difference. First derivatives only.
+
+    Args:
+        features: (N, F, C), floating.
+        weight: (C_out, C, 4).
+        bias: (C_out,), or None.
+        neighbours: (G, n) integer, n at least 2. With G = F a row for each face; with G = F / 4 for
+            each face 4 g + 3, the centre child of g. None: for each centre child its siblings
+            4 g, 4 g + 1, 4 g + 2, without a table.
+        inverse: `inverse_table(neighbours, F)`; needed for gradients.
+        memory: bytes of workspace at most, or what one face (backwards: 16 channels) takes where
+            that is more.
+
+    Returns:
+        (N, G, C_out).
+
+    Raises:
+        ValueError: shapes, types or devices do not belong together.
+    """
+    _check(features, weight, bias, neighbours, inverse)
+    check_at_least("memory", memory, 1)
+    if exporting():
+        return _plain(features, weight, bias, neighbours)
+    if neighbours is not None and inverse is None and torch.is_grad_enabled():
+        if any(x is not None and x.requires_grad for x in (features, weight, bias)):
+            raise ValueError("gradients need inverse=inverse_table(neighbours, faces)")
+    return torch.ops.vizoo.mesh_convolution(features, weight, bias, neighbours, inverse, memory)
+
+
+def gather_faces(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
+    """The neighbours' rows, with a backward pass that gathers.
+
+    Args:
+        features: (N, F, C), floating.
+        neighbours: (G, n) integer.
+        inverse: `inverse_table(neighbours, F)`.
+
+    Returns:
+        (N, G, n, C).
+
+    Raises:
+        ValueError: the shapes do not belong together.
+    """
+    if features.dim() != 3 or neighbours.dim() != 2 or len(inverse) != features.shape[1]:
+        raise ValueError(
+            f"features (N, F, C), neighbours (G, n) and inverse (F, m) are wanted, got "
+            f"{tuple(features.shape)}, {tuple(neighbours.shape)} and {tuple(inverse.shape)}"
+        )
+    if exporting():
+        return _gather(features, neighbours, inverse)
+    return torch.ops.vizoo.gather_faces(features, neighbours, inverse)
+
+
+def inverse_table(neighbours: Tensor, faces: int) -> Tensor:
+    """For each face the places of `neighbours` that name it.
+
+    Args:
+        neighbours: (G, n) integer, 0 to `faces` − 1.
+        faces: F.
+
+    Returns:
+        (F, m) int32, m the largest number of places that name one face: slot · G + row, and
+        n · G where there are fewer.
+    """
+    named = neighbours.T.flatten().long()
+    count = torch.bincount(named, minlength=faces)
+    order = named.argsort(stable=True)
+    start = count.cumsum(0) - count
+    places = torch.arange(int(count.max()), device=named.device)
+    index = (start[:, None] + places).clamp(max=named.numel() - 1)
+    table = torch.where(places < count[:, None], order[index], named.numel())
+    return table.to(torch.int32)
+
+
+def _check(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    neighbours: Tensor | None,
+    inverse: Tensor | None,
+) -> None:
+    if features.dim() != 3 or weight.dim() != 3 or weight.shape[1:] != (features.shape[2], TERMS):
+        raise ValueError(
+            f"features must be (N, F, C) and weight (C_out, C, {TERMS}), got "
+            f"{tuple(features.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias must be ({weight.shape[0]},), got {tuple(bias.shape)}")
+    faces = features.shape[1]
+    if neighbours is None:
+        if faces % 4:
+            raise ValueError(f"{faces} faces have no centre children: their number must be 4 G")
+        return
+    rows = neighbours.shape[0]
+    if neighbours.dim() != 2 or neighbours.shape[1] < 2 or rows not in (faces, faces // 4):
+        raise ValueError(
+            f"neighbours must be (F, n) or (F / 4, n) with n at least 2 for {faces} faces, got "
+            f"{tuple(neighbours.shape)}"
+        )
+    if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
+        raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
+    given = [x for x in (features, weight, bias, neighbours, inverse) if x is not None]
+    if len({x.device for x in given}) > 1:
+        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    types = {x.dtype for x in (features, weight, bias) if x is not None}
+    if len(types) > 1 and not torch.is_autocast_enabled(features.device.type):
+        raise ValueError(
+            f"features and weights are {', '.join(sorted(map(str, types)))}: convert one, or use "
+            "torch.autocast"
+        )
+
+
+def _plain(
+    features: Tensor, weight: Tensor, bias: Tensor | None, neighbours: Tensor | None
+) -> Tensor:
+    """The same with standard operators, all faces at once."""
+    if neighbours is None:
+        near = features.unflatten(1, (-1, 4))
+        centre, near = near[:, :, 3], near[:, :, :3].unbind(2)
+    else:
+        same = neighbours.shape[0] == features.shape[1]
+        centre = features if same else features[:, 3::4]
+        near = [features.index_select(1, slot) for slot in neighbours.unbind(1)]
+    around = [(b - a).abs() for a, b in zip(near, (*near[1:], near[0]), strict=True)]
+    terms = centre, sum(near), sum(around), sum((centre - x).abs() for x in near)
+    return F.linear(torch.cat(terms, 2), weight.transpose(1, 2).flatten(1), bias)
+
+
+def _rows(features: Tensor, neighbours: Tensor | None, memory: int) -> Iterator[slice]:
+    """Chunks of the result's rows: what is made for one keeps to `memory`."""
+    rows = features.shape[1] // 4 if neighbours is None else neighbours.shape[0]
+    slots = 3 if neighbours is None else neighbours.shape[1]
+    itemsize = accumulation_type(features).itemsize
+    row = max(1, itemsize * features.shape[2] * (3 * slots + 2 * TERMS))
+    if features.device.type == "cpu":
+        memory = min(memory, 4 * _CHUNK)
+    step = max(1, memory // row)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def _gathered(
+    features: Tensor, neighbours: Tensor | None, rows: slice
+) -> tuple[Tensor, list[Tensor] | Tensor]:
+    """Of (F, C) the centres (n, C) of some rows and their neighbours (slots, n, C)."""
+    dtype = accumulation_type(features)
+    if neighbours is None:
+        family = features.unflatten(0, (-1, 4))[rows].to(dtype)
+        return family[:, 3], family[:, :3].transpose(0, 1)
+    same = neighbours.shape[0] == features.shape[0]
+    centre = features[rows] if same else features[3::4][rows]
+    some = neighbours[rows]
+    near = features.index_select(0, some.T.flatten()).view(*some.T.shape, -1)
+    return centre.to(dtype), near.to(dtype)
+
+
+def _terms(centre: Tensor, near: Tensor) -> Tensor:
+    """(n, 4 C): the four combinations side by side."""
+    terms = centre.new_empty(centre.shape[0], TERMS, centre.shape[1])
+    terms[:, 0] = centre
+    torch.sum(near, 0, out=terms[:, 1])
+    if near.shape[0] == 3:  # round a triangle one goes up from the least to the greatest and back
+        torch.sub(near.amax(0), near.amin(0), out=terms[:, 2]).mul_(2)
+    else:
+        torch.sum(near.roll(-1, 0).sub_(near).abs_(), 0, out=terms[:, 2])
+    torch.sum((near - centre).abs_(), 0, out=terms[:, 3])
+    return terms.flatten(1)
+
+
+def _forward(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    neighbours: Tensor | None,
+    inverse: Tensor | None,
+    memory: int,
+) -> Tensor:
+    out = features.new_empty(_shape(features, weight, neighbours))
+    if out.numel() == 0 or features.shape[2] == 0:
+        return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
+    matrix = weight.permute(2, 1, 0).flatten(0, 1).contiguous()
+    for image, into in zip(features.contiguous(), out, strict=True):
+        for rows in _rows(features, neighbours, memory):
+            terms = _terms(*_gathered(image, neighbours, rows)).to(features.dtype)
+            if bias is None:
+                torch.mm(terms, matrix, out=into[rows])
+            else:
+                torch.addmm(bias, terms, matrix, out=into[rows])
+    return out
+
+
+def _backward(
+    gradient: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    neighbours: Tensor | None,
+    inverse: Tensor | None,
+    memory: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of features and weight; the former by groups of channels, which `memory` bounds."""
+    dtype, channels = accumulation_type(features), features.shape[2]
+    to_features = torch.zeros_like(features, memory_format=torch.contiguous_format)
+    to_weight = torch.zeros_like(weight, dtype=dtype, memory_format=torch.contiguous_format)
+    if gradient.numel() == 0 or channels == 0:
+        return to_features, to_weight.to(weight.dtype)
+    group = channels
+    if neighbours is not None:
+        fit = memory // (dtype.itemsize * neighbours.numel())
+        group = min(channels, max(_GROUP, fit // _GROUP * _GROUP))
+    gradient = gradient.contiguous()
+    for first in range(0, channels, group):
+        some = slice(first, min(first + group, channels))
+        matrix = weight[:, some].transpose(1, 2).flatten(1).contiguous()  # (C_out, 4 c)
+        total = to_weight.new_zeros(matrix.shape)
+        for image in range(len(features)):
+            part = features[image, :, some].contiguous()
+            given = gradient[image]
+            to_features[image, :, some] = _to_features(
+                part, given, matrix, total, neighbours, inverse, memory
+            )
+        to_weight[:, some] = total.unflatten(1, (TERMS, -1)).transpose(1, 2)
+    return to_features, to_weight.to(weight.dtype)
+
+
+def _to_features(
+    features: Tensor,
+    gradient: Tensor,
+    matrix: Tensor,
+    total: Tensor,
+    neighbours: Tensor | None,
+    inverse: Tensor | None,
+    memory: int,
+) -> Tensor:
+    """Gradient of one image's features (F, C); adds that of the weights to `total`.
+
+    What each row gives to each of its neighbours is written down, and then each face collects what
+    was written for it.
+    """
+    dtype, (faces, channels) = accumulation_type(features), features.shape
+    out = features.new_zeros(faces, channels, dtype=dtype)
+    if neighbours is None:
+        own, around = out.view(-1, 4, channels)[:, 3], out.view(-1, 4, channels)[:, :3]
+        around = around.transpose(0, 1)
+    else:
+        count, slots = neighbours.shape
+        own = out if count == faces else out[3::4]
+        written = features.new_empty(slots * count + 1, channels, dtype=dtype)
+        written[-1] = 0  # for faces with fewer places than others
+        around = written[:-1].view(slots, count, channels)
+    for rows in _rows(features[None], neighbours, memory):
+        centre, near = _gathered(features, neighbours, rows)
+        given = gradient[rows]
+        terms = _terms(centre, near).to(given.dtype)
+        total += given.T @ terms
+        back = (given @ matrix).to(dtype).unflatten(1, (TERMS, -1))  # (n, 4, C)
+        up = (near - near.roll(-1, 0)).sign_()
+        up -= up.roll(1, 0)
+        signs = (near - centre).sign_().mul_(back[:, 3])
+        torch.sub(back[:, 0], signs.sum(0), out=own[rows])
+        signs += up.mul_(back[:, 2])
+        torch.add(signs, back[:, 1], out=around[:, rows])
+    if neighbours is not None:
+        out += F.embedding_bag(inverse, written, mode="sum")
+    return out
+
+
+def _shape(features: Tensor, weight: Tensor, neighbours: Tensor | None) -> tuple[int, ...]:
+    rows = features.shape[1] // 4 if neighbours is None else neighbours.shape[0]
+    return features.shape[0], rows, weight.shape[0]
+
+
+def _gather(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
+    rows = features.index_select(1, neighbours.flatten())
+    return rows.unflatten(1, neighbours.shape)
+
+
+def _collect(gradient: Tensor, inverse: Tensor) -> Tensor:
+    """To each face the sum of what (N, G, n, C) holds at its places."""
+    batch, rows, slots, channels = gradient.shape
+    dtype = accumulation_type(gradient)
+    out = gradient.new_empty(batch, inverse.shape[0], channels)
+    written = gradient.new_zeros(slots * rows + 1, channels, dtype=dtype)
+    for image, into in zip(gradient, out, strict=True):
+        written[:-1].view(slots, rows, channels).copy_(image.transpose(0, 1))
+        into.copy_(F.embedding_bag(inverse, written, mode="sum"))
+    return out
+
+
+def _register_convolution() -> None:
+    tables = "Tensor? neighbours, Tensor? inverse, SymInt memory"
+    operator = torch.library.custom_op(
+        "vizoo::mesh_convolution",
+        _forward,
+        mutates_args=(),
+        schema=f"(Tensor features, Tensor weight, Tensor? bias, {tables}) -> Tensor",
+    )
+    derivative = torch.library.custom_op(
+        "vizoo::mesh_convolution_backward",
+        _backward,
+        mutates_args=(),
+        schema=f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
+    )
+
+    @operator.register_fake
+    def _(features, weight, bias, neighbours, inverse, memory):
+        return features.new_empty(_shape(features, weight, neighbours))
+
+    @derivative.register_fake
+    def _(gradient, features, weight, neighbours, inverse, memory):
+        return features.new_empty(features.shape), weight.new_empty(weight.shape)
+
+    def keep(ctx, inputs, output):
+        features, weight, bias, neighbours, inverse, ctx.memory = inputs
+        ctx.bias = bias is not None
+        ctx.save_for_backward(features, weight, neighbours, inverse)
+
+    def backward(ctx, gradient):
+        to_features, to_weight = derivative(gradient, *ctx.saved_tensors, ctx.memory)
+        to_bias = gradient.sum((0, 1)) if ctx.bias else None
+        return to_features, to_weight, to_bias, None, None, None
+
+    operator.register_autograd(backward, setup_context=keep)
+
+    def autocast(device):
+        def cast(tensor):
+            if tensor is None or tensor.dtype == torch.float64:
+                return tensor
+            return tensor.to(torch.get_autocast_dtype(device))
+
+        def kernel(features, weight, bias, *others):
+            given = cast(features), cast(weight), cast(bias)
+            with torch.autocast(device, enabled=False):
+                return torch.ops.vizoo.mesh_convolution.default(*given, *others)
+
+        return kernel
+
+    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+        LIBRARY.impl("mesh_convolution", autocast(device), key)
+
+    @register_flop_formula(torch.ops.vizoo.mesh_convolution)
+    def _(features, weight, bias, neighbours, *others, out_shape=None, **_):
+        return 2 * torch.Size(out_shape).numel() * weight[1] * TERMS
+
+    @register_flop_formula(torch.ops.vizoo.mesh_convolution_backward)
+    def _(gradient, features, weight, *others, **_):
+        return 4 * torch.Size(gradient).numel() * weight[1] * TERMS
+
+
+def _register_gather() -> None:
+    operator = torch.library.custom_op(
+        "vizoo::gather_faces",
+        _gather,
+        mutates_args=(),
+        schema="(Tensor features, Tensor neighbours, Tensor inverse) -> Tensor",
+    )
+    derivative = torch.library.custom_op(
+        "vizoo::gather_faces_backward",
+        _collect,
+        mutates_args=(),
+        schema="(Tensor gradient, Tensor inverse) -> Tensor",
+    )
+
+    @operator.register_fake
+    def _(features, neighbours, inverse):
+        return features.new_empty(features.shape[0], *neighbours.shape, features.shape[2])
+
+    @derivative.register_fake
+    def _(gradient, inverse):
+        return gradient.new_empty(gradient.shape[0], inverse.shape[0], gradient.shape[3])
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(inputs[2])
+
+    def backward(ctx, gradient):
+        return derivative(gradient, *ctx.saved_tensors), None, None
+
+    operator.register_autograd(backward, setup_context=keep)
+
+
+_register_convolution()
+_register_gather()
