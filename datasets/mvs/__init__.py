@@ -12,6 +12,7 @@ _HOMES = {
     "MVSDataModule": "datamodule",
     "MVSDataset": "dataset",
     "Scene": "scene",
+    "SceneFolders": "scenes",
     "View": "scene",
     "derive_range": "ranges",
     "generate_scene": "generator",

@@ -205,8 +205,9 @@ def _sources(sources: object, names: dict[str, int], where: str) -> list[tuple[i
             raise ValueError(f"{where}: 'sources' must be a list of names, or of [name, score]")
         if name not in names:
             raise ValueError(f"{where} lists source {name!r}, which is none of the views")
-        score = 1.0 / (1 + number) if score is None else float(score)
-        pairs.append((names[name], score))
+        # Without scores the order alone counts; a score too large for a float is the largest.
+        score = 1.0 / (1 + number) if score is None else min(score, 1e300)
+        pairs.append((names[name], float(score)))
     return pairs
 
 

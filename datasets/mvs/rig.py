@@ -19,7 +19,9 @@ class Draws:
     """
 
     def __init__(self, *key: int | str) -> None:
-        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+        # Whole numbers of NumPy's print differently from Python's.
+        plain = tuple(part if isinstance(part, str) else int(part) for part in key)
+        digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
         self.state = int.from_bytes(digest, "little")
 
     def bits(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 
 from vizoo.datasets.mvs import (
     DTU,
@@ -13,6 +14,7 @@ from vizoo.datasets.mvs import (
     MVSDataModule,
     MVSDataset,
     Scene,
+    SceneFolders,
     View,
     generate_scene,
     open_scene,
@@ -232,6 +234,27 @@ class TestDataModule:
             )
         )
         assert torch.equal(batches[0]["images"], again["images"])
+
+    def test_from_a_config(self, scene, tmp_path):
+        path = write_scene(scene, tmp_path / "s", "folder")
+        parser = ArgumentParser()
+        parser.add_class_arguments(MVSDataModule, "data")
+        home = "vizoo.datasets.mvs"
+        generated = {"length": 2, "height": 24, "width": 32, "views": 3}
+        folders = {"paths": [str(path)], "views": 3, "height": 24, "width": 32}
+        data = {
+            "train": [{"class_path": f"{home}.GeneratedMVS", "init_args": generated}],
+            "val": [{"class_path": f"{home}.SceneFolders", "init_args": folders}],
+            "workers": 0,
+            "batch_size": 2,
+        }
+        make = getattr(parser, "instantiate", None) or parser.instantiate_classes  # the older name
+        module = make(parser.parse_object({"data": data})).data
+        assert next(iter(module.train_dataloader()))["images"].shape == (2, 3, 3, 24, 32)
+        assert next(iter(module.val_dataloader()))["images"].shape == (1, 3, 3, 24, 32)
+        with pytest.raises(ValueError, match="give both sides"):
+            SceneFolders([path], height=24)
+        assert len(SceneFolders(path, views=2)) == 4
 
     def test_held_out_and_whole(self):
         module = self.module(val_share=0.34)

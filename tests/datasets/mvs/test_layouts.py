@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vizoo.datasets.mvs import open_scene, write_scene
+from vizoo.datasets.mvs import generate_scene, open_scene, write_scene
 from vizoo.datasets.mvs.dtu import open_dtu_training
 from vizoo.datasets.mvs.layouts import LAYOUTS, recognise
 from vizoo.datasets.mvs.writers import WRITERS
@@ -22,6 +26,12 @@ WITH_TRUTH = {"blendedmvs", "dtu_training", "eth3d", "folder"}
 
 def written(scene, folder, layout):
     return write_scene(scene, folder / "scan1", layout, lossless=True)
+
+
+@functools.cache
+def _folder_of_two(base):
+    scene = generate_scene(2, 16, 24, seed=1, supersample=1)
+    return write_scene(scene, Path(base) / "two", "folder", lossless=True)
 
 
 def check_round_trip(scene, path, layout):
@@ -310,6 +320,30 @@ class TestFolder:
         with pytest.raises(ValueError, match=said) as caught:
             open_scene(self.edit(scene, tmp_path, change))
         assert "\n" not in str(caught.value)
+
+    @given(data=st.data())
+    def test_any_damage_is_one_clear_line(self, tmp_path_factory, data):
+        path = _folder_of_two(str(tmp_path_factory.getbasetemp()))
+        content = json.loads((path / "cameras.json").read_text())
+        place, keys = content, list(content)
+        while True:
+            key = data.draw(st.sampled_from(keys))
+            inner = place[key]
+            if not isinstance(inner, (dict, list)) or not inner or data.draw(st.booleans()):
+                break
+            keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+            place = inner
+        values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+        place[key] = data.draw(st.recursive(values, lambda v: st.lists(v, max_size=4)))
+        file = tmp_path_factory.mktemp("damage") / "cameras.json"
+        for name in ("images", "depth"):
+            (file.parent / name).symlink_to(path / name)
+        file.write_text(json.dumps(content))
+        try:
+            opened = open_scene(file)
+            opened.sample(0, [1])
+        except (ValueError, FileNotFoundError) as error:
+            assert "\n" not in str(error)
 
     def test_not_json(self, tmp_path):
         (tmp_path / "cameras.json").write_text("{")
