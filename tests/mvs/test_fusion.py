@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.datasets.mvs.generator import generate_scene
 from vizoo.mvs.fusion import DepthView, agreement, fuse, fuse_to_file
 from vizoo.mvs.presets import PRESETS, Thresholds, preset
+from vizoo.vision.cameras import lift, project
 from vizoo.vision.io.pfm import write_pfm
 from vizoo.vision.io.ply import read_ply
 
@@ -102,6 +104,31 @@ def test_exact_depth_is_kept(tmp_path):
         seen += visible
     assert set(np.unique(colours)) <= {0, 50, 100, 150} and seen > 1000
     assert report.pixels == 4 * SIZE[0] * SIZE[1]
+
+
+def test_a_generated_scene_is_kept():
+    """Steps in depth included: over 95 % of what two other views truly see."""
+    scene = generate_scene(5, 96, 128, seed=11, supersample=1)
+    depths = [view.truth()[0][0] for view in scene.views]
+    others = [[j for j in range(5) if j != i] for i in range(5)]
+    views = [
+        DepthView(v.name, v.intrinsics, v.extrinsics, d, None, o, v.depth_range)
+        for v, d, o in zip(scene.views, depths, others, strict=True)
+    ]
+    kept = visible = 0
+    for index, part in enumerate(fuse(views)):
+        points = lift(depths[index], views[index].intrinsics, views[index].extrinsics)
+        count = torch.zeros(96, 128)
+        for other in others[index]:
+            pixels, far = project(points, views[other].intrinsics, views[other].extrinsics)
+            x, y = pixels.round().long().unbind(-1)
+            inside = (x >= 0) & (y >= 0) & (x < 128) & (y < 96) & (far > 0)
+            seen = depths[other][y.clamp(0, 95), x.clamp(0, 127)]
+            count += inside & ((seen - far).abs() < 0.01 * far)
+        mutual = (count >= 2).numpy()
+        kept += int((part.depth > 0)[mutual].sum())
+        visible += int(mutual.sum())
+    assert kept > 0.95 * visible and visible > 0.7 * 5 * 96 * 128
 
 
 def test_a_view_agrees_with_itself_up_to_its_border_but_not_around_holes():
