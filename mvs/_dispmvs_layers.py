@@ -13,7 +13,7 @@ from ..nas import elastic
 from ..nas.values import Value, concat
 from ._dispmvs_elastic import cost_convolution, deformable_layer
 
-__all__ = ["Extractor", "Prepared", "UpdateBlock", "convex_upsample"]
+__all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow", "convex_upsample"]
 
 Width = int | Value
 
@@ -176,17 +176,22 @@ class SeparableGRU(nn.Module):
         for step in prepared:
             both = torch.cat((hidden, motion), 1)
             gates = F.conv2d(both, step.gates, padding=step.padding)
-            z, r = _add(gates, step.to_gates).sigmoid().chunk(2, 1)
+            z, r = add_shared(gates, step.to_gates).sigmoid().chunk(2, 1)
             both = torch.cat((r * hidden, motion), 1)
             candidate = F.conv2d(both, step.candidate, padding=step.padding)
-            candidate = _add(candidate, step.to_candidate).tanh()
+            candidate = add_shared(candidate, step.to_candidate).tanh()
             hidden = hidden + z * (candidate - hidden)
         return hidden
 
 
-def _add(x: Tensor, shared: Tensor) -> Tensor:
+def add_shared(x: Tensor, shared: Tensor) -> Tensor:
     """(B S, c, h, w) plus (B, c, h, w) for each of S."""
     return (x.unflatten(0, (shared.shape[0], -1)) + shared[:, None]).flatten(0, 1)
+
+
+def bounded_flow(flow: Tensor, dtype: torch.dtype) -> Tensor:
+    """E-flow as convolutions of a type can take it."""
+    return (flow.clamp(-_LONGEST, _LONGEST) if dtype == torch.float16 else flow).to(dtype)
 
 
 def _bias(conv: nn.Module) -> Tensor:
@@ -246,8 +251,7 @@ class UpdateBlock(nn.Module):
         Returns:
             The next hidden state; and (B S, 2, h, w): the change of the E-flow, and a logit.
         """
-        seen = flow.clamp(-_LONGEST, _LONGEST) if hidden.dtype == torch.float16 else flow
-        motion = self.encoder(cost, seen.to(hidden.dtype))
+        motion = self.encoder(cost, bounded_flow(flow, hidden.dtype))
         hidden = self.gru(hidden, motion, prepared)
         return hidden, self.flow_head(hidden)
 

@@ -20,6 +20,7 @@ network with elastic widths, radii, iterations and number of views.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.supernet import active, extract, search_space
 from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.ops import epipolar_correlation
@@ -123,6 +124,19 @@ class DispMVS(nn.Module):
         self.coarse_radius, self.fine_radius = number(coarse_radius), number(fine_radius)
         self.views = None if views is None else number(views)
         self.checkpointing = False
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
+        from ._dispmvs_inference import FusedExtractor, FusedUpdateBlock
+
+        # Fused layers read whole weights.
+        net = extract(self, active(self)) if len(search_space(self)) else self
+        net = copy.copy(net)
+        parts = {name: FusedExtractor(net._modules[name], dtype) for name in ("fnet", "cnet")}
+        for name in ("update_block_4", "update_block_2"):
+            parts[name] = FusedUpdateBlock(net._modules[name], dtype)
+        net._modules = {**net._modules, **parts}
+        return net
 
     def forward(
         self,

@@ -1,0 +1,166 @@
+"""DispMVS's parts as they run fastest in inference: see `vision.inference.optimize`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.fused import FusedConv2d, fold_batch_norm
+from ._dispmvs_layers import Extractor, ResidualBlock, UpdateBlock, add_shared, bounded_flow
+
+__all__ = ["FusedExtractor", "FusedUpdateBlock"]
+
+
+class _Unit(nn.Module):
+    """A convolution, its norm, and a ReLU if wanted; in channels-last memory."""
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.Module, dtype: torch.dtype, relu: bool) -> None:
+        super().__init__()
+        self.relu = relu
+        self.instance = isinstance(norm, nn.InstanceNorm2d)
+        if self.instance:
+            weight, bias = conv.weight, None  # the norm takes off what a bias adds
+        else:
+            weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
+        slope = 0 if relu and not self.instance else None
+        shape = {"stride": conv.stride[0], "padding": conv.padding[0]}
+        self.conv = FusedConv2d(weight, bias, slope=slope, dtype=dtype, **shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return _normalize(x, self.relu) if self.instance else x
+
+
+def _normalize(x: Tensor, relu: bool) -> Tensor:
+    """Instance norm: in channels-last memory means are matrix products."""
+    pixels = x.permute(0, 2, 3, 1).flatten(1, 2).float()
+    share = pixels.new_full((1, 1, 1), 1 / pixels.shape[1])
+    share = share.expand(len(pixels), 1, pixels.shape[1])
+    centred = pixels - share @ pixels
+    y = centred * torch.rsqrt(share @ (centred * centred) + 1e-5)
+    y = y.relu_() if relu else y
+    return y.to(x.dtype).unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)
+
+
+class _Residual(nn.Module):
+    def __init__(self, block: ResidualBlock, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.stride = block.stride
+        self.unit1 = _Unit(block.conv1, block.norm1, dtype, relu=True)
+        self.unit2 = _Unit(block.conv2, block.norm2, dtype, relu=True)
+        self.shortcut = None
+        if block.downsample is not None:
+            self.shortcut = _Unit(*block.downsample, dtype, relu=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.unit2(self.unit1(x))
+        if self.shortcut is not None:
+            x = self.shortcut(x[:, :, :: self.stride, :: self.stride])
+        return y.add_(x).relu_()
+
+
+class FusedExtractor(nn.Module):
+    """`Extractor` with its batch norms folded and its activations within the convolutions."""
+
+    def __init__(self, net: Extractor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.first = _Unit(net.conv1, net.norm1, dtype, relu=True)
+        for index in range(1, 5):
+            blocks = getattr(net, f"layer{index}")
+            layer = nn.Sequential(*(_Residual(block, dtype) for block in blocks))
+            self.add_module(f"layer{index}", layer)
+        for name in ("d_layer4", "d_layer3", "d_layer2", "o_layer4", "o_layer2"):
+            layer = getattr(net, name)
+            if hasattr(layer, "conv_offset"):
+                layer = copy.deepcopy(layer).to(dtype)
+            else:
+                layer = _Unit(layer.conv, layer.norm, dtype, relu=True)
+            self.add_module(name, layer)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """As of `Extractor`."""
+        x2 = self.layer2(self.layer1(self.first(images.to(self.dtype))))
+        x3 = self.layer3(x2)
+        y4 = self.d_layer4(self.layer4(x3))
+        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
+        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
+        return self.o_layer2(y2), self.o_layer4(y4)
+
+
+def _double(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
+
+
+class _Pass(nn.Module):
+    """One of the GRU's two passes, with the context's share of its convolutions apart."""
+
+    def __init__(self, convs: list[nn.Conv2d], dtype: torch.dtype) -> None:
+        super().__init__()
+        padding, self.channels = convs[0].padding, convs[0].out_channels
+        c, settings = self.channels, {"padding": convs[0].padding, "dtype": dtype}
+        shared = torch.cat([conv.weight[:, c : 2 * c] for conv in convs])
+        bias = torch.cat([conv.bias for conv in convs])
+        own = [torch.cat((conv.weight[:, :c], conv.weight[:, 2 * c :]), 1) for conv in convs]
+        self.padding = padding
+        self.context = FusedConv2d(shared, bias, **settings)
+        self.gates = FusedConv2d(torch.cat(own[:2]), None, **settings)
+        self.candidate = FusedConv2d(own[2], None, **settings)
+
+    def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        return self.context(context).split((2 * self.channels, self.channels), 1)
+
+    def forward(self, hidden: Tensor, motion: Tensor, told: tuple[Tensor, Tensor]) -> Tensor:
+        gates = self.gates(torch.cat((hidden, motion), 1))
+        z, r = add_shared(gates, told[0]).sigmoid_().chunk(2, 1)
+        candidate = self.candidate(torch.cat((r * hidden, motion), 1))
+        candidate = add_shared(candidate, told[1]).tanh_()
+        return torch.lerp(hidden, candidate, z)
+
+
+class FusedUpdateBlock(nn.Module):
+    """`UpdateBlock` with its activations within the convolutions."""
+
+    def __init__(self, block: UpdateBlock, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+        def fused(conv: nn.Conv2d, relu: bool = True) -> FusedConv2d:
+            slope, padding = 0 if relu else None, conv.padding
+            return FusedConv2d(conv.weight, conv.bias, padding=padding, slope=slope, dtype=dtype)
+
+        encoder, gru, head = block.encoder, block.gru, block.flow_head
+        self.cost = nn.Sequential(fused(encoder.convc1), fused(encoder.convc2))
+        self.flow = nn.Sequential(fused(encoder.convf1), fused(encoder.convf2))
+        self.joined = fused(encoder.conv)
+        self.passes = nn.ModuleList(
+            _Pass([getattr(gru, f"conv{gate}{index}") for gate in "zrq"], dtype) for index in (1, 2)
+        )
+        self.head = nn.Sequential(fused(head.conv1), fused(head.conv2, relu=False))
+        first, _, last = block.mask
+        self.mask = fused(first)
+        whole, corner = (0.25 * last.weight, 0.25 * last.bias), slice(None, None, 16)
+        self.whole = FusedConv2d(*whole, dtype=dtype)
+        self.corner = FusedConv2d(*(x[corner] for x in whole), dtype=dtype)
+
+    def prepare(self, context: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """As of `UpdateBlock`."""
+        return [step.prepare(context) for step in self.passes]
+
+    def forward(
+        self, hidden: Tensor, prepared: list[tuple[Tensor, Tensor]], cost: Tensor, flow: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As of `UpdateBlock`."""
+        flow = bounded_flow(flow, self.dtype)
+        joined = self.joined(torch.cat((self.cost(cost), self.flow(flow)), 1))
+        motion = torch.cat((joined, flow), 1)
+        for step, told in zip(self.passes, prepared, strict=True):
+            hidden = step(hidden, motion, told)
+        return hidden, self.head(hidden)
+
+    def upsampling(self, hidden: Tensor, *, corner: bool = False) -> Tensor:
+        """As of `UpdateBlock`."""
+        return (self.corner if corner else self.whole)(self.mask(hidden))
