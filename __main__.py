@@ -130,6 +130,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "--out small.safetensors",
             "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
             "search/easnet_shrinking_generated.yaml --out small.safetensors",
+            "vizoo subnet --supernet last.ckpt --architecture small.json --out same.safetensors",
         ),
     ),
     "search": Command(

@@ -4,6 +4,7 @@ Thousands of architectures are compared by predictions; the winner is extracted,
 counted. Where it misses a limit, or stays far below the one that binds, the predicted limit is
 moved by the ratio observed, and the search repeated. Without --evaluations the best subnet is the
 one with the most multiply-adds: capacity stands in for accuracy, which nobody has measured.
+With --architecture nothing is searched: that subnet is extracted, and limits are only checked.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--supernet", metavar="NAME|FILE", required=True, help="a supernet's name or weights"
     )
     add_limits(parser)
+    parser.add_argument(
+        "--architecture",
+        metavar="WORD|FILE",
+        help="this subnet instead of a searched one: largest, middle, smallest, or JSON of an "
+        "architecture (also that beside a subnet), or of patterns of choices and allowed values",
+    )
     parser.add_argument(
         "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
     )
@@ -86,14 +93,19 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
     net, space, trained = load_supernet(args.supernet)
+    wanted = None if args.architecture is None else _given(args.architecture, space)
     table = open_table(args)
     bench = set_up(args, net, space, table)
-    if table is None and "latency" in bounds:
-        args.table = str(out.with_suffix(".latency.json"))
-        table = _own_table(bench, args.table)
-    predictors = cost_predictors(bench, table)
-    objective, named = _objective(args, space, predictors)
-    architecture, costs, rounds = _search(args, bench, predictors, objective, bounds)
+    predictors: dict[str, CostRegressor] = {}
+    if wanted is not None:
+        architecture, costs, rounds, named = wanted, _costs(bench, wanted), [], None
+    else:
+        if table is None and "latency" in bounds:
+            args.table = str(out.with_suffix(".latency.json"))
+            table = _own_table(bench, args.table)
+        predictors = cost_predictors(bench, table)
+        objective, named = _objective(args, space, predictors)
+        architecture, costs, rounds = _search(args, bench, predictors, objective, bounds)
     subnet = bench.network(architecture)
     difference = _difference(bench, subnet, architecture)
     recalibrated = None
@@ -134,16 +146,40 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:
     if out.suffix != ".safetensors":
         raise ValueError(f"--out {out}: weights are written as .safetensors; choose such a name")
-    if not bounds:
-        raise ValueError("give a limit: --max-latency, --max-params, --max-macs or --max-memory")
+    if not bounds and args.architecture is None:
+        raise ValueError(
+            "give a limit: --max-latency, --max-params, --max-macs or --max-memory; or an "
+            "--architecture"
+        )
+    if args.architecture is not None and args.evaluations is not None:
+        raise ValueError("--evaluations serve a search, and --architecture asks for none")
     written = {path.resolve() for path in (out, out.with_suffix(".json"))}
-    for option in ("supernet", "table", "evaluations"):
+    for option in ("supernet", "table", "evaluations", "architecture"):
         given = getattr(args, option)
         if given is not None and Path(given).resolve() in written:
             raise ValueError(f"--out {out}: would overwrite {given}; choose another name")
     for name, least in (("batches", 1), ("generations", 0), ("population", 4)):
         if getattr(args, name) < least:
             raise ValueError(f"--{name} {getattr(args, name)}: must be at least {least}")
+
+
+def _given(source: str, space: SearchSpace) -> Architecture:
+    """The architecture that --architecture names."""
+    from ..files import read_json
+    from ..space import Architecture
+    from ..training.evaluation import named_subnet
+
+    if not Path(source).suffix and not Path(source).exists():
+        return named_subnet(space, source)
+    content = read_json(source, "an architecture")
+    if isinstance(content, dict) and isinstance(content.get("architecture"), dict):
+        content = content["architecture"]
+    try:
+        if isinstance(content, dict) and "choices" not in content:
+            return named_subnet(space, content)
+        return space.validate(Architecture.from_json(content))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def _own_table(bench: Bench, path: str) -> LatencyTable:
@@ -281,7 +317,7 @@ def _lines(report: dict[str, Any]) -> str:
     found = [
         f"{report['file']}: subnet of {report['supernet']}"
         + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
-        f"  chosen for the {report['objective']}",
+        f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
         f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
         f"{report['described']}",
         "  "

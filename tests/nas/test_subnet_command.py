@@ -158,6 +158,35 @@ def test_recalibration(supernet, capsys):
     assert all(torch.equal(a, b) for a, b in weights)
 
 
+@pytest.mark.parametrize("form", ["word", "architecture", "report", "patterns"])
+def test_an_architecture_of_ones_own(supernet, capsys, tmp_path, form):
+    """The smallest in each spelling; limits are checked, not searched for."""
+    smallest = search_space(supernet).smallest()
+    content = {
+        "word": None,
+        "architecture": smallest.to_json(),
+        "report": {"architecture": smallest.to_json(), "met": True},
+        "patterns": {
+            "depth": [1],
+            "*.width": [search_space(supernet).choices["blocks.0.width"].smallest],
+            "*.kernel": [3],
+        },
+    }[form]
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    which = "smallest" if form == "word" else "mine.json"
+    words = ["subnet", "--supernet", "supernet.safetensors", "--architecture", which, *HERE]
+    assert main([*words, "--max-params", "1", "--out", "small.safetensors", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert Architecture.from_json(report["architecture"]) == smallest
+    assert report["missed"] == ["parameters"] and report["rounds"] == []
+    images = torch.rand(1, 3, 16, 24)
+    wanted = extract(supernet, smallest).eval()
+    with torch.inference_mode():
+        assert torch.equal(load_weights("small.safetensors")(images), wanted(images))
+    assert main([*words, "--out", "small.safetensors"]) == 0
+    assert "as was asked for" in capsys.readouterr().out
+
+
 def test_lines(supernet, capsys):
     words = ["subnet", "--supernet", "toy", "--max-params", "2500", *HERE]
     assert main([*words, "--out", "small.safetensors"]) == 0
@@ -176,6 +205,9 @@ def test_lines(supernet, capsys):
             "no architecture has a number of parameters of at most 10: the smallest reachable is",
         ),
         (("--max-params", "2k", "--out", "a.pth"), "--out a.pth: weights are written as .saf"),
+        (("--architecture", "biggest"), "'biggest' names no subnet: choose largest, middle, sm"),
+        (("--architecture", "no.json"), "no.json: no such file"),
+        (("--architecture", "toy.yaml"), "toy.yaml: not an architecture"),
         (("--max-params", "2k", "--supernet", "toy_plain"), "toy_plain is no supernet"),
         (("--max-params", "2k", "--supernet", "no.ckpt"), "no.ckpt: no such weight file"),
         (("--max-params", "2k", "--batches", "0"), "--batches 0: must be at least 1"),
