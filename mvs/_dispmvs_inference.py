@@ -9,9 +9,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..vision.fused import FusedConv2d, fold_batch_norm
+from ..vision.winograd import WinogradConv2d, pays
 from ._dispmvs_layers import Extractor, ResidualBlock, UpdateBlock, add_shared, bounded_flow
 
 __all__ = ["FusedExtractor", "FusedUpdateBlock"]
+
+
+def _convolution(
+    weight: Tensor,
+    bias: Tensor | None,
+    relu: bool,
+    dtype: torch.dtype,
+    *,
+    padding: tuple[int, int],
+    stride: int = 1,
+) -> nn.Module:
+    if pays(weight, stride, dtype):
+        return WinogradConv2d(weight, bias, relu=relu)
+    slope = 0 if relu else None
+    return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
 
 
 class _Unit(nn.Module):
@@ -25,9 +41,8 @@ class _Unit(nn.Module):
             weight, bias = conv.weight, None  # the norm takes off what a bias adds
         else:
             weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
-        slope = 0 if relu and not self.instance else None
-        shape = {"stride": conv.stride[0], "padding": conv.padding[0]}
-        self.conv = FusedConv2d(weight, bias, slope=slope, dtype=dtype, **shape)
+        shape = {"stride": conv.stride[0], "padding": conv.padding}
+        self.conv = _convolution(weight, bias, relu and not self.instance, dtype, **shape)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
@@ -100,15 +115,14 @@ class _Pass(nn.Module):
 
     def __init__(self, convs: list[nn.Conv2d], dtype: torch.dtype) -> None:
         super().__init__()
-        padding, self.channels = convs[0].padding, convs[0].out_channels
-        c, settings = self.channels, {"padding": convs[0].padding, "dtype": dtype}
+        self.channels = c = convs[0].out_channels
+        padding = convs[0].padding
         shared = torch.cat([conv.weight[:, c : 2 * c] for conv in convs])
         bias = torch.cat([conv.bias for conv in convs])
         own = [torch.cat((conv.weight[:, :c], conv.weight[:, 2 * c :]), 1) for conv in convs]
-        self.padding = padding
-        self.context = FusedConv2d(shared, bias, **settings)
-        self.gates = FusedConv2d(torch.cat(own[:2]), None, **settings)
-        self.candidate = FusedConv2d(own[2], None, **settings)
+        self.context = _convolution(shared, bias, False, dtype, padding=padding)
+        self.gates = _convolution(torch.cat(own[:2]), None, False, dtype, padding=padding)
+        self.candidate = _convolution(own[2], None, False, dtype, padding=padding)
 
     def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
         return self.context(context).split((2 * self.channels, self.channels), 1)
@@ -128,9 +142,8 @@ class FusedUpdateBlock(nn.Module):
         super().__init__()
         self.dtype = dtype
 
-        def fused(conv: nn.Conv2d, relu: bool = True) -> FusedConv2d:
-            slope, padding = 0 if relu else None, conv.padding
-            return FusedConv2d(conv.weight, conv.bias, padding=padding, slope=slope, dtype=dtype)
+        def fused(conv: nn.Conv2d, relu: bool = True) -> nn.Module:
+            return _convolution(conv.weight, conv.bias, relu, dtype, padding=conv.padding)
 
         encoder, gru, head = block.encoder, block.gru, block.flow_head
         self.cost = nn.Sequential(fused(encoder.convc1), fused(encoder.convc2))
