@@ -24,6 +24,8 @@ class TestTiny(NetworkTester):
     exported = {"coarse_iterations": 1, "fine_iterations": 1}
     size = (128, 160)
 
+    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+
     def trained_outputs(self, net):
         return net.forward_stages(*self.inputs(net, batch=2))
 
@@ -158,6 +160,11 @@ def test_optimized_is_close(net, dtype, allowed):
 
 
 class TestSupernet(SupernetTester):
+    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
+    test_exports_without_the_supernet = pytest.mark.slow(
+        SupernetTester.test_exports_without_the_supernet
+    )
+
     def build(self):
         return create_model("dispmvs_elastic", feature_width=1)
 
