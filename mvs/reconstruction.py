@@ -12,10 +12,7 @@ The folder of results::
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,15 +24,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from ..datasets.mvs.scene import Scene
 from ..vision.cameras import resize_intrinsics
-from ..vision.io.files import atomic_write
 from ..vision.io.images import write_image
-from ..vision.io.pfm import read_pfm
 from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture
+from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views, write_json
 from .fusion import DepthView, FusedView, fuse_to_file
 from .infer import view_seed
 from .presets import DEFAULT, PRESETS, Thresholds
@@ -108,11 +103,11 @@ def reconstruct(
         "size": list(size),
         "seed": seed,
     }
-    plan = _plan(scene, views, settings)
+    plan = plan_views(scene, views, settings)
     _say_ranges(scene, plan)
     scene = _settled(scene, plan)
-    done = {} if restart else _finished(out, plan)
-    entries = _compute(predictor, scene, plan, done, out, size, report)
+    done = {} if restart else finished_views(out, plan)
+    entries = _compute(predictor, scene, plan, done, out, size, seed, report)
     thresholds = _thresholds(scene, plan, thresholds)
     fused = _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
     if voxel is not None or normals:
@@ -134,7 +129,7 @@ def reconstruct(
         **({} if mesh is None else {"mesh": str(out / "mesh.ply")}),
         "views": list(entries.values()),
     }
-    _write_json(out / "summary.json", summary)
+    write_json(out / "summary.json", summary)
     return summary
 
 
@@ -165,141 +160,56 @@ def default_size(scene: Scene) -> tuple[int, int]:
     return smaller
 
 
-def _plan(scene: Scene, views: int, settings: dict) -> dict[int, dict]:
-    """Return what each view is to be computed from; views without a source are left out."""
-    plan, files = {}, set()
-    alone = []
-    for index, view in enumerate(scene.views):
-        sources = scene.sources(index, views - 1)
-        if not sources:
-            alone.append(view.name)
-            continue
-        span, origin = scene.depth_range(index)
-        name = re.sub(r"[^\w.-]+", "_", view.name)
-        while name in files:
-            name += "_"
-        files.add(name)
-        record = {
-            **settings,
-            "sources": [scene.views[source].name for source in sources],
-            "depth_range": [float(limit) for limit in span],
-            "inputs": _digest(scene, [index, *sources]),
-        }
-        plan[index] = {"file": name, "sources": sources, "origin": origin, "record": record}
-    if not plan:
-        raise ValueError(f"{scene.pair_file or scene.name}: no view has a source to match it with")
-    if alone:
-        warnings.warn(
-            f"{len(alone)} of {len(scene)} views have no source and are left out "
-            f"({', '.join(alone[:3])}{', ...' if len(alone) > 3 else ''})",
-            stacklevel=3,
-        )
-    return plan
-
-
-def _digest(scene: Scene, indices: list[int]) -> str:
-    """Return a short name of the images and cameras of some views."""
-    digest = hashlib.sha256()
-    for index in indices:
-        view = scene.views[index]
-        for matrix in (view.intrinsics, view.extrinsics):
-            digest.update(matrix.float().cpu().contiguous().numpy().tobytes())
-        if isinstance(view.image, Tensor):
-            digest.update(view.image.cpu().contiguous().numpy().data)
-        else:
-            # By size, not by time: a copied folder is the same scene.
-            size = os.path.getsize(view.image) if os.path.exists(view.image) else 0
-            digest.update(f"{os.path.basename(view.image)} {size}".encode())
-    return digest.hexdigest()[:16]
-
-
-def _say_ranges(scene: Scene, plan: dict[int, dict]) -> None:
+def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
     assumed = [i for i in plan if scene.views[i].depth_range is None]
     if not assumed:
         return
-    spans = [plan[i]["record"]["depth_range"] for i in assumed]
+    spans = [plan[i].depth_range for i in assumed]
     warnings.warn(
         f"no depth range is given for {len(assumed)} of {len(plan)} views: assumed "
         f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} "
-        f"({plan[assumed[0]]['origin']}); --range MIN MAX sets it",
+        f"({plan[assumed[0]].origin}); --range MIN MAX sets it",
         stacklevel=3,
     )
-
-
-def _finished(out: Path, plan: dict[int, dict]) -> dict[int, dict]:
-    """Return the entries of views that are done.
-
-    Raises:
-        ValueError: one was computed from something else than is planned.
-    """
-    found = {}
-    for index, entry in plan.items():
-        path = out / "views" / f"{entry['file']}.json"
-        maps = [out / kind / f"{entry['file']}.pfm" for kind in ("depth", "confidence")]
-        if not (path.is_file() and all(file.is_file() for file in maps)):
-            continue
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            record = kept["settings"]
-        except (ValueError, KeyError, TypeError):
-            continue  # not ours, or of a machine that lost power: compute the view again
-        for name, wanted in entry["record"].items():
-            if record.get(name) != wanted:
-                raise ValueError(
-                    f"{path}: computed from other {_SAID.get(name, name)} "
-                    f"({_show(record.get(name))}, now {_show(wanted)}); name another --out, or "
-                    "--restart to compute all views anew"
-                )
-        found[index] = kept
-    return found
-
-
-_SAID = {
-    "network": "weights",
-    "inputs": "images or cameras",
-    "depth_range": "depth range",
-    "dtype": "dtype",
-}
 
 
 def _compute(
     predictor: MVSPredictor,
     scene: Scene,
-    plan: dict[int, dict],
+    plan: dict[int, Planned],
     done: dict[int, dict],
     out: Path,
     size: tuple[int, int],
+    seed: int,
     report: Callable[[str, int, int], None],
 ) -> dict[int, dict]:
     """Compute what is not done; return an entry of the summary for each view."""
     entries = {}
-    samples = _samples(scene, {i: e["sources"] for i, e in plan.items() if i not in done}, size)
+    samples = _samples(scene, {i: e.sources for i, e in plan.items() if i not in done}, size)
     for count, (index, entry) in enumerate(plan.items()):
         report("views", count, len(plan))
         if index in done:
-            entries[index] = {**done[index]["entry"], "resumed": True}
+            entries[index] = {**done[index], "resumed": True}
             continue
         name = scene.views[index].name
         started = time.perf_counter()
         try:
-            result = predictor.predict_sample(
-                next(samples), view_seed(entry["record"]["seed"], name)
-            )
+            result = predictor.predict_sample(next(samples), view_seed(seed, name))
         except ValueError as error:
             raise ValueError(f"view {name}: {error}") from error
         seconds = time.perf_counter() - started
-        files = result.save(out, entry["file"])
+        mark_begun(out, entry)
+        files = result.save(out, entry.file)
         low, middle, high = (float(v) for v in np.quantile(result.depth, (0, 0.5, 1)))
         entries[index] = {
             "name": name,
-            "sources": entry["record"]["sources"],
-            "depth_range": entry["record"]["depth_range"],
+            "sources": [scene.views[i].name for i in entry.sources],
+            "depth_range": list(entry.depth_range),
             "depth": {"min": low, "median": middle, "max": high},
             "seconds": round(seconds, 4),
             "files": [str(file.relative_to(out)) for file in files],
         }
-        kept = {"settings": entry["record"], "entry": entries[index]}
-        _write_json(out / "views" / f"{entry['file']}.json", kept)
+        mark_finished(out, entry, entries[index])
     report("views", len(plan), len(plan))
     return entries
 
@@ -317,16 +227,15 @@ def _samples(scene: Scene, wanted: dict[int, list[int]], size: tuple[int, int]) 
             yield ahead.result()
 
 
-def _settled(scene: Scene, plan: dict[int, dict]) -> Scene:
+def _settled(scene: Scene, plan: dict[int, Planned]) -> Scene:
     """Return the scene with the planned ranges, and without truth: what is not read cannot fail."""
     views = [replace(view, truth=None) for view in scene.views]
     for index, entry in plan.items():
-        span = tuple(entry["record"]["depth_range"])
-        views[index] = replace(views[index], depth_range=span)
+        views[index] = replace(views[index], depth_range=entry.depth_range)
     return Scene(scene.name, views, scene.pairs, scene.layout, scene.pair_file)
 
 
-def _thresholds(scene: Scene, plan: dict[int, dict], given: Thresholds | None) -> Thresholds:
+def _thresholds(scene: Scene, plan: dict[int, Planned], given: Thresholds | None) -> Thresholds:
     """Return what was asked for, else what the data set was published with, as far as it goes."""
     if given is not None:
         return given
@@ -346,7 +255,7 @@ def _thresholds(scene: Scene, plan: dict[int, dict], given: Thresholds | None) -
 
 def _fuse(
     scene: Scene,
-    plan: dict[int, dict],
+    plan: dict[int, Planned],
     entries: dict[int, dict],
     out: Path,
     size: tuple[int, int],
@@ -368,10 +277,10 @@ def _fuse(
                     view.intrinsics, size[1] / width, size[0] / height
                 ).float(),
                 extrinsics=view.extrinsics,
-                depth=lambda path=out / "depth" / f"{entry['file']}.pfm": read_pfm(path),
+                depth=out / "depth" / f"{entry.file}.pfm",
                 image=lambda index=index: _pixels(scene, index, size),
                 sources=[place[source] for source in scene.sources(index) if source in place],
-                depth_range=tuple(entry["record"]["depth_range"]),
+                depth_range=entry.depth_range,
             )
         )
     sampler = _Sampler(len(views))
@@ -448,14 +357,3 @@ def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
     if tuple(image.shape[1:]) != tuple(size):
         image = F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
     return image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
-
-
-def _write_json(path: Path, value: dict) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def _show(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(_show(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
