@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch.utils.data import Dataset
 
     from ..infer import StereoPredictor
 
-__all__ = ["clearest", "semi_global_matching", "train"]
+__all__ = ["clearest", "train"]
 
 _CONFIG = "stereo/fadnet_demo.yaml"
 
@@ -89,6 +88,7 @@ def _report(predictor: StereoPredictor, scenes: Dataset) -> None:
     from rich.progress import track
     from rich.table import Table
 
+    from ..classical import semi_global_matching
     from ..metrics import DisparityMetrics
 
     samples = [scenes[index] for index in range(len(scenes))]
@@ -110,48 +110,3 @@ def _report(predictor: StereoPredictor, scenes: Dataset) -> None:
         shares = [f"{100 * values[key]:.1f} %" for key in ("bad1", "bad2", "bad3", "d1")]
         table.add_row(name, f"{values['epe']:.2f}", *shares)
     Console().print(table)
-
-
-def semi_global_matching(left: object, right: object) -> np.ndarray:
-    """Disparity of OpenCV's StereoSGBM, (H, W) float32; holes take the row's smaller neighbour.
-
-    Rows in which nothing was found become 0.
-
-    Args:
-        left: (3, H, W) tensor in [0, 1].
-        right: the same shape.
-    """
-    import cv2
-    import numpy as np
-
-    views = [
-        (view.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8) for view in (left, right)
-    ]
-    matcher = cv2.StereoSGBM.create(
-        minDisparity=0,
-        numDisparities=128,
-        blockSize=5,
-        P1=8 * 3 * 25,
-        P2=32 * 3 * 25,
-        disp12MaxDiff=1,
-        uniquenessRatio=5,
-        speckleWindowSize=100,
-        speckleRange=2,
-        mode=cv2.STEREO_SGBM_MODE_SGBM_3WAY,
-    )
-    # A margin on the left, so that the first columns have somewhere to match.
-    views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
-    found = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
-    before, after = (_carry(found[:, ::step])[:, ::step] for step in (1, -1))
-    filled = np.where(found > 0, found, np.fmin(before, after))
-    return np.where(np.isfinite(filled), filled, 0)
-
-
-def _carry(found: np.ndarray) -> np.ndarray:
-    """Fill holes with the last value before them in the row; infinite where there is none."""
-    import numpy as np
-
-    column = np.where(found > 0, np.arange(found.shape[1]), -1)
-    last = np.maximum.accumulate(column, axis=1)
-    carried = np.take_along_axis(found, np.maximum(last, 0), axis=1)
-    return np.where(last >= 0, carried, np.inf).astype(np.float32)

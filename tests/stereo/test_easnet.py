@@ -56,7 +56,10 @@ class TestExtendedSupernetOfThreeLevels(_Views):
         return create_model("easnet_extended", levels=3, max_disparity=96)
 
     def test_has_no_fourth_level(self, net):
-        assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (2, 3)
+        assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (
+            2,
+            3,
+        )
         assert not any("stages.3" in name for name in net.state_dict())
 
 

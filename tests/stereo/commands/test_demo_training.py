@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.stereo.commands import _demo_networks, _demo_pair, _demo_training
-from vizoo.stereo.commands._demo_training import semi_global_matching
-from vizoo.stereo.metrics import DisparityMetrics
 from vizoo.vision.configs import resolve_config
 from vizoo.vision.hub.weights import load_weights
 
@@ -57,19 +53,3 @@ def test_trains_tests_and_shows(small, tmp_path, capsys):
     pair = [str(out / "pair" / side) for side in ("left.png", "right.png")]
     again = ["--model", str(weights), "--calib", str(out / "pair" / "calib.txt")]
     assert main(["infer", "stereo", *pair, *again, "--out", str(tmp_path / "again")]) == 0
-
-
-def test_semi_global_matching_finds_most_scenes():
-    scenes = GeneratedStereo(4, 128, 256, seed=3, max_disparity=32)
-    found, constant = DisparityMetrics(), DisparityMetrics()
-    for sample in scenes:
-        truth, valid = sample["disparity"][None], sample["valid"][None]
-        disparity = semi_global_matching(sample["left"], sample["right"])
-        found.update(truth.new_tensor(disparity)[None, None], truth, valid)
-        constant.update(truth[valid].median().expand_as(truth), truth, valid)
-    assert found.compute()["bad2"] < constant.compute()["bad2"] / 2
-
-
-def test_semi_global_matching_of_nothing_is_zero():
-    grey = torch.full((3, 64, 160), 0.5)
-    assert (semi_global_matching(grey, grey) == 0).all()

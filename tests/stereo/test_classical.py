@@ -1,0 +1,25 @@
+"""OpenCV's semi-global matching as a yardstick."""
+
+from __future__ import annotations
+
+import torch
+
+from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.stereo.classical import semi_global_matching
+from vizoo.stereo.metrics import DisparityMetrics
+
+
+def test_semi_global_matching_finds_most_scenes():
+    scenes = GeneratedStereo(4, 128, 256, seed=3, max_disparity=32)
+    found, constant = DisparityMetrics(), DisparityMetrics()
+    for sample in scenes:
+        truth, valid = sample["disparity"][None], sample["valid"][None]
+        disparity = semi_global_matching(sample["left"], sample["right"])
+        found.update(truth.new_tensor(disparity)[None, None], truth, valid)
+        constant.update(truth[valid].median().expand_as(truth), truth, valid)
+    assert found.compute()["bad2"] < constant.compute()["bad2"] / 2
+
+
+def test_semi_global_matching_of_nothing_is_zero():
+    grey = torch.full((3, 64, 160), 0.5)
+    assert (semi_global_matching(grey, grey) == 0).all()
