@@ -30,6 +30,14 @@ class TestTiny(NetworkTester):
         return net.forward_stages(*self.inputs(net, batch=2))
 
 
+class TestPublished(TestTiny):
+    name = "dispmvs"
+    parameters = 10_444_838
+    architecture = {"coarse_iterations": 1, "fine_iterations": 1}
+
+    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
+
+
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
@@ -160,13 +168,14 @@ def test_optimized_is_close(net, dtype, allowed):
 
 
 class TestSupernet(SupernetTester):
+    name = "dispmvs_elastic"
     test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
     test_exports_without_the_supernet = pytest.mark.slow(
         SupernetTester.test_exports_without_the_supernet
     )
 
     def build(self):
-        return create_model("dispmvs_elastic", feature_width=1)
+        return create_model(self.name, feature_width=1)
 
     def inputs(self):
         torch.manual_seed(1)
