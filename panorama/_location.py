@@ -29,43 +29,44 @@ def locate(directions: Tensor, level: int) -> Tensor:
     return _descend(directions, level)[0]
 
 
-def _descend(directions: Tensor, level: int) -> tuple[Tensor, list[Tensor]]:
-    """The face, and its three corners, each (…, 3)."""
+def _descend(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    """The face, (…), and its corners, (…, 3, 3).
+
+    All three slots are worked off together: a graph that is exported has fewer nodes.
+    """
     face_count(level)
     base = spherical_mesh(0)
     triangles = directions.new_tensor(base.vertices[base.faces].tolist())  # (20, 3, 3)
-    normals = torch.stack([_cross(triangles[:, i - 2], triangles[:, i - 1]) for i in range(3)], 1)
-    sides = directions.flatten(0, -2) @ normals.flatten(0, 1).T
+    sides = directions.flatten(0, -2) @ _edges(triangles).flatten(0, 1).T
     inside = (sides.unflatten(-1, (20, 3)).amin(-1) >= -_EDGE).to(directions.dtype)
     order = torch.arange(20, 0, -1, device=directions.device, dtype=directions.dtype)
     face = (inside * order).argmax(-1).view(directions.shape[:-1])  # the first of several
-    corners = list(triangles[face].unbind(-2))
+    corners = triangles[face]
     for _ in range(level):
-        middle = [_middle(corners[i - 2], corners[i - 1]) for i in range(3)]
-        # Child i is beyond the edge of the centre child that faces the corner i.
-        beyond = [
-            (directions * _cross(middle[i - 2], middle[i - 1])).sum(-1, keepdim=True) < -_EDGE
-            for i in range(3)
-        ]
-        child = torch.full_like(face, 3)
-        inner = list(middle)
-        for i in range(3):
-            child = torch.where(beyond[i][..., 0], i, child)
-            own = [corners[i] if s == i else middle[3 - i - s] for s in range(3)]
-            inner = [torch.where(beyond[i], a, b) for a, b in zip(own, inner, strict=True)]
-        face, corners = 4 * face + child, inner
+        middle = _turn(corners, 1) + _turn(corners, 2)
+        middle = middle / (middle * middle).sum(-1, keepdim=True).sqrt()
+        # Child i is beyond the edge of the centre child that faces corner i.
+        beyond = (directions[..., None, :] * _edges(middle)).sum(-1) < -_EDGE
+        face = 4 * face + 3 - (beyond * (3 - torch.arange(3, device=face.device))).sum(-1)
+        # Child i keeps corner i in slot i, and has in each other slot what is opposite the third.
+        beyond = beyond[..., None]
+        inner = torch.where(_turn(beyond, 1), _turn(middle, 2), middle)
+        inner = torch.where(_turn(beyond, 2), _turn(middle, 1), inner)
+        corners = torch.where(beyond, corners, inner)
     return face, corners
 
 
-def _middle(a: Tensor, b: Tensor) -> Tensor:
-    total = a + b
-    return total / (total * total).sum(-1, keepdim=True).sqrt()
+def _turn(x: Tensor, steps: int) -> Tensor:
+    """(…, 3, C) with what is so many slots further on in each slot."""
+    return torch.cat((x[..., steps:, :], x[..., :steps, :]), -2)
 
 
-def _cross(a: Tensor, b: Tensor) -> Tensor:
-    a0, a1, a2 = a.unbind(-1)
-    b0, b1, b2 = b.unbind(-1)
-    return torch.stack((a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0), -1)
+def _edges(corners: Tensor) -> Tensor:
+    """(…, 3, 3): normals of the planes through the origin and the edges opposite the corners."""
+    a, b = _turn(corners, 1), _turn(corners, 2)
+    a1, a2 = (torch.cat((a[..., k:], a[..., :k]), -1) for k in (1, 2))
+    b1, b2 = (torch.cat((b[..., k:], b[..., :k]), -1) for k in (1, 2))
+    return a1 * b2 - a2 * b1
 
 
 def barycentric(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
@@ -75,6 +76,5 @@ def barycentric(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
     triangle that the corners span.
     """
     face, corners = _descend(directions, level)
-    sides = [(directions * _cross(corners[i - 2], corners[i - 1])).sum(-1) for i in range(3)]
-    weights = torch.stack(sides, -1).clamp(min=0)
+    weights = (directions[..., None, :] * _edges(corners)).sum(-1).clamp(min=0)
     return face, weights / weights.sum(-1, keepdim=True)

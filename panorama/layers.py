@@ -164,7 +164,10 @@ class MeshConv(nn.Module):
         self.symmetric, self.normalize = symmetric, normalize
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, 4))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
-        nn.init.normal_(self.weight, 0, math.sqrt(2 / (4 * in_channels)))
+        # A sum of n neighbours that are alike has n² times a face's square, the differences little.
+        count = {1: 0, 3: 6 if symmetric and dilation > 1 else 3, 5: 9}[kernel]
+        squares = 1 if kernel == 1 else 3 + (3 if normalize else count) ** 2
+        nn.init.normal_(self.weight, 0, math.sqrt(2 / (squares * in_channels)))
 
     def ring(self, level: int) -> Ring | None:
         """What it looks at on faces of a level; None where it needs no table."""
