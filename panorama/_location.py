@@ -12,6 +12,9 @@ __all__ = ["barycentric", "locate"]
 _EDGE = 2e-15
 """Rounding of the side of an edge that a direction lies on: on the edge both faces are right."""
 
+_ICOSAHEDRON = spherical_mesh(0).vertices[spherical_mesh(0).faces].tolist()
+"""Numbers, so that a compiler need not look into how they are made."""
+
 
 def locate(directions: Tensor, level: int) -> Tensor:
     """The face that holds each direction.
@@ -35,8 +38,7 @@ def _descend(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
     All three slots are worked off together: a graph that is exported has fewer nodes.
     """
     face_count(level)
-    base = spherical_mesh(0)
-    triangles = directions.new_tensor(base.vertices[base.faces].tolist())  # (20, 3, 3)
+    triangles = directions.new_tensor(_ICOSAHEDRON)  # (20, 3, 3)
     sides = directions.flatten(0, -2) @ _edges(triangles).flatten(0, 1).T
     inside = (sides.unflatten(-1, (20, 3)).amin(-1) >= -_EDGE).to(directions.dtype)
     order = torch.arange(20, 0, -1, device=directions.device, dtype=directions.dtype)

@@ -210,8 +210,9 @@ class FaceNorm(nn.BatchNorm2d):
     """Batch normalisation over images and faces of (N, F, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # As an image of width 1 with its channels last, which has the fastest kernels.
-        return super().forward(x.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        # As an image of height 1 with its channels last, which has the fastest kernels. Of width 1,
+        # with strides that do not tell the layouts apart, PyTorch 2.15's gradients are wrong.
+        return super().forward(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[:, 0]
 
 
 class ConvNorm(nn.Module):

@@ -200,9 +200,20 @@ def test_normalised_sums():
     torch.testing.assert_close(*found)
 
 
-def test_norm_is_that_of_all_faces():
-    x = torch.randn(2, 20, 3)
-    torch.testing.assert_close(FaceNorm(3)(x), torch.nn.BatchNorm1d(3)(x.flatten(0, 1)).view_as(x))
+@pytest.mark.parametrize("shape", [(1, 20, 3), (2, 80, 5), (2, 20, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_norm_is_that_of_all_faces(shape, dtype):
+    """Its gradients too, whatever the layout of what comes back."""
+    x = torch.randn(shape, dtype=dtype)
+    norms = FaceNorm(shape[2]).to(dtype), torch.nn.BatchNorm1d(shape[2]).to(dtype)
+    share = torch.randn(shape, dtype=dtype)
+    for given in (share, share.transpose(1, 2).contiguous().transpose(1, 2)):
+        one, other = (x.clone().requires_grad_() for _ in range(2))
+        found, want = norms[0](one), norms[1](other.flatten(0, 1)).view(shape)
+        torch.testing.assert_close(found, want)
+        found.backward(given)
+        want.backward(given)
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["conv", "linear"])

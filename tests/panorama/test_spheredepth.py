@@ -182,6 +182,23 @@ def test_double(net):
         assert (exact(image.double()) - net(image)).abs().max() < 1e-2
 
 
+def test_gradients_of_the_whole_network():
+    """Against differences, along a random direction of all parameters."""
+    net = SphereDepthNet(mesh_level=4, texture_level=1, **TINY).double()
+    texture = torch.rand(1, 20480, 3, dtype=torch.float64)
+    total = lambda: sum(x.square().mean() for x in net.forward_faces(texture))  # noqa: E731
+    total().backward()
+    ways = [torch.randn_like(p) for p in net.parameters()]
+    slope = sum((p.grad * way).sum() for p, way in zip(net.parameters(), ways, strict=True))
+    values = []
+    with torch.no_grad():
+        for step in (1e-7, -2e-7):
+            for p, way in zip(net.parameters(), ways, strict=True):
+                p += step * way
+            values.append(total())
+    torch.testing.assert_close((values[0] - values[1]) / 2e-7, slope, rtol=1e-3, atol=1e-4)
+
+
 def test_learns_a_room():
     """Distance to the walls of a box, from colours that tell the direction."""
     torch.manual_seed(0)
@@ -201,7 +218,7 @@ def test_learns_a_room():
     with torch.inference_mode():
         found = net.forward_faces(texture)[0]
     error = ((found - depth).abs() / depth).mean()
-    assert error < 0.6 * ((depth.mean() - depth).abs() / depth).mean()
+    assert error < 0.5 * ((depth.mean() - depth).abs() / depth).mean()
 
 
 def test_refuses(net):
