@@ -86,6 +86,12 @@ class TestNetwork(StereoNetworkTester):
         return net
 
 
+class TestSmall(TestNetwork):
+    name = "easnet_small"
+    parameters = 238_737
+    architecture = exported = {"max_disparity": 48}
+
+
 def test_published_space():
     space = search_space(create_model("easnet"))
     assert space.count() == 22_608**2 + 22_608**3 + 22_608**4

@@ -106,10 +106,13 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
         key: value.detach().cpu().clone().contiguous() for key, value in stored.state.items()
     }
     with atomic_write(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         try:
             save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
         except SafetensorError as error:
             raise OSError(f"{path}: {error}") from error
+        temporary.chmod(mode)  # safetensors makes files that only their owner can read
     return path
 
 

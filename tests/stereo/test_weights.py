@@ -1,0 +1,42 @@
+"""The trained weights that come with the package."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import torch
+
+from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.stereo.infer import StereoPredictor
+from vizoo.stereo.metrics import DisparityMetrics
+from vizoo.vision.hub.registry import list_models, model_info
+
+SHIPPED = [
+    name
+    for name in list_models("stereo/*", pretrained=True)
+    if model_info(name).record.sources[0].startswith("package:")
+]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
+    """The error is below a quarter of that of the best constant, which no untrained network reaches."""
+    assert model_info(name).record.size <= 8e6
+
+    def refuse(*args, **arguments):
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    predictor = StereoPredictor(name, device="cpu")
+    found, constant = DisparityMetrics(), DisparityMetrics()
+    for scene in GeneratedStereo(4, 192, 384, seed=71, max_disparity=48, clutter=0.3):
+        truth, valid = scene["disparity"][None], scene["valid"][None]
+        disparity = torch.from_numpy(predictor(scene["left"], scene["right"]).disparity)
+        found.update(disparity[None, None], truth, valid)
+        constant.update(truth[valid].median().expand_as(truth), truth, valid)
+    assert found.compute()["epe"] < constant.compute()["epe"] / 4
+
+
+def test_some_are_shipped():
+    assert "easnet_small.generated" in SHIPPED
