@@ -21,7 +21,7 @@ SHIPPED = [
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
-    """The error is below a quarter of that of the best constant, which no untrained network reaches."""
+    """The error is below a quarter of the best constant's, which nothing untrained reaches."""
     assert model_info(name).record.size <= 8e6
 
     def refuse(*args, **arguments):
