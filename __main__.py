@@ -33,7 +33,6 @@ class Command:
     raw: bool = False
 
 
-_DEMO = "demo/fadnet_demo.safetensors"
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
         "stereo.commands.demo",
@@ -53,10 +52,9 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "stereo.commands.infer",
             "disparity, depth and a point cloud of stereo pairs",
             (
-                "vizoo infer stereo left.png right.png --model last.ckpt --out result",
-                f"vizoo infer stereo left.png right.png --model {_DEMO} --calib calib.txt "
-                "--out result",
-                f"vizoo infer stereo 'left/*.png' 'right/*.png' --model {_DEMO} --out result",
+                "vizoo infer stereo left.png right.png --out result",
+                "vizoo infer stereo left.png right.png --calib calib.txt --out result",
+                "vizoo infer stereo 'left/*.png' 'right/*.png' --model last.ckpt --out result",
             ),
         ),
         "mvs": Command(
@@ -307,7 +305,7 @@ def _overview() -> str:
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
     lines = (
         "vizoo demo",
-        f"vizoo infer stereo left.png right.png --model {_DEMO} --out result",
+        "vizoo infer stereo left.png right.png --out result",
         "vizoo fit --config stereo/fadnet_generated.yaml",
         "vizoo models 'stereo/*'",
         "vizoo doctor",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...vision.io.calibration import StereoCalibration
     from ..infer import StereoPredictor
 
+_DEFAULT = "easnet_small"
 # Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
 _CHECKED = 5
 
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file",
+        default=_DEFAULT,
+        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
+        "(default: easnet_small, small and fast, for disparities below 96 pixels)",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
@@ -163,12 +166,6 @@ def _calibrations(args: argparse.Namespace, pairs: list[Pair]) -> list[StereoCal
 
 
 def _predictor(args: argparse.Namespace) -> StereoPredictor:
-    if args.model is None:
-        raise ValueError(
-            "no --model: this version ships no trained weights; `vizoo demo --train` trains a "
-            "small model in minutes and says where its file is, `vizoo fit` trains any; then "
-            "--model FILE"
-        )
     from ..infer import StereoPredictor
 
     return StereoPredictor(args.model, device=args.device, dtype=args.dtype)

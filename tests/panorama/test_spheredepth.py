@@ -26,6 +26,28 @@ class TestTiny(NetworkTester):
         return net.forward_stages(*self.inputs(net, batch=2))
 
 
+class TestPublishedSize(TestTiny):
+    name = "spheredepth_r18_l5"
+    parameters = 6_516_644
+    architecture = exported = {"texture_level": 0}
+
+    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+
+
+@pytest.mark.slow
+class TestLevel6(ExportTester):
+    name = "spheredepth_r18_l6"
+    architecture = {"texture_level": 0}
+    size = (32, 64)
+    formats = ("torchscript",)
+
+
+@pytest.mark.slow
+class TestLevel7(TestLevel6):
+    name = "spheredepth_r18_l7"
+
+
 class TestConcat(ExportTester):
     name = "spheredepth_tiny"
     architecture = {"stem": "concat", "head": "concat", "texture_level": 0, "kernel": 5}

@@ -196,10 +196,14 @@ def test_bad_images(scene, capsys):
     assert not (scene / "out").exists()
 
 
+def test_without_a_model_it_is_the_one_that_is_shipped(scene, capsys):
+    assert call("l.png", "r.png", "--out", "out", "--format", "npy") == 0
+    assert np.isfinite(np.load(scene / "out/l_disparity.npy")).all()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "ships no trained weights; `vizoo demo --train`"),
         (("--model", "fadnet_plus_tyny"), "did you mean fadnet_plus_tiny"),
         (("--model", "none.ckpt"), "none.ckpt: no such weight file"),
         (("--model", "stand-in", "--focal", "100"), "--focal needs --baseline too"),
