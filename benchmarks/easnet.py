@@ -145,7 +145,7 @@ def main() -> None:
     console = Console(width=120)
     console.print(machine())
     console.print(inference(tuple(options.size), options.repeat))
-    console.print(steps((96, 192), options.repeat))
+    console.print(steps((192, 384), options.repeat))
 
 
 if __name__ == "__main__":
