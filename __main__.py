@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         (
             "vizoo demo",
             "vizoo demo left.png right.png --calib calib.txt",
-            "vizoo demo --train --out /tmp/demo",
+            "vizoo demo --train --out my_demo",
         ),
     ),
     "fit": Command("vision.commands.fit", "train a model from a config", raw=True),

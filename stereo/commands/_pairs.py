@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from ...vision.io.pairing import doubtful_pairing, read_columns
 
-__all__ = ["Pair", "check_folder", "find_pairs", "read_list"]
+__all__ = ["Pair", "find_pairs", "read_list"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 _TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
@@ -79,23 +78,6 @@ def read_list(path: str) -> list[Pair]:
             stacklevel=2,
         )
     return _named(pairs)
-
-
-def check_folder(name: str) -> Path:
-    """The folder that results go to, which need not exist yet.
-
-    Raises:
-        ValueError: it could not be made or written to.
-    """
-    if not name:
-        raise ValueError("--out is empty; name a folder (`.` for this one)")
-    out = Path(name)
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out {out}: {there} is a file; name a folder")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"--out {out}: {there} is not writable; name another folder")
-    return out
 
 
 def _expand(text: str) -> list[Path]:

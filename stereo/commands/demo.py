@@ -85,7 +85,7 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> Path:
-    from ._pairs import check_folder
+    from ...vision.commands._work import check_folder
 
     if (args.left is None) != (args.right is None):
         raise ValueError("give both LEFT and RIGHT, or neither")

@@ -6,13 +6,12 @@ import argparse
 import json
 import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._pairs import Pair, check_folder, find_pairs, read_list
+from ...vision.commands._work import check_folder, collect_warnings, warn
+from ._pairs import Pair, find_pairs, read_list
 
 if TYPE_CHECKING:
     from ...vision.io.calibration import StereoCalibration
@@ -73,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 2 if any of several failed."""
-    with _notes() as notes:
+    with collect_warnings() as notes:
         pairs = _pairs(args)
     for note in notes:
-        _warn(note)
+        warn(note)
     _check_folder(args.out, pairs)
     calibrations = _calibrations(args, pairs)
     if args.format is not None:
@@ -153,7 +152,7 @@ def _calibrations(args: argparse.Namespace, pairs: list[Pair]) -> list[StereoCal
                 )
         common = StereoCalibration(**numbers)
         if common.baseline > 5:
-            _warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
+            warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
     if args.max_depth is not None and not args.max_depth > 0:
         raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
     own = [
@@ -207,7 +206,7 @@ def _infer(
     except ValueError as error:
         raise ValueError(f"{pair.left} and {pair.right}: {error}") from error
     seconds = time.perf_counter() - started
-    with _notes() as said:
+    with collect_warnings() as said:
         files = result.save(
             args.out,
             pair.name,
@@ -220,7 +219,7 @@ def _infer(
     if old:
         notes.append(f"of an earlier run, not of this one: {', '.join(map(str, old))}")
     for note in notes:
-        _warn(f"{pair.left.name}: {note}")
+        warn(f"{pair.left.name}: {note}")
     low, middle, high = (float(v) for v in np.quantile(result.disparity, (0, 0.5, 1)))
     return {
         "left": str(pair.left),
@@ -250,20 +249,6 @@ def _show(report: dict) -> None:
     )
     for file in report["files"]:
         print(f"  {file}")
-
-
-@contextmanager
-def _notes() -> Iterator[list[str]]:
-    """Collect the warnings of a block that are for the user."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield notes
-    notes += [str(warning.message) for warning in caught if warning.category is UserWarning]
-
-
-def _warn(message: str) -> None:
-    print(f"vizoo: warning: {message}", file=sys.stderr)
 
 
 def _spread(count: int, chosen: int) -> set[int]:
