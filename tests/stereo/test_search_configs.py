@@ -17,14 +17,15 @@ from vizoo.stereo.task import StereoTask
 from vizoo.vision.hub.weights import load_weights
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs" / "search").glob("*shrinking*.yaml"))
+CONFIGS = sorted((ROOT / "configs" / "search").glob("*.yaml"))
+SHRINKING = [path for path in CONFIGS if "shrinking" in path.stem]
 
 
 def _task(settings):
     return settings["model"]["init_args"]["task"]["init_args"]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", SHRINKING, ids=lambda path: path.stem)
 def test_the_stages_open_everything_bit_by_bit(config):
     settings = yaml.safe_load(config.read_text())
     space = search_space(StereoTask(**_task(settings)).net)
@@ -41,13 +42,14 @@ def test_the_stages_open_everything_bit_by_bit(config):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_few_steps_of_every_stage(config, tmp_path, monkeypatch):
     monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
+    monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     stages = settings["model"]["init_args"]["stages"]
     for stage in stages:
         stage |= {"epochs": 1, "warmup_epochs": 0}
     settings["model"]["init_args"]["recalibration_batches"] = 1
-    _task(settings)["model_args"] = {"max_disparity": 48}
+    _task(settings)["model_args"] = {**_task(settings).get("model_args", {}), "max_disparity": 48}
     trainer = {"limit_train_batches": 1, "limit_val_batches": 1, "logger": False, "callbacks": []}
     settings["trainer"] |= {**trainer, "enable_progress_bar": False, "num_sanity_val_steps": 0}
     crop = {"augmentation": "strong", "crop_height": 24, "crop_width": 48}
