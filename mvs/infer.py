@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..vision.cameras import check_camera, lift
-from ..vision.device import choose_device
-from ..vision.inference import convert
+from ..vision.device import choose_device, choose_dtype
+from ..vision.inference import check_prediction, convert
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MVSPredictor", "MVSResult", "load_network"]
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Image = str | os.PathLike | np.ndarray | Tensor
 
@@ -112,13 +111,9 @@ class MVSPredictor:
         self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
     ) -> None:
         self.device = choose_device(device)
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-        if dtype == "float16" and self.device.type == "cpu":
-            raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+        self.dtype = choose_dtype(dtype, self.device)
         net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
-        self.dtype = _DTYPES[dtype]
         self.fingerprint = _fingerprint(net)
         self.net = convert(net.eval(), torch.float32).requires_grad_(False).to(self.device)
 
@@ -186,11 +181,7 @@ class MVSPredictor:
         with torch.autocast(self.device.type, self.dtype, enabled=mixed):
             depth, confidence = self.net.predict(*batch, generator=generator)
         depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
-        if not (torch.isfinite(depth).all() and torch.isfinite(confidence).all()):
-            raise ValueError(
-                "the network's output is not finite: the weights are damaged or untrained, or "
-                f"{str(self.dtype).removeprefix('torch.')} is too narrow for them (try float32)"
-            )
+        check_prediction(depth, confidence, dtype=self.dtype)
         image = sample["images"][0].cpu().mul(255).round().clamp(0, 255).byte().permute(1, 2, 0)
         return MVSResult(
             depth.numpy(),

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..vision.device import choose_device
+from ..vision.device import choose_device, choose_dtype
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
-from ..vision.inference import optimize
+from ..vision.inference import check_prediction, optimize
 from ..vision.io.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
 from ..vision.io.files import atomic_write
@@ -34,7 +34,6 @@ __all__ = ["StereoPredictor", "StereoResult", "load_network"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Image = str | os.PathLike | np.ndarray | Tensor
 
@@ -202,12 +201,8 @@ class StereoPredictor:
         self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
     ) -> None:
         self.device = choose_device(device)
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
-        if dtype == "float16" and self.device.type == "cpu":
-            raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+        self.dtype = choose_dtype(dtype, self.device)
         net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
-        self.dtype = _DTYPES[dtype]
         self.net = optimize(net.eval().to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
@@ -232,11 +227,7 @@ class StereoPredictor:
             )
         batch = [image[None].to(self.device) for image in (first, second)]
         disparity = self.net(*batch)[0, 0].float().cpu()
-        if not torch.isfinite(disparity).all():
-            raise ValueError(
-                "the network's output is not finite: the weights are damaged or untrained, or "
-                f"{str(self.dtype).removeprefix('torch.')} is too narrow for them (try float32)"
-            )
+        check_prediction(disparity, dtype=self.dtype)
         image = first.mul(255).round().byte().permute(1, 2, 0)
         return StereoResult(disparity.numpy(), image.contiguous().numpy())
 

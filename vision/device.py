@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Which device to compute on, and in which type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["choose_device"]
+__all__ = ["DTYPES", "choose_device", "choose_dtype"]
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""Names of the types that a network can predict in."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -30,3 +33,22 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {name!r} cannot be used here: {reason}") from error
     return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return a type that a network can predict in on a device.
+
+    Args:
+        name: one of `DTYPES`.
+        device: of `choose_device`.
+
+    Raises:
+        ValueError: there is no such type, or it is float16 and the device the CPU.
+    """
+    import torch
+
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+    if name == "float16" and device.type == "cpu":
+        raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+    return getattr(torch, name)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-__all__ = ["convert", "optimize"]
+__all__ = ["check_prediction", "convert", "optimize"]
 
 _FOLDS = (
     (nn.Conv1d, nn.BatchNorm1d, False),
@@ -49,6 +49,19 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     else:
         fast = _Frozen(convert(copy.deepcopy(net).eval(), dtype), dtype)
     return fast.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+
+
+def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:
+    """Refuse what a network predicted in `dtype` where a value is not finite.
+
+    Raises:
+        ValueError: one is not.
+    """
+    if not all(torch.isfinite(output).all() for output in outputs):
+        raise ValueError(
+            "the network's output is not finite: the weights are damaged or untrained, or "
+            f"{str(dtype).removeprefix('torch.')} is too narrow for them (try float32)"
+        )
 
 
 class _Frozen(nn.Module):

@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..device import choose_device
+from ..device import DTYPES, choose_device
 from ..memory import PeakMemory
 from ._sizes import add_size, parse_size
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "measure", "run"]
 
-_DTYPES = ("float32", "bfloat16", "float16")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -27,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
-    parser.add_argument("--dtype", default="float32", choices=_DTYPES)
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="how long to measure each (default 5)"
