@@ -9,7 +9,7 @@ encoding            stored values
 ``kitti``           16-bit grey PNG: 256 d, 0 where unknown
 ``sintel``          8-bit RGB PNG: d = 4 R + G / 2^6 + B / 2^14
 ``middlebury:N``    8-bit grey PNG: N d, 0 where unknown (Middlebury 2001 to 2006: N is 1 to 8)
-``exr``             one float channel, where OpenCV was built with OpenEXR (read only)
+``exr``             one float channel of OpenEXR (read only)
 ==================  ==========================================================================
 
 Everywhere a value that is not finite or not positive means "unknown".
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .exr import read_exr
 from .files import atomic_write
 from .images import read_pixels
 from .pfm import read_pfm, write_pfm
@@ -66,7 +67,7 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
     elif encoding.startswith("middlebury:"):
         values = _read_grey(path, np.uint8) / np.float32(_scale_of(encoding))
     elif encoding == "exr":
-        values = _read_exr(path)
+        values = read_exr(path)
     else:
         raise ValueError(
             f"unknown disparity encoding {encoding!r}: pfm, npy, npy-bottom-up, kitti, sintel, exr "
@@ -188,21 +189,6 @@ def _read_npy(path: Path) -> np.ndarray:
             )
         values = np.fromfile(file, dtype=dtype)
     return values.reshape(shape, order="F" if fortran else "C").reshape(shape[-2:])
-
-
-def _read_exr(path: Path) -> np.ndarray:
-    os.environ.setdefault("OPENCV_IO_ENABLE_OPENEXR", "1")
-    import cv2
-
-    try:
-        values = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        values = None
-    if values is None:
-        raise ValueError(
-            f"{path}: this OpenCV cannot read OpenEXR (or the file is damaged); convert it to .pfm"
-        )
-    return values[:, :, 0] if values.ndim == 3 else values
 
 
 def _as_map(path: Path, disparity: Tensor | np.ndarray) -> np.ndarray:

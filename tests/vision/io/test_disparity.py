@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vizoo.vision.io.disparity import read_disparity, write_disparity
+from vizoo.vision.io.exr import write_exr
 
 ENCODINGS = [("a.pfm", None, 0.0), ("a.npy", None, 0.0), ("a.png", None, 1 / 512)]
 ENCODINGS += [("b.png", "sintel", 2**-15)]
@@ -97,9 +98,12 @@ def test_unknown_encoding_or_file(tmp_path):
         write_disparity(tmp_path / "a.pfm", np.ones((2, 3, 4)))
 
 
-def test_exr_is_read_or_named(tmp_path):
+def test_exr(tmp_path):
+    write_exr(tmp_path / "a.exr", np.array([[2.5, np.inf, 0]]))
+    disparity, valid = read_disparity(tmp_path / "a.exr")
+    assert disparity.tolist() == [[[2.5, 0, 0]]] and valid.tolist() == [[[True, False, False]]]
     (tmp_path / "a.exr").write_bytes(b"v/1\x01 and not much more")
-    with pytest.raises(ValueError, match="convert it to .pfm"):
+    with pytest.raises(ValueError, match="damaged or cut short OpenEXR"):
         read_disparity(tmp_path / "a.exr")
 
 
