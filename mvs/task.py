@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from difflib import get_close_matches
-from math import ceil, cos, pi
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from lightning import LightningModule
-from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor
 
-from ..vision.hub.registry import create_model
+from ..vision.training import (
+    check_optimisation,
+    log_metrics,
+    log_picture,
+    optimisation,
+    starting_network,
+)
 from ..vision.viz.colour import colour_range, colourise
 from .losses import sequence_loss
 from .metrics import DepthMetrics
@@ -72,21 +73,10 @@ class MVSTask(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        if lr_schedule not in ("milestones", "cosine", "constant"):
-            raise ValueError(
-                f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
-            )
-        known = list_optimizers()
-        if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
-            near = get_close_matches(optimizer, known) or known
-            raise ValueError(
-                f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
-            )
+        check_optimisation(optimizer, lr_schedule)
         if not range_factor >= 1:
             raise ValueError(f"range_factor must be at least 1, not {range_factor}")
-        if model.startswith(("hf-hub:", "local-dir:")):
-            raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
-        self.net = create_model(model, weights=init_weights, **(model_args or {}))
+        self.net = starting_network(model, model_args, init_weights)
         self.net.checkpointing = checkpointing
         if relative_thresholds is None:
             relative_thresholds = [1.0, 2.0, 5.0]
@@ -121,53 +111,23 @@ class MVSTask(LightningModule):
         depth, confidence = self._predict(batch)
         self.val_metrics.update(depth, batch["depth"], batch["valid"])
         if batch_idx == 0:
-            self._log_picture(batch, depth, confidence)
+            log_picture(self, "val/depth", lambda: self._picture(batch, depth, confidence))
 
     def on_validation_epoch_end(self) -> None:
-        self._log_metrics("val", self.val_metrics)
+        log_metrics(self, "val", {"": self.val_metrics}, shown="rel_median")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         self.test_metrics.update(self._predict(batch)[0], batch["depth"], batch["valid"])
 
     def on_test_epoch_end(self) -> None:
-        self._log_metrics("test", self.test_metrics)
+        log_metrics(self, "test", {"": self.test_metrics}, shown="rel_median")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         depth, confidence = self._predict(batch)
         return {"name": batch["name"], "depth": depth, "confidence": confidence}
 
     def configure_optimizers(self) -> dict[str, Any]:
-        hparams = self.hparams
-        try:
-            optimizer = create_optimizer_v2(
-                self.net,
-                opt=hparams.optimizer,
-                lr=hparams.lr,
-                **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
-            )
-        except TypeError as error:
-            raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
-        total = self.trainer.estimated_stepping_batches
-        if hparams.lr_schedule == "cosine" and total == float("inf"):
-            raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
-        per_epoch = max(
-            1, ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        )
-
-        def factor(step: int) -> float:
-            warm = min(1.0, (step + 1) / (hparams.warmup_steps + 1))
-            if hparams.lr_schedule == "milestones":
-                passed = bisect_right(hparams.lr_milestones or [], step // per_epoch)
-                return warm * hparams.lr_gamma**passed
-            if hparams.lr_schedule == "cosine":
-                return warm * 0.5 * (1 + cos(pi * min(1.0, step / max(1, total))))
-            return warm
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        return optimisation(self, self.net)
 
     def _inputs(self, batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
         depth_range = batch["depth_range"]
@@ -180,24 +140,11 @@ class MVSTask(LightningModule):
         depth, confidence = self.net.predict(*inputs)
         return depth.float(), confidence.float()
 
-    def _log_metrics(self, stage: str, metrics: DepthMetrics) -> None:
-        values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
-        median = values.pop(f"{stage}/rel_median")
-        # Equal on all processes already; Lightning cannot know and would warn.
-        self.log_dict(values, sync_dist=True)
-        self.log(f"{stage}/rel_median", median, prog_bar=True, sync_dist=True)
-        metrics.reset()
-
-    def _log_picture(self, batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> None:
-        experiments: Sequence[Any] = [logger.experiment for logger in self.loggers]
-        writers = [e for e in experiments if hasattr(e, "add_image")]
-        if not writers or not self.trainer.is_global_zero:
-            return
-        picture = depth_comparison(
+    @staticmethod
+    def _picture(batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> np.ndarray:
+        return depth_comparison(
             batch["images"][0, 0], depth[0], batch["depth"][0], batch["valid"][0], confidence[0]
         )
-        for writer in writers:
-            writer.add_image("val/depth", picture, self.global_step, dataformats="HWC")
 
 
 def depth_comparison(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from difflib import get_close_matches
-from itertools import accumulate
-from math import ceil, cos, pi
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from lightning import LightningModule
-from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor
 
-from ..vision.hub.registry import create_model
+from ..vision.training import (
+    check_optimisation,
+    log_metrics,
+    log_picture,
+    optimisation,
+    round_at,
+    starting_network,
+)
 from ..vision.viz.colour import comparison_picture
-from .losses import multiscale_loss, upsampled_loss
+from .losses import matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
 __all__ = ["StereoTask"]
@@ -24,7 +27,20 @@ __all__ = ["StereoTask"]
 _LOSSES = {
     "pooled": (multiscale_loss, [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]),
     "upsampled": (upsampled_loss, [1 / 3, 2 / 3, 1.0]),
+    "matching": (upsampled_loss, [0.3, 0.4, 0.7, 1.0]),
 }
+
+
+class Outputs(NamedTuple):
+    """What a network predicts in training.
+
+    Attributes:
+        stages: for each stage disparities, finest first.
+        volumes: matching scores as `matching_loss` takes them; none with other losses.
+    """
+
+    stages: Sequence[Sequence[Tensor]]
+    volumes: Sequence[tuple[Tensor, int]] = ()
 
 
 class StereoTask(LightningModule):
@@ -38,7 +54,8 @@ class StereoTask(LightningModule):
         init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
             To go on with an interrupted run use `--ckpt_path` instead.
         loss: `pooled` compares each scale with ground truth averaged to its size (FADNet);
-            `upsampled` compares every prediction at full size (EASNet).
+            `upsampled` compares every prediction at full size (EASNet); `matching` adds to this
+            the cross-entropy of the matching scores, of a network that has `forward_volumes`.
         scale_weights: for each round the weights of the predictions, finest first if pooled, else
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
@@ -63,7 +80,7 @@ class StereoTask(LightningModule):
         model: str = "fadnet_plus_tiny",
         model_args: dict[str, Any] | None = None,
         init_weights: str | None = None,
-        loss: Literal["pooled", "upsampled"] = "pooled",
+        loss: Literal["pooled", "upsampled", "matching"] = "pooled",
         scale_weights: list[list[float]] | None = None,
         round_epochs: list[int] | None = None,
         optimizer: str = "adam",
@@ -79,7 +96,7 @@ class StereoTask(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         if loss not in _LOSSES:
-            raise ValueError(f"loss {loss!r} is unknown: choose {' or '.join(_LOSSES)}")
+            raise ValueError(f"loss {loss!r} is unknown: choose {', '.join(_LOSSES)}")
         self.stage_loss, published = _LOSSES[loss]
         self.scale_weights = scale_weights or [published]
         self.round_epochs = round_epochs or [1]
@@ -88,19 +105,13 @@ class StereoTask(LightningModule):
                 f"{len(self.scale_weights)} lists of scale_weights and round_epochs "
                 f"{self.round_epochs}: give one list of weights and one positive length a round"
             )
-        if lr_schedule not in ("milestones", "cosine", "constant"):
+        check_optimisation(optimizer, lr_schedule)
+        self.net = starting_network(model, model_args, init_weights)
+        if loss == "matching" and not hasattr(self.net, "forward_volumes"):
             raise ValueError(
-                f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
+                f"loss 'matching' needs a network that gives its matching scores, such as "
+                f"easnet_light; {model} does not: choose another loss"
             )
-        known = list_optimizers()
-        if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
-            near = get_close_matches(optimizer, known) or known
-            raise ValueError(
-                f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
-            )
-        if model.startswith(("hf-hub:", "local-dir:")):
-            raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
-        self.net = create_model(model, weights=init_weights, **(model_args or {}))
         self.net.to(memory_format=torch.channels_last)  # 1.6 times as fast on a CPU
         self.val_metrics = DisparityMetrics(metric_max_disparity)
         self.test_metrics = DisparityMetrics(metric_max_disparity)
@@ -111,33 +122,31 @@ class StereoTask(LightningModule):
 
     def round_at(self, epoch: int) -> tuple[int, int]:
         """The round that an epoch belongs to, and the epoch at which that round starts."""
-        starts = [0, *accumulate(self.round_epochs[:-1])]
-        index = bisect_right(starts, epoch) - 1
-        return index, starts[index]
+        return round_at(self.round_epochs, epoch)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
         return loss
 
-    def outputs(self, batch: dict[str, Tensor]) -> Sequence[Sequence[Tensor]]:
-        """What the network predicts in training: for each stage disparities, finest first."""
-        return self.net.forward_stages(batch["left"], batch["right"])
+    def outputs(self, batch: dict[str, Tensor]) -> Outputs:
+        """What the network predicts in training."""
+        if self.hparams.loss == "matching":
+            return Outputs(*self.net.forward_volumes(batch["left"], batch["right"]))
+        return Outputs(self.net.forward_stages(batch["left"], batch["right"]))
 
-    def loss(self, outputs: Sequence[Sequence[Tensor]], batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, outputs: Outputs, batch: dict[str, Tensor]) -> Tensor:
         """The loss of `outputs` against the ground truth."""
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
-        truth, valid = batch["disparity"], batch["valid"]
-        return self.stage_loss(outputs, truth, valid, weights, self.hparams.max_disparity)
+        truth, valid, bound = batch["disparity"], batch["valid"], self.hparams.max_disparity
+        loss = self.stage_loss(outputs.stages, truth, valid, weights, bound)
+        return loss + matching_loss(outputs.volumes, truth, valid) if outputs.volumes else loss
 
     def distillation_loss(
-        self,
-        outputs: Sequence[Sequence[Tensor]],
-        teacher_outputs: Sequence[Sequence[Tensor]],
-        batch: dict[str, Tensor],
+        self, outputs: Outputs, teacher_outputs: Outputs, batch: dict[str, Tensor]
     ) -> Tensor:
         """The loss of `outputs` against a teacher's finest disparity where truth is known."""
-        truth, finest = batch["disparity"], teacher_outputs[-1][0].detach().float()
+        truth, finest = batch["disparity"], teacher_outputs.stages[-1][0].detach().float()
         valid = batch["valid"] & (truth > 0) & (truth < self.hparams.max_disparity)
         return self.loss(outputs, {**batch, "disparity": finest, "valid": valid})
 
@@ -145,77 +154,26 @@ class StereoTask(LightningModule):
         prediction = self(batch["left"], batch["right"]).float()
         self.val_metrics.update(prediction, batch["disparity"], batch["valid"])
         if batch_idx == 0:
-            self._log_picture(batch, prediction)
+            log_picture(self, "val/disparity", lambda: self._picture(batch, prediction))
 
     def on_validation_epoch_end(self) -> None:
-        self._log_metrics("val", self.val_metrics)
+        log_metrics(self, "val", {"": self.val_metrics}, shown="epe")
 
     def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         prediction = self(batch["left"], batch["right"]).float()
         self.test_metrics.update(prediction, batch["disparity"], batch["valid"])
 
     def on_test_epoch_end(self) -> None:
-        self._log_metrics("test", self.test_metrics)
+        log_metrics(self, "test", {"": self.test_metrics}, shown="epe")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         disparity = self(batch["left"], batch["right"]).float()
         return {"name": batch["name"], "disparity": disparity}
 
     def configure_optimizers(self) -> dict[str, Any]:
-        hparams = self.hparams
-        try:
-            optimizer = create_optimizer_v2(
-                self.net,
-                opt=hparams.optimizer,
-                lr=hparams.lr,
-                **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
-            )
-        except TypeError as error:
-            raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
-        total = self.trainer.estimated_stepping_batches
-        if hparams.lr_schedule == "cosine" and total == float("inf"):
-            raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
-        per_epoch = max(
-            1, ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        )
+        return optimisation(self, self.net, self.round_epochs)
 
-        def factor(step: int) -> float:
-            epoch = step // per_epoch
-            index, start = self.round_at(epoch)
-            done = step - start * per_epoch
-            warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
-            if hparams.lr_schedule == "milestones":
-                return warm * hparams.lr_gamma ** bisect_right(
-                    hparams.lr_milestones or [], epoch - start
-                )
-            if hparams.lr_schedule == "cosine":
-                last = index == len(self.round_epochs) - 1
-                length = self.round_epochs[index] * per_epoch
-                length = max(1, total - start * per_epoch) if last else length
-                return warm * 0.5 * (1 + cos(pi * min(1.0, done / length)))
-            return warm
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
-
-    def _log_metrics(self, stage: str, metrics: DisparityMetrics) -> None:
-        values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
-        epe = values.pop(f"{stage}/epe")
-        # Equal on all processes already; Lightning cannot know and would warn.
-        self.log_dict(values, sync_dist=True)
-        self.log(f"{stage}/epe", epe, prog_bar=True, sync_dist=True)
-        metrics.reset()
-
-    def _log_picture(self, batch: dict[str, Any], prediction: Tensor) -> None:
-        experiments: Sequence[Any] = [logger.experiment for logger in self.loggers]
-        writers = [e for e in experiments if hasattr(e, "add_image")]
-        if not writers or not self.trainer.is_global_zero:
-            return
-        picture = comparison_picture(
+    def _picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:
+        return comparison_picture(
             batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
         )
-        for writer in writers:
-            writer.add_image("val/disparity", picture, self.global_step, dataformats="HWC")

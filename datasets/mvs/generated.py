@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.files import atomic_write
+from ..draws import Draws
 from .generator import GENERATOR_VERSION, generate_scene
-from .rig import Draws
 
 __all__ = ["GeneratedMVS"]
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..draws import Draws
 from .pairs import pairs_from_scores, score_by_poses
-from .rig import Draws, Rig, look_along, ring_of_cameras
+from .rig import Rig, look_along, ring_of_cameras
 from .scene import Scene, View
 from .shapes import Plate, Sphere, cast
 from .textures import relight, solid_texture

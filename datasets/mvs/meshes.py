@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from ...vision.io.pointcloud import open3d
+from ..draws import Draws
 from .generator import colours_at, draw_looks, scene_of_renderings
-from .rig import Draws, ring_of_cameras
+from .rig import ring_of_cameras
 from .scene import Scene
 from .shapes import Plate, cast
 

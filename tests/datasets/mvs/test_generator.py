@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vizoo.datasets.draws import Draws
 from vizoo.datasets.mvs import GeneratedMVS, generate_scene, truth_points
-from vizoo.datasets.mvs.rig import Draws
 from vizoo.datasets.mvs.sparse import sparse_points
 from vizoo.datasets.mvs.textures import relight, solid_texture
 from vizoo.vision.cameras import check_camera, lift, project

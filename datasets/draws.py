@@ -1,0 +1,50 @@
+"""Random numbers of generators, the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+__all__ = ["Draws"]
+
+
+class Draws:
+    """A stream of random numbers that depends on a key alone.
+
+    Args:
+        key: numbers and words.
+    """
+
+    def __init__(self, *key: int | str) -> None:
+        # Whole numbers of NumPy's print differently from Python's.
+        plain = tuple(part if isinstance(part, str) else int(part) for part in key)
+        digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
+        self.state = int.from_bytes(digest, "little")
+
+    def bits(self) -> int:
+        """Return 64 random bits (splitmix64)."""
+        self.state = (self.state + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        mixed = self.state
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return mixed ^ (mixed >> 31)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Return a number between two others."""
+        return low + (high - low) * (self.bits() >> 11) / 2**53
+
+    def rotation(self) -> np.ndarray:
+        """Return a rotation, all equally likely, (3, 3)."""
+        a, b, c = self.uniform(), 2 * math.pi * self.uniform(), 2 * math.pi * self.uniform()
+        near, far = math.sqrt(1 - a), math.sqrt(a)
+        x, y = near * math.sin(b), near * math.cos(b)
+        z, w = far * math.sin(c), far * math.cos(c)
+        return np.array(
+            [
+                [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+                [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+                [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+            ]
+        )

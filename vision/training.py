@@ -1,0 +1,149 @@
+"""What training shares among the tasks: optimiser, learning rate, logged numbers and pictures."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import accumulate
+from math import ceil, cos, pi
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from timm.optim import create_optimizer_v2, list_optimizers
+from torch import nn
+from torchmetrics import Metric
+
+from .hub.registry import create_model
+
+__all__ = [
+    "SCHEDULES",
+    "check_optimisation",
+    "log_metrics",
+    "log_picture",
+    "optimisation",
+    "round_at",
+    "starting_network",
+]
+
+SCHEDULES = ("milestones", "cosine", "constant")
+
+
+def starting_network(
+    model: str, arguments: Mapping[str, Any] | None, weights: str | None
+) -> nn.Module:
+    """Make the network that a task trains.
+
+    Args:
+        model: its registered name.
+        arguments: of its architecture.
+        weights: file to start from; None starts from random numbers.
+
+    Raises:
+        ValueError: the name is an address of weights.
+    """
+    if model.startswith(("hf-hub:", "local-dir:")):
+        raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
+    return create_model(model, weights=weights, **(arguments or {}))
+
+
+def check_optimisation(optimizer: str, lr_schedule: str) -> None:
+    """Raise ValueError where `optimisation` would not know a name."""
+    if lr_schedule not in SCHEDULES:
+        raise ValueError(
+            f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
+        )
+    known = list_optimizers()
+    if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
+        near = get_close_matches(optimizer, known) or known
+        raise ValueError(f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?")
+
+
+def optimisation(
+    task: LightningModule, net: nn.Module, round_epochs: Sequence[int] = (1,)
+) -> dict[str, Any]:
+    """What `configure_optimizers` of a task returns; the learning rate changes with every step.
+
+    Args:
+        task: its hyper-parameters `optimizer` (any name that `timm.optim` knows),
+            `optimizer_args`, `lr`, `lr_schedule`, `lr_milestones`, `lr_gamma` and `warmup_steps`
+            (of linear warm-up) are used.
+        net: what to train.
+        round_epochs: lengths of rounds, at each of which warm-up and schedule start anew; the last
+            goes on until training ends.
+
+    Raises:
+        ValueError: `optimizer_args` do not fit, or a cosine schedule has no end.
+    """
+    hparams, trainer = task.hparams, task.trainer
+    try:
+        optimizer = create_optimizer_v2(
+            net,
+            opt=hparams.optimizer,
+            lr=hparams.lr,
+            **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
+        )
+    except TypeError as error:
+        raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
+    total = trainer.estimated_stepping_batches
+    if hparams.lr_schedule == "cosine" and total == float("inf"):
+        raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
+    per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
+
+    def factor(step: int) -> float:
+        epoch = step // per_epoch
+        index, start = round_at(round_epochs, epoch)
+        done = step - start * per_epoch
+        warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
+        if hparams.lr_schedule == "milestones":
+            passed = bisect_right(hparams.lr_milestones or [], epoch - start)
+            return warm * hparams.lr_gamma**passed
+        if hparams.lr_schedule == "cosine":
+            last = index == len(round_epochs) - 1
+            length = total - start * per_epoch if last else round_epochs[index] * per_epoch
+            return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, length))))
+        return warm
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
+    """The round that an epoch belongs to, and the epoch at which that round starts."""
+    starts = [0, *accumulate(round_epochs[:-1])]
+    index = bisect_right(starts, epoch) - 1
+    return index, starts[index]
+
+
+def log_metrics(
+    task: LightningModule, stage: str, metrics: Mapping[str, Metric], shown: str
+) -> None:
+    """Log what metrics have counted, by names such as `val/epe`, and reset them.
+
+    Args:
+        task: logs them.
+        stage: `val` or `test`.
+        metrics: by what is put behind their names: `{"": plain, "_sphere": weighted}`.
+        shown: which one to show beside the progress bar.
+    """
+    values = {}
+    for ending, metric in metrics.items():
+        values |= {f"{stage}/{name}{ending}": value for name, value in metric.compute().items()}
+        metric.reset()
+    main = values.pop(f"{stage}/{shown}")
+    # Equal on all processes already; Lightning cannot know and would warn.
+    task.log_dict(values, sync_dist=True)
+    task.log(f"{stage}/{shown}", main, prog_bar=True, sync_dist=True)
+
+
+def log_picture(task: LightningModule, name: str, draw: Callable[[], np.ndarray]) -> None:
+    """Hand a picture, (H, W, 3) uint8, to the loggers that take some, drawing it only for them."""
+    experiments: Sequence[Any] = [logger.experiment for logger in task.loggers]
+    writers = [e for e in experiments if hasattr(e, "add_image")]
+    if not writers or not task.trainer.is_global_zero:
+        return
+    picture = draw()
+    for writer in writers:
+        writer.add_image(name, picture, task.global_step, dataformats="HWC")
