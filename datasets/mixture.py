@@ -187,13 +187,14 @@ def collate(samples: Sequence[dict]) -> dict:
     """Stack samples into a batch; entries that only some of them have are left out.
 
     Args:
-        samples: dictionaries; an image is what they call ``left``, or ``images`` of several views.
+        samples: dictionaries; an image is what they call ``left`` or ``image``, or ``images`` of
+            several views.
 
     Raises:
         ValueError: the sizes or the numbers of views differ.
     """
     shared = set.intersection(*(set(sample) for sample in samples))
-    image = "left" if "left" in samples[0] else "images"
+    image = next(key for key in ("left", "image", "images") if key in samples[0])
     shapes = {tuple(sample[image].shape) for sample in samples}
     if len({shape[-2:] for shape in shapes}) > 1:
         listed = ", ".join(f"{shape[-1]}x{shape[-2]}" for shape in sorted(shapes))

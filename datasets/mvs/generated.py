@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...vision.io.files import atomic_write
+from ..cache import SampleCache
 from ..draws import Draws
 from .generator import GENERATOR_VERSION, generate_scene
 
@@ -60,11 +54,9 @@ class GeneratedMVS(Dataset):
         self.views, self.seed = views, seed
         self.wide_range, self.untextured = wide_range, untextured
         self.supersample = supersample
-        self.cache = None
-        if cache is not None:
-            kind = f"{views}-{supersample}-{int(wide_range)}-{int(untextured)}"
-            folder = Path(os.path.expandvars(cache)).expanduser()
-            self.cache = folder / f"mvs{GENERATOR_VERSION}-{seed}-{height}x{width}-{kind}"
+        kind = f"{views}-{supersample}-{int(wide_range)}-{int(untextured)}"
+        name = f"mvs{GENERATOR_VERSION}-{seed}-{height}x{width}-{kind}"
+        self.cache = SampleCache(cache, name, ["images"])
 
     def __len__(self) -> int:
         return self.length
@@ -78,7 +70,7 @@ class GeneratedMVS(Dataset):
         if not -self.length <= index < self.length:
             raise IndexError(f"generated scenes: index {index} of {self.length}")
         index = int(index) % self.length
-        made = self._make(index) if self.cache is None else self._recall(index)
+        made = self.cache.recall(index, self._make)
         return {**made, "name": f"generated-{self.seed}-{index:06d}"}
 
     def _make(self, index: int) -> dict[str, Tensor]:
@@ -93,23 +85,6 @@ class GeneratedMVS(Dataset):
         )
         sample = scene.sample(0, list(range(1, self.views)))
         del sample["name"]
-        return sample
-
-    def _recall(self, index: int) -> dict[str, Tensor]:
-        """Read a sample from the cache, or make it and keep it there."""
-        path = self.cache / f"{index:06d}.safetensors"
-        if path.is_file():
-            try:
-                kept = load_file(path)
-                kept["images"] = kept["images"].float() / 255
-                return kept
-            except (SafetensorError, OSError, KeyError):
-                path.unlink(missing_ok=True)
-        sample = self._make(index)
-        kept = {name: value.contiguous() for name, value in sample.items()}
-        kept["images"] = (kept["images"] * 255).round().to(torch.uint8)  # made in steps of 1/255
-        with atomic_write(path) as temporary:
-            save_file(kept, temporary)
         return sample
 
     def __repr__(self) -> str:

@@ -1,14 +1,9 @@
 """A data set of generated stereo scenes, made on the fly: nothing to download."""
 
-import os
-from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...vision.io.files import atomic_write
+from ..cache import SampleCache
 from .scenes import SCENES_VERSION, generate_scenes
 
 __all__ = ["GeneratedStereo"]
@@ -59,11 +54,10 @@ class GeneratedStereo(Dataset):
         self.vertical_offset = vertical_offset
         self.photometric = photometric
         self.clutter = clutter
-        self.cache = None
-        if cache is not None:
-            limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
-            folder = Path(os.path.expandvars(cache)).expanduser()
-            self.cache = folder / f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
+        limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
+        name = f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
+        # Pictures with photometric changes come in steps of 1/255: a byte loses nothing.
+        self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
 
     def __len__(self) -> int:
         return self.length
@@ -77,7 +71,7 @@ class GeneratedStereo(Dataset):
         if not -self.length <= index < self.length:
             raise IndexError(f"generated scenes: index {index} of {self.length}")
         index = int(index) % self.length
-        scene = self._make(index) if self.cache is None else self._recall(index)
+        scene = self.cache.recall(index, self._make)
         return {**scene, "name": f"generated-{self.seed}-{index:06d}"}
 
     def _make(self, index: int) -> dict[str, Tensor]:
@@ -94,28 +88,5 @@ class GeneratedStereo(Dataset):
         )
         return {name: value[0] for name, value in scene.items()}
 
-    def _recall(self, index: int) -> dict[str, Tensor]:
-        """Read a scene from the cache, or make it and keep it there."""
-        path = self.cache / f"{index:06d}.safetensors"
-        if path.is_file():
-            try:
-                kept = load_file(path)
-                images = {side: kept.pop(f"{side}_bytes").float() / 255 for side in _bytes(kept)}
-                return {**kept, **images}
-            except (SafetensorError, OSError):
-                path.unlink(missing_ok=True)
-        scene = self._make(index)
-        kept = {name: value.contiguous() for name, value in scene.items()}
-        if self.photometric:  # such pictures come in steps of 1/255: a byte loses nothing
-            for side in ("left", "right"):
-                kept[f"{side}_bytes"] = (kept.pop(side) * 255).round().byte()
-        with atomic_write(path) as temporary:
-            save_file(kept, temporary)
-        return scene
-
     def __repr__(self) -> str:
         return f"GeneratedStereo({self.length} of {self.height}x{self.width}, seed {self.seed})"
-
-
-def _bytes(kept: dict[str, Tensor]) -> list[str]:
-    return [name.removesuffix("_bytes") for name in kept if name.endswith("_bytes")]

@@ -1,0 +1,232 @@
+"""What the readers of panorama data sets share: lists, records, samples.
+
+A sample is a dictionary:
+
+============  ==============================================================================
+``image``     (3, H, W) float32 in [0, 1], RGB, equirectangular: the whole sphere, W = 2 H
+``depth``     (1, H, W) float32, metres from the camera's centre; 0 where unknown
+``valid``     (1, H, W) bool: where the depth is known (nowhere, without ground truth)
+``name``      what the panorama is called within its data set
+``rotation``  (3, 3) float32 orthogonal, from augmentation only: the network looks along R d where
+              it would look along d, so that nothing is resampled twice
+============  ==============================================================================
+
+The data sets are driven by lists, as published programs are: a text file whose lines ``colour
+depth`` name files relative to the root.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ...vision.io.images import read_pixels
+from ...vision.io.pairing import read_columns
+from ..files import check_files, expand_path
+
+__all__ = ["ListedPanoramas", "PanoramaDataset", "PanoramaRecord", "read_depth_png"]
+
+_PROBES = 4  # samples read when a set is made, so that a wrong one is known before training
+
+
+class PanoramaRecord(NamedTuple):
+    """The files of one panorama.
+
+    Attributes:
+        name: what it is called within its data set.
+        image: path of the colours.
+        depth: path of the depth; None without ground truth.
+        yaw: degrees by which colours and depth are turned after they are read: columns move
+            right by width * yaw / 360.
+    """
+
+    name: str
+    image: str
+    depth: str | None = None
+    yaw: float = 0.0
+
+
+class PanoramaDataset(Dataset):
+    """Panoramas from files.
+
+    Args:
+        records: the panoramas, in order.
+        read_depth: what reads a depth file to (H, W) metres, not finite or not positive where
+            unknown.
+        size: (height, width) to resize to: colours bicubic, depth to the nearest; None leaves it.
+        max_depth: depth beyond, in metres, counts as unknown.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        ValueError: `size` is not twice as wide as high; or of the first samples tried, see
+            ``__getitem__``.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[PanoramaRecord],
+        read_depth: Callable[[str], np.ndarray],
+        size: tuple[int, int] | None = (512, 1024),
+        max_depth: float = 10.0,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        if size is not None and not size[1] == 2 * size[0] > 0:
+            raise ValueError(f"size {tuple(size)}: (height, width) of a panorama are 1 to 2")
+        self.records = list(records)
+        self.read_depth, self.size = read_depth, None if size is None else tuple(size)
+        self.max_depth, self.transform = max_depth, transform
+        for index in range(0, len(self.records), max(1, -(-len(self.records) // _PROBES))):
+            self._read(self.records[index])
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether any panorama has ground truth."""
+        return any(record.depth is not None for record in self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Read one panorama.
+
+        Raises:
+            FileNotFoundError: a file has gone since the data set was made.
+            ValueError: a file is damaged, not twice as wide as high, of the wrong channels, or all
+                its depth is beyond `max_depth`, as in a wrong unit; the message names the file.
+        """
+        sample = self._read(self.records[index])
+        return sample if self.transform is None else self.transform(sample)
+
+    def _read(self, record: PanoramaRecord) -> dict[str, Tensor | str]:
+        image = _read_colours(record.image)
+        if self.size is not None and image.shape[1:] != self.size:
+            image = F.interpolate(image[None], self.size, mode="bicubic", antialias=True)[0]
+            image = image.clamp(0, 1)
+        depth = torch.zeros(1, *image.shape[1:])
+        if record.depth is not None:
+            depth = self._known_depth(record.depth)
+            if self.size is not None and depth.shape[1:] != self.size:
+                depth = F.interpolate(depth[None], self.size, mode="nearest-exact")[0]
+            if depth.shape != (1, *image.shape[1:]):
+                raise ValueError(
+                    f"{record.depth}: {depth.shape[2]}x{depth.shape[1]} pixels, but its colours "
+                    f"{record.image} have {image.shape[2]}x{image.shape[1]}; give a size"
+                )
+        if record.yaw:
+            columns = round(image.shape[2] * record.yaw / 360)
+            image, depth = image.roll(columns, 2), depth.roll(columns, 2)
+        return {"image": image, "depth": depth, "valid": depth > 0, "name": record.name}
+
+    def _known_depth(self, path: str) -> Tensor:
+        """(1, H, W) float32, 0 where unknown."""
+        values = np.asarray(self.read_depth(path), np.float32)
+        _check_shape(path, values.shape)
+        known = np.isfinite(values) & (values > 0)
+        near = known & (values <= self.max_depth)
+        if known.any() and not near.any():
+            raise ValueError(
+                f"{path}: all depth is above {self.max_depth:g} m, from {values[known].min():.4g} "
+                "m on: its unit is not that of this data set (or raise max_depth)"
+            )
+        return torch.from_numpy(np.where(near, values, np.float32(0)))[None]
+
+
+class ListedPanoramas(PanoramaDataset):
+    """Panoramas that a list names; the readers of the published sets say how depth is stored.
+
+    Args:
+        root: what the list's paths are relative to.
+        list_file: the list, relative to `root` or absolute; lines without depth have no truth.
+        size: see `PanoramaDataset`.
+        max_depth: see there.
+        transform: see there.
+
+    Raises:
+        FileNotFoundError: the list or files in it are missing; the message counts and names them.
+        ValueError: a line names no two files, or see `PanoramaDataset`.
+    """
+
+    title = "panoramas"
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        list_file: str = "train.txt",
+        size: tuple[int, int] | None = (512, 1024),
+        max_depth: float = 10.0,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        base = expand_path(root)
+        if not base.is_dir():
+            raise FileNotFoundError(f"{self.title} at {base}: no such folder")
+        path = base / expand_path(list_file)
+        lines = read_columns(path, 1, 2, "colour [depth]")
+        records = [self._record(base, words, f"{path}, line {n}") for n, words in lines]
+        check_files(
+            f"{self.title} by {path}",
+            base,
+            {
+                "panoramas": [record.image for record in records],
+                "depth maps": [record.depth for record in records if record.depth],
+            },
+            expected="lines 'colour depth'",
+            what="panoramas",
+        )
+        super().__init__(records, self._read_depth, size, max_depth, transform)
+
+    @classmethod
+    def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
+        files = [os.path.normpath(root / word) for word in words]
+        return PanoramaRecord(os.path.splitext(os.path.normpath(words[0]))[0], *files)
+
+    @staticmethod
+    def _read_depth(path: str) -> np.ndarray:
+        raise NotImplementedError
+
+
+def read_depth_png(path: str, unit: float, unknown: int) -> np.ndarray:
+    """Read a 16-bit depth map.
+
+    Args:
+        path: the file.
+        unit: stored values in a metre.
+        unknown: the value of unknown depth.
+
+    Returns:
+        (H, W) float32, metres; 0 where unknown.
+
+    Raises:
+        ValueError: colours, or other than 16 bits.
+    """
+    values = read_pixels(path)
+    if values.ndim != 2 or values.dtype != np.uint16:
+        kind = f"{8 * values.dtype.itemsize} bits, {'colour' if values.ndim == 3 else 'grey'}"
+        raise ValueError(f"{path}: {kind}; a depth map has 16 bits and one channel")
+    return np.where(values == unknown, 0, values / np.float32(unit)).astype(np.float32)
+
+
+def _read_colours(path: str) -> Tensor:
+    pixels = read_pixels(path)
+    if pixels.ndim != 3:
+        raise ValueError(f"{path}: one channel; the colours of a panorama have three")
+    _check_shape(path, pixels.shape)
+    scale = np.float32(1 / np.iinfo(pixels.dtype).max)
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+    return torch.from_numpy(planes).mul_(scale).clamp_(max=1)
+
+
+def _check_shape(path: str, shape: tuple[int, ...]) -> None:
+    height, width = shape[:2]
+    if width != 2 * height:
+        raise ValueError(
+            f"{path}: {width}x{height} pixels; an equirectangular panorama of the whole sphere is "
+            "twice as wide as high"
+        )

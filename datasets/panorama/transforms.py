@@ -1,0 +1,102 @@
+"""Augmentation of panoramas: the sphere is turned and mirrored, colours are changed.
+
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+from torchvision.transforms.v2 import functional as F
+
+__all__ = ["AUGMENTATIONS", "SphereAugmentation", "augmentation", "sphere_rotation"]
+
+#: Names that ``augmentation`` knows.
+AUGMENTATIONS = ("none", "sphere")
+
+
+class SphereAugmentation:
+    """Turn the sphere by any angle, mirror it, change its colours.
+
+    Distances from the camera stay as they are, and nothing is resampled: the sample gets a
+    ``rotation``, by which the network's directions are turned before it looks.
+
+    Args:
+        tilt: the largest angle in degrees by which the vertical axis is tilted.
+        flip: probability of a mirror image, left and right exchanged.
+        jitter: probability of other colours: brightness, contrast and saturation by factors of
+            0.8 to 1.2, hue by up to 0.1 of the circle, as UniFuse (Jiang et al., RA-L 2021).
+    """
+
+    def __init__(self, tilt: float = 0.0, flip: float = 0.5, jitter: float = 0.5) -> None:
+        if not (0 <= flip <= 1 and 0 <= jitter <= 1 and 0 <= tilt <= 180):
+            raise ValueError(
+                f"flip {flip} and jitter {jitter} must be 0 to 1, tilt {tilt} 0 to 180 degrees"
+            )
+        self.tilt, self.flip, self.jitter = tilt, flip, jitter
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        draws = torch.rand(9, generator=generator, dtype=torch.float64).tolist()
+        yaw, towards = (2 * math.pi * draw for draw in draws[:2])
+        tilt = math.radians(self.tilt) * draws[2]
+        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < self.flip)
+        image = sample["image"]
+        if draws[4] < self.jitter:
+            factors = [0.8 + 0.4 * draw for draw in draws[5:8]]
+            image = _other_colours(image, *factors, 0.2 * draws[8] - 0.1)
+        return {**sample, "image": image, "rotation": rotation.float()}
+
+
+def sphere_rotation(
+    yaw: float, tilt: float = 0.0, towards: float = 0.0, mirrored: bool = False
+) -> Tensor:
+    """An orthogonal matrix of the sphere, x right, y up, z forward.
+
+    Args:
+        yaw: angle about the vertical, from forward to the right.
+        tilt: angle by which the vertical then leans over.
+        towards: direction in which it leans, an angle as the yaw.
+        mirrored: whether left and right are exchanged first.
+
+    Returns:
+        (3, 3) float64.
+    """
+    turned = _about_vertical(towards) @ _about_right(tilt) @ _about_vertical(yaw - towards)
+    return turned * torch.tensor([-1.0 if mirrored else 1.0, 1, 1], dtype=torch.float64)
+
+
+def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
+    """Return the augmentation of a name.
+
+    Args:
+        name: ``none`` or ``sphere``, see `SphereAugmentation`.
+        tilt: see there.
+
+    Raises:
+        ValueError: there is none of that name, or the tilt is out of its range.
+    """
+    if name not in AUGMENTATIONS:
+        raise ValueError(f"no augmentation {name!r}: choose {', '.join(AUGMENTATIONS)}")
+    return SphereAugmentation(tilt) if name == "sphere" else None
+
+
+def _other_colours(
+    image: Tensor, brightness: float, contrast: float, saturation: float, hue: float
+) -> Tensor:
+    image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
+    return F.adjust_hue(F.adjust_saturation(image, saturation), hue)
+
+
+def _about_vertical(angle: float) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    return torch.tensor([[c, 0, s], [0, 1, 0], [-s, 0, c]], dtype=torch.float64)
+
+
+def _about_right(angle: float) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    return torch.tensor([[1, 0, 0], [0, c, -s], [0, s, c]], dtype=torch.float64)
