@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .mvs.infer import MVSPredictor
+    from .panorama.infer import PanoramaPredictor
     from .stereo.infer import StereoPredictor
     from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MVSPredictor",
+    "PanoramaPredictor",
     "StereoPredictor",
     "__version__",
     "create_model",
@@ -41,6 +43,7 @@ _PUBLIC = {
     "load_weights": ".vision.hub.weights",
     "save_weights": ".vision.hub.weights",
     "MVSPredictor": ".mvs.infer",
+    "PanoramaPredictor": ".panorama.infer",
     "StereoPredictor": ".stereo.infer",
     "export": ".vision.export",
 }

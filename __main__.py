@@ -66,6 +66,15 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
                 "--range 425 935 --out result",
             ),
         ),
+        "panorama": Command(
+            "panorama.commands.infer",
+            "depth, a point cloud and a surface of equirectangular panoramas",
+            (
+                "vizoo infer panorama room.jpg --model last.ckpt --out result",
+                "vizoo infer panorama 'rooms/*.png' --model spheredepth.safetensors "
+                "--format exr --out result",
+            ),
+        ),
     },
     "evaluate": {
         "mvs": Command(

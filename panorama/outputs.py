@@ -10,7 +10,7 @@ from torch import Tensor
 from .mesh import kept, level_of, spherical_mesh
 from .sampling import centroids, vertex_values
 
-__all__ = ["TriangleMesh", "point_cloud", "triangle_mesh"]
+__all__ = ["TriangleMesh", "point_cloud", "right_handed", "triangle_mesh"]
 
 
 class TriangleMesh(NamedTuple):
@@ -39,6 +39,15 @@ def point_cloud(depth: Tensor) -> Tensor:
     """
     looks = centroids(level_of(depth.shape[1]), depth.device)
     return depth[..., None] * looks.to(depth.dtype)
+
+
+def right_handed(points: Tensor) -> Tensor:
+    """Points (…, 3) with z backward instead of forward, for files and programs of 3D data.
+
+    x right, y up, z forward are left-handed axes, in which those would show the scene mirrored.
+    Triangles that show their backs to the camera show their fronts then.
+    """
+    return points * points.new_tensor([1, 1, -1])
 
 
 def triangle_mesh(depth: Tensor, colours: Tensor, max_ratio: float | None = 1.5) -> TriangleMesh:

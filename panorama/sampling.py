@@ -10,6 +10,7 @@ samplings here are our own.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -34,6 +35,8 @@ __all__ = [
     "vertex_weights",
 ]
 
+_PIXELS = 1 << 17  # located at once
+
 
 def pixel_directions(
     height: int,
@@ -43,9 +46,13 @@ def pixel_directions(
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Where the pixels look: (H, W, 3) unit vectors, x right, y up, z forward."""
-    row = torch.arange(height, device=device, dtype=dtype) + 0.5
-    column = torch.arange(width, device=device, dtype=dtype) + 0.5
-    down = row / height * math.pi  # from the upper pole
+    return _looks(torch.arange(height, device=device, dtype=dtype), height, width)
+
+
+def _looks(row: Tensor, height: int, width: int) -> Tensor:
+    """Of some rows of pixels."""
+    column = torch.arange(width, device=row.device, dtype=row.dtype) + 0.5
+    down = (row + 0.5) / height * math.pi  # from the upper pole
     turn = (column / width - 0.5) * (2 * math.pi)
     # Sines only: not every runtime of exported networks has a cosine of doubles.
     across, up = down.sin()[:, None], (math.pi / 2 - down).sin()[:, None]
@@ -266,7 +273,8 @@ def _corners_of_pixels(
 @torch.inference_mode(False)
 @torch.no_grad()
 def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
-    return _faces_of_pixels(level, height, width, device).int()
+    rows = _few_rows(height, width, device)
+    return torch.cat([locate(looks, level).int() for looks in rows])
 
 
 @lru_cache(maxsize=4)
@@ -275,4 +283,13 @@ def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Te
 def _kept_corners(
     level: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    return _corners_of_pixels(level, height, width, device)
+    found = [barycentric(looks, level) for looks in _few_rows(height, width, device)]
+    faces, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return corners(level, device)[faces], shares
+
+
+def _few_rows(height: int, width: int, device: torch.device) -> Iterator[Tensor]:
+    """Where the pixels look, a few rows at a time: locating takes 1 kB a pixel."""
+    row = torch.arange(height, device=device, dtype=torch.float64)
+    for some in row.split(max(1, _PIXELS // width)):
+        yield _looks(some, height, width)

@@ -114,11 +114,12 @@ def read_pixels(path: str | os.PathLike) -> np.ndarray:
 
 
 def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
-    """Write an 8-bit image, atomically; the suffix says the format.
+    """Write an image, atomically; the suffix says the format.
 
     Args:
         path: the file to write.
-        image: float tensor (3, H, W) in [0, 1] (clipped), or uint8 array (H, W, 3) or (H, W).
+        image: float tensor (3, H, W) in [0, 1] (clipped), or uint8 array (H, W, 3) or (H, W); or
+            uint16 array (H, W), for PNG.
 
     Raises:
         ValueError: the shape, the type or the suffix is none of those.
@@ -129,10 +130,12 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
         pixels = scaled.byte().permute(1, 2, 0).contiguous().numpy()
     else:
         pixels = np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
+    deep = pixels.dtype == np.uint16 and pixels.ndim == 2 and path.suffix.lower() == ".png"
+    plain = pixels.dtype == np.uint8 and pixels.ndim in (2, 3) and pixels.shape[2:] in ((), (3,))
+    if not (deep or plain):
         raise ValueError(
-            f"{path}: an image is a tensor (3, H, W) or a uint8 array (H, W, 3) or (H, W), got "
-            f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+            f"{path}: an image is a tensor (3, H, W), a uint8 array (H, W, 3) or (H, W), or for "
+            f"PNG a uint16 array (H, W), got {pixels.dtype} of shape {tuple(pixels.shape)}"
         )
     if path.suffix.lower() not in Image.registered_extensions():
         raise ValueError(f"{path}: no image format is known by the suffix {path.suffix!r}")

@@ -1,4 +1,6 @@
-"""Point clouds as binary PLY files: written piece by piece, read whole.
+"""Point clouds and triangle meshes as binary PLY files.
+
+Clouds are written piece by piece and read whole.
 
 A cloud of hundreds of millions of points never has to be in memory to be written. Vertices are
 ``x y z`` as float32, normals ``nx ny nz`` where there are any, and ``red green blue`` as bytes,
@@ -16,7 +18,7 @@ import numpy as np
 
 from .files import atomic_write
 
-__all__ = ["PlyWriter", "read_ply", "write_ply"]
+__all__ = ["PlyWriter", "read_ply", "write_mesh", "write_ply"]
 
 _HEADER_LIMIT = 1 << 16  # bytes; scanners write comments, but not this many
 _TYPES = dict(
@@ -37,9 +39,9 @@ class PlyWriter:
         count: points written so far.
     """
 
-    def __init__(self, file, path: Path) -> None:
+    def __init__(self, file, path: Path, *, triangles: int | None = None) -> None:
         self.count = 0
-        self._file, self._path = file, path
+        self._file, self._path, self._triangles = file, path, triangles
         self._normals: bool | None = None
         self._start = 0
 
@@ -92,7 +94,10 @@ class PlyWriter:
         names += ["uchar red", "uchar green", "uchar blue"]
         lines = ["ply", "format binary_little_endian 1.0"]
         lines += [f"comment points{'.' * (20 - len(count))}", f"element vertex {count}"]
-        lines += [f"property {name}" for name in names] + ["end_header", ""]
+        lines += [f"property {name}" for name in names]
+        if self._triangles is not None:
+            lines += [f"element face {self._triangles}", "property list uchar int vertex_indices"]
+        lines += ["end_header", ""]
         return "\n".join(lines).encode("ascii")
 
     def _finish(self) -> None:
@@ -115,6 +120,37 @@ def write_ply(path: str | os.PathLike) -> Iterator[PlyWriter]:
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         writer = PlyWriter(file, path)
         yield writer
+        writer._finish()
+
+
+def write_mesh(
+    path: str | os.PathLike, vertices: np.ndarray, triangles: np.ndarray, colours: np.ndarray
+) -> None:
+    """Write a coloured triangle mesh as a binary PLY file, atomically.
+
+    Args:
+        path: the file to write.
+        vertices: (V, 3) finite.
+        triangles: (T, 3) integers from 0 to V - 1, counter-clockwise seen from the front.
+        colours: of the vertices, (V, 3) uint8 RGB.
+
+    Raises:
+        ValueError: other shapes or types, a coordinate that is not finite, or a triangle of
+            vertices that are not there.
+    """
+    path, triangles = Path(path), np.asarray(triangles)
+    if triangles.ndim != 2 or triangles.shape[1] != 3 or triangles.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: triangles are (T, 3) integers, got {triangles.dtype} of {triangles.shape}"
+        )
+    if triangles.size and not 0 <= triangles.min() <= triangles.max() < len(vertices):
+        raise ValueError(f"{path}: a triangle has a vertex that is none of the {len(vertices)}")
+    rows = np.empty(len(triangles), [("corners", "u1"), ("indices", "<i4", 3)])
+    rows["corners"], rows["indices"] = 3, triangles
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        writer = PlyWriter(file, path, triangles=len(rows))
+        writer.write(vertices, colours)
+        file.write(rows.tobytes())
         writer._finish()
 
 

@@ -1,4 +1,4 @@
-"""A picture of a coloured point cloud: no window, no OpenGL."""
+"""Pictures of a coloured point cloud: no window, no OpenGL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import cv2
 import numpy as np
 
-__all__ = ["cloud_picture"]
+__all__ = ["cloud_picture", "inside_picture"]
 
 _BACKGROUND = (18, 20, 26)
 _OVERSAMPLE = 2  # squares are drawn at this many times the size, then averaged
@@ -73,6 +73,50 @@ def cloud_picture(
     for _ in range(2):
         picture, buffer = _close_gaps(picture, buffer)
     return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def inside_picture(
+    points: np.ndarray,
+    colours: np.ndarray,
+    *,
+    patches: np.ndarray,
+    eye: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    field: float = 90.0,
+    size: tuple[int, int] = (720, 1280),
+) -> np.ndarray:
+    """Render a point cloud as a camera sees it that stands within it and looks along z.
+
+    Args:
+        points: (N, 3): x right, y down, z forward.
+        colours: (N, 3) uint8 RGB.
+        patches: (N,): how wide the piece of surface is that each stands for, in the points' unit.
+        eye: where the camera stands.
+        field: how much it sees from left to right, degrees below 180.
+        size: (height, width) of the picture.
+
+    Returns:
+        (height, width, 3) uint8 RGB.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    points, colours = np.asarray(points, np.float32), np.asarray(colours, np.uint8)
+    if points.shape != (len(patches), 3) or points.shape != colours.shape:
+        raise ValueError(
+            "points and colours are both (N, 3) and patches (N,), got "
+            f"{points.shape}, {colours.shape} and {np.shape(patches)}"
+        )
+    moved = points - np.float32(eye)
+    seen = moved[:, 2] > 1e-3 * np.median(np.abs(moved[:, 2]))
+    (x, y, depth), colours = moved[seen].T, colours[seen]
+    height, width = (_OVERSAMPLE * side for side in size)
+    focal = width / 2 / math.tan(math.radians(field / 2))
+    rows, columns = y / depth * focal + height / 2, x / depth * focal + width / 2
+    footprint = focal * np.asarray(patches)[seen] / depth
+    picture, buffer = _splat(rows, columns, depth, footprint, colours, (height, width))
+    for _ in range(2):
+        picture, buffer = _close_gaps(picture, buffer)
+    return cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
 
 
 def _project(

@@ -113,3 +113,12 @@ def test_write(tmp_path):
         write_image(tmp_path / "a.what", RGB)
     with pytest.raises(ValueError, match="got float32"):
         write_image(tmp_path / "a.png", np.zeros((2, 2), np.float32))
+
+
+def test_sixteen_bits_are_kept(tmp_path):
+    pixels = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5001
+    write_image(tmp_path / "deep.png", pixels)
+    assert np.array_equal(read_pixels(tmp_path / "deep.png"), pixels)
+    for name, image in (("deep.jpg", pixels), ("rgb.png", np.zeros((2, 2, 3), np.uint16))):
+        with pytest.raises(ValueError, match="uint16 array"):
+            write_image(tmp_path / name, image)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vizoo.vision.io.ply import read_ply, write_ply
+from vizoo.vision.io.ply import read_ply, write_mesh, write_ply
 
 POINTS = np.random.default_rng(0).normal(size=(130, 3)).astype(np.float32)
 COLOURS = np.random.default_rng(1).integers(0, 256, (130, 3), dtype=np.uint8)
@@ -91,3 +91,35 @@ def test_damage_is_named(tmp_path, change, message):
 def test_nothing_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_ply(tmp_path / "none.ply")
+
+
+def test_a_mesh(tmp_path):
+    """Read back by another program, and by hand."""
+    points = np.float32([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    colours = np.uint8([[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 8, 7]])
+    triangles = np.array([[0, 1, 2], [0, 3, 1]])
+    path = tmp_path / "new" / "mesh.ply"
+    write_mesh(path, points, triangles, colours)
+    found, shades = read_ply(path)
+    assert np.array_equal(found, points) and np.array_equal(shades, colours)
+    tail = np.frombuffer(path.read_bytes()[-26:], np.dtype([("n", "u1"), ("at", "<i4", 3)]))
+    assert tail["n"].tolist() == [3, 3] and np.array_equal(tail["at"], triangles)
+    open3d = pytest.importorskip("open3d", exc_type=ImportError)
+    mesh = open3d.io.read_triangle_mesh(str(path))
+    assert np.array_equal(np.asarray(mesh.triangles), triangles)
+    assert np.allclose(np.asarray(mesh.vertex_colors) * 255, colours)
+
+
+@pytest.mark.parametrize(
+    ("triangles", "message"),
+    [
+        (np.array([[0, 1, 3]]), "none of the 3"),
+        (np.array([[0, -1, 2]]), "none of the 3"),
+        (np.array([[0.0, 1, 2]]), "float64"),
+        (np.array([0, 1, 2]), r"of \(3,\)"),
+    ],
+)
+def test_refused_triangles(tmp_path, triangles, message):
+    with pytest.raises(ValueError, match=message):
+        write_mesh(tmp_path / "m.ply", np.zeros((3, 3)), triangles, np.zeros((3, 3), np.uint8))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,258 @@
+"""Depth, points and a surface from panoramas.
+
+Example:
+    >>> predictor = vizoo.PanoramaPredictor("spheredepth.safetensors")
+    >>> result = predictor("room.jpg")
+    >>> result.save("out", "room")
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..vision.device import choose_device, choose_dtype
+from ..vision.export import standalone
+from ..vision.inference import check_prediction, convert
+from ..vision.io.exr import write_exr
+from ..vision.io.files import atomic_write
+from ..vision.io.images import as_image, write_image
+from ..vision.io.pfm import write_pfm
+from ..vision.io.ply import write_mesh, write_ply
+from ..vision.viz.cloud import inside_picture
+from ..vision.viz.colour import disparity_picture
+from .mesh import level_of, spherical_mesh
+from .outputs import TriangleMesh, point_cloud, right_handed, triangle_mesh
+from .sampling import faces_to_equirectangular
+
+__all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult", "load_network"]
+
+FORMATS = ("png", "npy", "exr", "pfm")
+_PNG_UNIT = 1000  # steps of a metre
+_PNG_LIMIT = 65535.5 / _PNG_UNIT
+_BEHIND = 0.94  # cosine of the cone behind the camera that the preview steps back into
+
+Image = str | os.PathLike | np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class PanoramaResult:
+    """What was found for one panorama.
+
+    Points and surface have their axes x right, y up, z backward, right-handed, as programs for 3D
+    data take them; the camera is the origin and the middle of the image lies ahead of it.
+
+    Attributes:
+        depth: (H, W) float32, distance from the camera in metres.
+        faces: (F,) float32, the same on the faces of the spherical mesh.
+        colours: of the faces, (F, 3) float32 RGB in [0, 1].
+        image: (H, W, 3) uint8 RGB.
+    """
+
+    depth: np.ndarray
+    faces: np.ndarray
+    colours: np.ndarray
+    image: np.ndarray
+
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """One point for each face: (F, 3) float32 in metres and (F, 3) uint8 RGB."""
+        points = right_handed(point_cloud(torch.from_numpy(self.faces)[None])[0])
+        return points.numpy(), _bytes(self.colours)
+
+    def surface(self, max_ratio: float | None = 1.5) -> TriangleMesh:
+        """The scene as triangles, counter-clockwise seen from the camera.
+
+        Args:
+            max_ratio: see `triangle_mesh`.
+        """
+        faces, colours = torch.from_numpy(self.faces), torch.from_numpy(self.colours)
+        mesh = triangle_mesh(faces, colours, max_ratio)
+        return mesh._replace(vertices=right_handed(mesh.vertices))
+
+    def preview(self, size: tuple[int, int] = (720, 1280)) -> np.ndarray:
+        """The cloud from within, (height, width, 3) uint8 RGB: ahead, from some steps back.
+
+        The eye stands halfway to what is behind the camera, so that the picture is none that the
+        panorama holds.
+        """
+        points, colours = self.points()
+        points = points * np.float32([1, -1, -1])  # y down, z forward
+        behind = -points[:, 2] > _BEHIND * self.faces
+        back = float(np.median(self.faces[behind])) / 2
+        # Squares of a face's own area would not reach its corners.
+        side = 1.4 * np.sqrt(spherical_mesh(level_of(len(points))).solid_angles)
+        patches = (side * self.faces).astype(np.float32)
+        return inside_picture(points, colours, patches=patches, eye=(0, 0, -back), size=size)
+
+    def save(
+        self,
+        folder: str | os.PathLike,
+        name: str = "panorama",
+        *,
+        formats: Iterable[str] | None = None,
+        max_ratio: float | None = 1.5,
+    ) -> list[Path]:
+        """Write depth, its picture, cloud, surface and preview.
+
+        Args:
+            folder: made if it is missing.
+            name: first part of the file names: ``<name>_depth.png`` (16 bits, millimetres),
+                ``.npy``, ``.exr``, ``.pfm`` (metres), ``<name>_depth_colour.png``,
+                ``<name>_cloud.ply``, ``<name>_mesh.ply``, ``<name>_preview.png``.
+            formats: of the depth: ``png``, ``npy``, ``exr``, ``pfm``; by default all that can hold
+                it (a 16-bit PNG ends at 65.5 m).
+            max_ratio: of the surface, see `triangle_mesh`.
+
+        Returns:
+            The files written.
+
+        Raises:
+            ValueError: an unknown format, or one that cannot hold these depths.
+
+        Warns (``UserWarning``) where a PNG that was not asked for by name cannot hold them.
+        """
+        folder, furthest = Path(folder), self.depth.max()
+        if formats is None:
+            formats = FORMATS
+            if furthest >= _PNG_LIMIT:
+                formats = [f for f in FORMATS if f != "png"]
+                warnings.warn(f"no 16-bit PNG written: it ends at {_PNG_LIMIT:g} m", stacklevel=2)
+        formats = check_formats(formats)
+        if "png" in formats and furthest >= _PNG_LIMIT:
+            raise ValueError(
+                f"{folder / name}_depth.png: a depth of {furthest:.1f} m does not fit: a 16-bit "
+                f"PNG of millimetres ends at {_PNG_LIMIT:g} m; choose npy, exr or pfm"
+            )
+        written = []
+
+        def target(ending: str) -> Path:
+            written.append(folder / f"{name}_{ending}")
+            return written[-1]
+
+        for suffix in formats:
+            write_depth(target(f"depth.{suffix}"), self.depth)
+        style = {"label": "depth [m]", "palette": "turbo_r", "logarithmic": True}
+        write_image(target("depth_colour.png"), disparity_picture(self.depth, **style))
+        with write_ply(target("cloud.ply")) as ply:
+            ply.write(*self.points())
+        mesh = self.surface(max_ratio)
+        arrays = mesh.vertices.numpy(), mesh.triangles.numpy(), _bytes(mesh.colours.numpy())
+        write_mesh(target("mesh.ply"), *arrays)
+        write_image(target("preview.png"), self.preview())
+        return written
+
+
+class PanoramaPredictor:
+    """A network with its weights, ready for panoramas of any size.
+
+    Args:
+        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
+            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
+            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. A network has
+            ``predict(image)``, which gives a `spheredepth.Prediction`.
+        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
+        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the convolutions.
+
+    Raises:
+        FileNotFoundError: there is no such weight file.
+        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
+            device cannot use.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+    ) -> None:
+        self.device = choose_device(device)
+        self.dtype = choose_dtype(dtype, self.device)
+        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        net = convert(standalone(net).eval(), torch.float32)
+        self.net = net.requires_grad_(False).to(self.device)
+
+    @torch.inference_mode()
+    def __call__(self, image: Image, mode: str = "nearest") -> PanoramaResult:
+        """Find the depth of one panorama.
+
+        Args:
+            image: of the whole sphere: a path, an (H, W, 3) uint8 RGB array or a (3, H, W) tensor
+                in [0, 1].
+            mode: how the depth of a pixel comes from the faces', `nearest` or `linear`, see
+                `faces_to_equirectangular`.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            ValueError: it cannot be read, or the network's output is not finite.
+
+        Warns (``UserWarning``) where the image is not twice as wide as it is high.
+        """
+        planes = as_image(image)
+        height, width = planes.shape[1:]
+        if width != 2 * height:
+            warnings.warn(
+                f"{width}x{height} pixels are not 2:1, as a panorama of the whole sphere has them: "
+                "what is seen is stretched over the sphere, and its depth is not to be trusted; "
+                "pad the image to what it covers of 360 x 180 degrees",
+                stacklevel=2,
+            )
+        batch = planes[None].to(self.device)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            found = self.net.predict(batch)
+        depth, faces = found.depth, found.faces.float()
+        if mode != "nearest":
+            depth = faces_to_equirectangular(faces[..., None], height, width, mode)
+        check_prediction(faces, dtype=self.dtype)
+        colours = found.colours[0].unflatten(0, (faces.shape[1], -1)).mean(1)
+        return PanoramaResult(
+            depth[0, 0].float().cpu().numpy(),
+            faces[0].cpu().numpy(),
+            colours.float().cpu().numpy(),
+            planes.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy(),
+        )
+
+
+def load_network(model: str | os.PathLike) -> nn.Module:
+    """Load a panorama network by what `vision.hub.sources.open_model` takes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or weights of no panorama model.
+        OSError: its weights cannot be had.
+    """
+    from ..vision.hub.sources import open_model
+
+    return open_model(model, task="panorama")[0]
+
+
+def check_formats(formats: Iterable[str]) -> list[str]:
+    """Return the formats, each once.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    formats = list(dict.fromkeys(formats))
+    unknown = [f for f in formats if f not in FORMATS]
+    if unknown:
+        raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
+    return formats
+
+
+def write_depth(path: Path, depth: np.ndarray) -> None:
+    """Write depth (H, W) in metres in the format of the suffix, PNG in millimetres."""
+    if path.suffix == ".png":
+        write_image(path, np.rint(depth.astype(np.float64) * _PNG_UNIT).astype(np.uint16))
+    elif path.suffix == ".npy":
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.save(file, depth)
+    else:
+        {".exr": write_exr, ".pfm": write_pfm}[path.suffix](path, depth)
+
+
+def _bytes(colours: np.ndarray) -> np.ndarray:
+    return np.rint(colours * 255).clip(0, 255).astype(np.uint8)
