@@ -22,7 +22,7 @@ from ._registration import LIBRARY, check_at_least, exporting
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
 
-MEMORY = 64 << 20
+MEMORY = 32 << 20
 TERMS = 4  # the face, the sum of its neighbours, two sums of differences
 
 _CHUNK = 1 << 20  # bytes of combinations at once on a CPU, so that they stay in its cache
@@ -201,13 +201,29 @@ def _terms(centre: Tensor, near: Tensor) -> Tensor:
     """(n, 4 C): the four combinations side by side."""
     terms = centre.new_empty(centre.shape[0], TERMS, centre.shape[1])
     terms[:, 0] = centre
-    torch.sum(near, 0, out=terms[:, 1])
+    _sum(near, terms[:, 1])
     if near.shape[0] == 3:  # round a triangle one goes up from the least to the greatest and back
         torch.sub(near.amax(0), near.amin(0), out=terms[:, 2]).mul_(2)
     else:
-        torch.sum(near.roll(-1, 0).sub_(near).abs_(), 0, out=terms[:, 2])
-    torch.sum((near - centre).abs_(), 0, out=terms[:, 3])
+        _sum(_steps(near).abs_(), terms[:, 2])
+    _sum((near - centre).abs_(), terms[:, 3])
     return terms.flatten(1)
+
+
+def _steps(x: Tensor) -> Tensor:
+    """(slots, n, C): each slot less the one before it, the first less the last."""
+    out = torch.empty_like(x)
+    torch.sub(x[1:], x[:-1], out=out[1:])
+    torch.sub(x[0], x[-1], out=out[0])
+    return out
+
+
+def _sum(parts: Tensor, out: Tensor) -> Tensor:
+    """(slots, n, C) to `out` (n, C): faster than a reduction over so few."""
+    torch.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        out += part
+    return out
 
 
 def _forward(
@@ -246,65 +262,73 @@ def _backward(
     to_weight = torch.zeros_like(weight, dtype=dtype, memory_format=torch.contiguous_format)
     if gradient.numel() == 0 or channels == 0:
         return to_features, to_weight.to(weight.dtype)
-    group = channels
+    group, written = channels, None
     if neighbours is not None:
         fit = memory // (dtype.itemsize * neighbours.numel())
         group = min(channels, max(_GROUP, fit // _GROUP * _GROUP))
+        # One for all images and groups: pages that are new to the process cost more than the sums.
+        written = features.new_empty((neighbours.numel() + 1) * group, dtype=dtype)
     gradient = gradient.contiguous()
     for first in range(0, channels, group):
         some = slice(first, min(first + group, channels))
         matrix = weight[:, some].transpose(1, 2).flatten(1).contiguous()  # (C_out, 4 c)
         total = to_weight.new_zeros(matrix.shape)
-        for image in range(len(features)):
-            part = features[image, :, some].contiguous()
-            given = gradient[image]
-            to_features[image, :, some] = _to_features(
-                part, given, matrix, total, neighbours, inverse, memory
-            )
+        for image, given, into in zip(features, gradient, to_features, strict=True):
+            part, into = image[:, some].contiguous(), into[:, some]
+            sums = into if into.dtype == dtype else torch.zeros_like(into, dtype=dtype)
+            _add_gradients(sums, total, part, given, matrix, neighbours, inverse, written, memory)
+            if sums is not into:
+                into.copy_(sums)
         to_weight[:, some] = total.unflatten(1, (TERMS, -1)).transpose(1, 2)
     return to_features, to_weight.to(weight.dtype)
 
 
-def _to_features(
+def _add_gradients(
+    to_features: Tensor,
+    to_weight: Tensor,
     features: Tensor,
     gradient: Tensor,
     matrix: Tensor,
-    total: Tensor,
     neighbours: Tensor | None,
     inverse: Tensor | None,
+    written: Tensor | None,
     memory: int,
-) -> Tensor:
-    """Gradient of one image's features (F, C); adds that of the weights to `total`.
+) -> None:
+    """Of one image's features (F, C), to zeros (F, C), and of the weights (C_out, 4 C).
 
-    What each row gives to each of its neighbours is written down, and then each face collects what
-    was written for it.
+    What each row gives to each of its neighbours is `written` down, and then each face collects
+    what was written for it.
     """
     dtype, (faces, channels) = accumulation_type(features), features.shape
-    out = features.new_zeros(faces, channels, dtype=dtype)
     if neighbours is None:
-        own, around = out.view(-1, 4, channels)[:, 3], out.view(-1, 4, channels)[:, :3]
-        around = around.transpose(0, 1)
+        families = to_features.unflatten(0, (-1, 4))
+        own, around = families[:, 3], families[:, :3].transpose(0, 1)
     else:
         count, slots = neighbours.shape
-        own = out if count == faces else out[3::4]
-        written = features.new_empty(slots * count + 1, channels, dtype=dtype)
+        own = to_features if count == faces else to_features[3::4]
+        written = written[: (slots * count + 1) * channels].view(-1, channels)
         written[-1] = 0  # for faces with fewer places than others
         around = written[:-1].view(slots, count, channels)
     for rows in _rows(features[None], neighbours, memory):
         centre, near = _gathered(features, neighbours, rows)
         given = gradient[rows]
         terms = _terms(centre, near).to(given.dtype)
-        total += given.T @ terms
+        if to_weight.dtype == given.dtype:
+            to_weight.addmm_(given.T, terms)
+        else:
+            to_weight += given.T @ terms
         back = (given @ matrix).to(dtype).unflatten(1, (TERMS, -1))  # (n, 4, C)
-        up = (near - near.roll(-1, 0)).sign_()
-        up -= up.roll(1, 0)
         signs = (near - centre).sign_().mul_(back[:, 3])
-        torch.sub(back[:, 0], signs.sum(0), out=own[rows])
-        signs += up.mul_(back[:, 2])
+        torch.sub(back[:, 0], _sum(signs, torch.empty_like(centre)), out=own[rows])
+        bends = _steps(_steps(near).sign_()).mul_(back[:, 2])  # each at the slot after its own
+        signs[:-1] -= bends[1:]
+        signs[-1] -= bends[0]
         torch.add(signs, back[:, 1], out=around[:, rows])
     if neighbours is not None:
-        out += F.embedding_bag(inverse, written, mode="sum")
-    return out
+        step = max(1, _CHUNK // (dtype.itemsize * channels))
+        for start in range(0, faces, step):
+            some = slice(start, start + step)
+            to_features[some] += F.embedding_bag(inverse[some], written, mode="sum")
 
 
 def _shape(features: Tensor, weight: Tensor, neighbours: Tensor | None) -> tuple[int, ...]:

@@ -1,0 +1,233 @@
+"""SphereDepth: its convolution against the plain form, and the whole network's time and memory.
+
+    python -m benchmarks.panorama [--level 6] [--channels 64] [--threads 2] [--repeat 9]
+        [--networks 7,0 6,1 5,2] [--sizes 512x1024 1024x2048] [--device cpu] [--no-memory]
+
+The plain form holds features as (N, C, F), gathers the neighbours of all faces with one
+`index_select`, stacks the four combinations and multiplies them by the weights with `conv2d`;
+autograd derives its backward pass. Both take turns, so that a busy machine disturbs both alike:
+least milliseconds of each, their ratio, and the memory that a pass takes at its peak beyond what
+a fresh process held before (outside Linux and CUDA: 0). The floor is what the matrix products alone
+take at the rate that a large one reaches here, and what reading and writing each tensor once takes
+at the rate of a copy. Networks run as `vizoo infer panorama` runs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks._machine import copy_rate, gemm_rate, machine
+from vizoo.panorama.layers import Ring, ring_tables
+from vizoo.panorama.mesh import face_count
+from vizoo.panorama.spheredepth import SphereDepthNet
+from vizoo.vision.complexity import count_macs
+from vizoo.vision.inference import optimize
+from vizoo.vision.memory import PeakMemory
+from vizoo.vision.ops import mesh_convolution
+
+Pass = Callable[[], object]
+
+
+def plain_convolution(features: Tensor, weight: Tensor, bias: Tensor, neighbours: Tensor) -> Tensor:
+    """(N, C, F) to (N, C_out, F), all faces at once."""
+    near = features.index_select(2, neighbours.flatten()).unflatten(2, neighbours.shape)
+    terms = (
+        features,
+        near.sum(3),
+        (near.roll(-1, 3) - near).abs().sum(3),
+        (near - features[..., None]).abs().sum(3),
+    )
+    return F.conv2d(torch.stack(terms, 3), weight[:, :, None], bias)[..., 0]
+
+
+def convolution(form: str, level: int, channels: int, device: torch.device) -> tuple[Pass, Pass]:
+    """What runs one layer forward without and with what gradients need."""
+    torch.manual_seed(0)
+    neighbours, inverse = ring_tables(Ring(level), device)
+    features = torch.randn(1, face_count(level), channels, device=device)
+    weight = torch.randn(channels, channels, 4, device=device) / (4 * channels) ** 0.5
+    bias = torch.randn(channels, device=device)
+    if form == "plain":
+        features, neighbours = features.mT.contiguous(), neighbours.long()
+        run = lambda *inputs: plain_convolution(*inputs, neighbours)  # noqa: E731
+    else:
+        run = lambda *inputs: mesh_convolution(*inputs, neighbours, inverse)  # noqa: E731
+    inputs = [x.requires_grad_() for x in (features, weight, bias)]
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return run(*inputs)
+
+    return forward, lambda: run(*inputs)
+
+
+def gradients(form: str, level: int, channels: int, device: torch.device) -> tuple[Pass, Pass]:
+    """What runs forward, and then backward on its own."""
+    _, run = convolution(form, level, channels, device)
+    kept: list[Tensor] = []
+
+    def backward() -> None:
+        out = kept.pop()
+        out.backward(torch.ones_like(out))
+
+    return lambda: kept.append(run()), backward
+
+
+def milliseconds(function: Pass, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def in_fresh_process(function: Callable, *arguments: object) -> float:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def convolution_peak(form: str, what: str, threads: int, level: int, *more: object) -> float:
+    """Megabytes of one pass, output and gradients included."""
+    torch.set_num_threads(threads)
+    for step in (2, level):  # the first time to load what is needed
+        forward, training = convolution(form, step, *more)
+        with PeakMemory(more[-1]) as memory:
+            out = forward() if what == "forward" else training()
+            if what == "both":
+                out.backward(torch.ones_like(out))
+        del out
+    return memory.bytes / 2**20
+
+
+def convolutions(options: argparse.Namespace, device: torch.device) -> Table:
+    level, channels = options.level, options.channels
+    times: dict[str, dict[str, list[float]]] = {}
+    for _ in range(options.repeat + 1):
+        for form in ("plain", "ours"):
+            taken = times.setdefault(form, {"forward": [], "backward": []})
+            forward, _ = convolution(form, level, channels, device)
+            taken["forward"].append(milliseconds(forward, device))
+            before, backward = gradients(form, level, channels, device)
+            before()
+            taken["backward"].append(milliseconds(backward, device))
+    table = Table(title=f"Mesh convolution, level {level}, {channels} channels, kernel 3, batch 1")
+    for column in ("pass", "plain, ms", "ours, ms", "times", "floor, ms", "plain, MB", "ours, MB"):
+        table.add_column(column, justify="right")
+    table.add_column("share", justify="right")
+    least = {form: {k: min(v[1:]) for k, v in taken.items()} for form, taken in times.items()}
+    macs, size = 4 * face_count(level) * channels**2, 4 * face_count(level) * channels
+    for what, memory, products, tensors in (
+        ("forward", "forward", 1, 5),  # reads a face and its neighbours, writes
+        (
+            "backward",
+            "both",
+            2,
+            12,
+        ),  # the same, both gradients, one value a neighbour there and back
+    ):
+        floor = "-"
+        if device.type == "cpu":
+            floor = f"{1e3 * (products * macs / gemm_rate() + tensors * size / copy_rate()):.0f}"
+        peaks = [
+            in_fresh_process(
+                convolution_peak, form, memory, options.threads, level, channels, device
+            )
+            if options.memory
+            else 0
+            for form in ("plain", "ours")
+        ]
+        plain, ours = least["plain"][what], least["ours"][what]
+        share = f"{peaks[1] / peaks[0]:.2f}" if peaks[0] else "-"
+        figures = [f"{plain:.1f}", f"{ours:.1f}", f"{plain / ours:.2f}", floor]
+        table.add_row(what, *figures, *(f"{peak:.0f}" for peak in peaks), share)
+    table.caption = "memory of the backward pass: forward and backward together"
+    return table
+
+
+def network(level: int, texture_level: int, device: torch.device) -> nn.Module:
+    net = SphereDepthNet(mesh_level=level, texture_level=texture_level).eval().to(device)
+    return optimize(net)
+
+
+@torch.inference_mode()
+def network_peak(
+    level: int, texture_level: int, size: tuple[int, int], threads: int, device: torch.device
+) -> float:
+    torch.set_num_threads(threads)
+    net = network(level, texture_level, device)
+    net(torch.rand(1, 3, 16, 32, device=device))
+    image = torch.rand(1, 3, *size, device=device)
+    with PeakMemory(device) as memory:
+        net(image)
+    return memory.bytes / 2**20
+
+
+@torch.inference_mode()
+def networks(options: argparse.Namespace, device: torch.device) -> Table:
+    table = Table(title="SphereDepth, ResNet-18's widths, batch 1: least ms of a panorama, peak MB")
+    sizes = [tuple(map(int, text.split("x"))) for text in options.sizes]
+    for column in (
+        "L, k",
+        "faces",
+        "GMAC",
+        *(f"{h}x{w}, {u}" for h, w in sizes for u in ("ms", "MB")),
+    ):
+        table.add_column(column, justify="right")
+    pairs = [tuple(map(int, text.split(","))) for text in options.networks]
+    for level, texture_level in pairs:
+        net = network(level, texture_level, device)
+        images = {size: torch.rand(1, 3, *size, device=device) for size in sizes}
+        times: dict[tuple[int, int], list[float]] = {size: [] for size in sizes}
+        for _ in range(options.repeat + 1):
+            for size, image in images.items():
+                times[size].append(milliseconds(lambda n=net, i=image: n(i), device))
+        with torch.device("meta"):
+            shape = SphereDepthNet(mesh_level=level, texture_level=texture_level)
+            macs = count_macs(shape, torch.rand(1, 3, *sizes[0]))
+        row = []
+        for size in sizes:
+            row.append(f"{min(times[size][1:]):.0f}")
+            given = level, texture_level, size, options.threads, device
+            row.append(f"{in_fresh_process(network_peak, *given):.0f}" if options.memory else "-")
+        table.add_row(
+            f"{level}, {texture_level}", f"{face_count(level)}", f"{macs / 1e9:.1f}", *row
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--level", type=int, default=6)
+    parser.add_argument("--channels", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--networks", nargs="*", default=["7,0", "6,1", "5,2"], metavar="L,K")
+    parser.add_argument("--sizes", nargs="+", default=["512x1024", "1024x2048"], metavar="HxW")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="times only")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    console = Console(width=120)
+    console.print(
+        f"{machine()}, {device}; {gemm_rate() / 1e9:.0f} GMAC/s, {copy_rate() / 1e9:.0f} GB/s"
+    )
+    console.print(convolutions(options, device))
+    if options.networks:
+        console.print(networks(options, device))
+
+
+if __name__ == "__main__":
+    main()
