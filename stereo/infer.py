@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..vision.device import choose_device, choose_dtype
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
+from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
@@ -191,6 +192,10 @@ class StereoPredictor:
         device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
         dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
 
+    Attributes:
+        max_disparity: pixels; the network is made for disparities below that. None where it does
+            not say.
+
     Raises:
         FileNotFoundError: there is no such weight file.
         ValueError: no such model, no trained weights for it, no such device, or a dtype that the
@@ -203,6 +208,7 @@ class StereoPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        self.max_disparity = _max_disparity(net)
         self.net = optimize(net.eval().to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
@@ -256,6 +262,13 @@ def check_formats(formats: Iterable[str]) -> list[str]:
     if unknown:
         raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
     return formats
+
+
+def _max_disparity(net: nn.Module) -> int | None:
+    architecture = getattr(net, "architecture", {})
+    if "name" not in architecture:
+        return None
+    return {**model_info(architecture["name"]).defaults, **architecture}.get("max_disparity")
 
 
 def _name(image: Image) -> str:

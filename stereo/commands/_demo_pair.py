@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ...nas.efficiency.measure import Timing
     from ...vision.io.calibration import StereoCalibration
     from ..infer import StereoResult
+    from ..rectification import PairGeometry
     from ._demo_networks import Candidate
 
 __all__ = ["Finding", "Sample", "generated_sample", "own_sample", "scene_sample", "show_all"]
@@ -34,6 +35,7 @@ class Sample:
         metric: whether the calibration is the true one, so that depth is in metres.
         truth: (1, H, W) disparity, pixels, or None.
         valid: (1, H, W) bool, where the truth is known, or None.
+        geometry: of a pair of files, or None where it is not known.
         notes: what is to be said of the pair, such as that it is not rectified.
     """
 
@@ -44,6 +46,7 @@ class Sample:
     metric: bool
     truth: Tensor | None = None
     valid: Tensor | None = None
+    geometry: PairGeometry | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -119,7 +122,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
     """
     from ...vision.io.calibration import StereoCalibration, read_calibration
     from ...vision.io.images import read_image
-    from ..rectification import check_pair
+    from ..rectification import measure_pair
 
     views = [read_image(left), read_image(right)]
     sizes = [f"{view.shape[2]}x{view.shape[1]}" for view in views]
@@ -136,10 +139,12 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         if (camera.width, camera.height) not in ((None, None), (width, height)):
             camera = camera.resized(width, height)
     if views[0].equal(views[1]):
-        notes = ["left and right are the same picture"]
+        geometry, notes = None, ["left and right are the same picture"]
     else:
-        notes = check_pair(*(v.mul(255).byte().permute(1, 2, 0).numpy() for v in views))
-    return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
+        geometry = measure_pair(*(v.mul(255).byte().permute(1, 2, 0).numpy() for v in views))
+        notes = geometry.warnings() if geometry else []
+    found = {"geometry": geometry, "notes": notes}
+    return Sample(Path(left).name, *views, camera, calibration is not None, **found)
 
 
 def show_all(
@@ -148,7 +153,7 @@ def show_all(
     """Run every network on the pair, then time them in turns.
 
     Args:
-        sample: the pair.
+        sample: the pair; gets a note where it is too near for the first network.
         found: the networks.
         device: as `StereoPredictor` takes it.
         tell: called with what takes time.
@@ -157,8 +162,11 @@ def show_all(
     from ...nas.efficiency.measure import measure_in_turns
     from ...vision.complexity import example_inputs
     from ..infer import StereoPredictor
+    from ..rectification import beyond_reach
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in found]
+    far = beyond_reach(predictors[0].max_disparity, sample.geometry, sample.calibration)
+    sample.notes.extend(f"{found[0].name}: {note}" for note in far)
     tell("disparities")
     results = [predictor(sample.left, sample.right) for predictor in predictors]
     views = [view[None].to(predictors[0].device) for view in (sample.left, sample.right)]

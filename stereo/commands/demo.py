@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> dict[str, Any]:
     out = _check(args)
 
+    from ...vision.commands._work import warn
     from ...vision.device import choose_device
     from ._demo_networks import candidates, choose, open_weights
     from ._demo_pair import generated_sample, own_sample, scene_sample, show_all
@@ -67,7 +68,7 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
     # What can be refused is refused before minutes of training.
     sample = own_sample(args.left, args.right, args.calib) if args.left else None
     for note in sample.notes if sample else ():
-        print(f"vizoo: warning: {note}", file=sys.stderr)
+        warn(note)
     if args.train:
         from ._demo_training import clearest, train
 
@@ -80,7 +81,10 @@ def _show(args: argparse.Namespace) -> dict[str, Any]:
         _tell(f"generated scene {seed}")
         sample = generated_sample(seed)
     networks, front = candidates([open_weights(source) for source in sources], device, _tell)
+    said = len(sample.notes)
     findings = show_all(sample, networks, args.device, _tell)
+    for note in sample.notes[said:]:
+        warn(note)
     return _write(out, "yours" if args.left else "pair", sample, findings, front, device)
 
 

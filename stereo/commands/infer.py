@@ -6,11 +6,10 @@ import argparse
 import json
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...vision.commands._work import check_folder, collect_warnings, warn
+from ...vision.commands._work import check_folder, collect_warnings, progress, warn
 from ._pairs import Pair, find_pairs, read_list
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     predictor = _predictor(args)
     checked = set() if args.no_check else _spread(len(pairs), _CHECKED)
     reports, failures = [], 0
-    with _progress(len(pairs)) as step:
+    with progress() as tell:
         for index, (pair, calibration) in enumerate(zip(pairs, calibrations, strict=True)):
             try:
                 report = _infer(predictor, pair, calibration, args, index in checked)
@@ -101,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
             reports.append(report)
             if not args.json:
                 _show(report)
-            step()
+            if len(pairs) > 1:
+                tell("pairs", index + 1, len(pairs))
     if args.json:
         print(json.dumps({"model": args.model, "pairs": reports}, indent=2))
     if failures:
@@ -180,9 +180,10 @@ def _infer(
     import numpy as np
 
     from ..infer import as_image
+    from ..rectification import beyond_reach, measure_pair
 
     left, right = as_image(pair.left), as_image(pair.right)
-    notes = []
+    notes, geometry = [], None
     height, width = left.shape[1:]
     if calibration is not None and calibration.width is not None:
         if (calibration.width, calibration.height) != (width, height):
@@ -197,9 +198,10 @@ def _infer(
     if left.shape == right.shape and left.equal(right):
         notes.append("left and right are the same picture")
     elif check and left.shape == right.shape:
-        from ..rectification import check_pair
-
-        notes += check_pair(*(i.mul(255).byte().permute(1, 2, 0).numpy() for i in (left, right)))
+        views = (image.mul(255).byte().permute(1, 2, 0).numpy() for image in (left, right))
+        geometry = measure_pair(*views)
+        notes += geometry.warnings() if geometry else []
+    notes += beyond_reach(predictor.max_disparity, geometry, calibration)
     started = time.perf_counter()
     try:
         result = predictor(left, right)
@@ -258,28 +260,3 @@ def _spread(count: int, chosen: int) -> set[int]:
         if count > chosen
         else set(range(count))
     )
-
-
-def _progress(total: int) -> AbstractContextManager:
-    """Return a context that yields what to call after each pair; a bar where there are several."""
-    if total == 1:
-        return nullcontext(lambda: None)
-    return _Bar(total)
-
-
-class _Bar:
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        columns = ("pairs", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self.task = self.progress.add_task("pairs", total=total)
-
-    def __enter__(self):
-        self.progress.start()
-        return lambda: self.progress.advance(self.task)
-
-    def __exit__(self, *reason) -> None:
-        self.progress.stop()

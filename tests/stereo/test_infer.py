@@ -205,3 +205,12 @@ def test_weight_file_of_a_real_network(pair, tmp_path):
     with torch.no_grad():
         wanted = net(*images)[0, 0].numpy()
     np.testing.assert_allclose(result.disparity, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_network_says_how_far_it_reaches():
+    reach = {"easnet_small": 96, "fadnet_plus_micro": 192}
+    found = {name: vizoo.StereoPredictor(vizoo.create_model(name)).max_disparity for name in reach}
+    assert found == reach
+    net = vizoo.create_model("easnet_small", max_disparity=48)
+    assert vizoo.StereoPredictor(net).max_disparity == 48
+    assert vizoo.StereoPredictor(Ramp()).max_disparity is None

@@ -103,6 +103,18 @@ def test_calibration_at_another_scale_is_said(scene, capsys):
     assert "99x32, these have 48x32" in capsys.readouterr().err
 
 
+def test_disparities_beyond_the_network_are_said(scene, capsys, monkeypatch):
+    monkeypatch.setattr(Constant, "architecture", {"name": "easnet_small"}, raising=False)
+    assert good("--json") == 0 and not capsys.readouterr().err
+    near = StereoCalibration(100.0, 0.5, cx=23.5, cy=15.5, width=48, height=32, ndisp=120)
+    write_calibration(scene / "near.txt", near)
+    assert good("--calib", "near.txt", "--json") == 0
+    said = capsys.readouterr()
+    assert "l.png: the calibration has disparities up to 120 px, and the network is" in said.err
+    (warning,) = json.loads(said.out)["pairs"][0]["warnings"]
+    assert "below 96 px" in warning
+
+
 @pytest.mark.parametrize("kind", ["grey", "rgba", "deep", "deep rgb"])
 def test_kinds_of_images(scene, kind):
     shape = {"grey": SIZE, "rgba": (*SIZE, 4), "deep": SIZE, "deep rgb": (*SIZE, 3)}[kind]
