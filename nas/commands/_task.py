@@ -64,6 +64,9 @@ class FitConfig:
         # What trains a task as a supernet has the task as an argument, which evaluates as well.
         while isinstance(inner := _argument(content.get("model"), "task"), dict):
             content["model"] = inner
+        if _argument(content.get("model"), "init_weights") is not None:
+            # For the network that is replaced: the file may be gone by now.
+            del content["model"]["init_args"]["init_weights"]
         parser = LightningArgumentParser(exit_on_error=False)
         parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)

@@ -134,6 +134,18 @@ def test_an_evaluation_depends_on_nothing_but_the_subnet(monkeypatch):
     assert (error(space.largest()), error(space.smallest())) == (first[1], first[0])
 
 
+def test_weights_that_the_training_began_from_may_be_gone():
+    config = yaml.safe_load(open("toy.yaml"))
+    config["model"]["init_args"] = {"init_weights": "gone.safetensors"}
+    for name, model in (
+        ("plain.yaml", config["model"]),
+        ("supernet.yaml", {"class_path": "…", "init_args": {"task": config["model"]}}),
+    ):
+        with open(name, "w") as file:
+            yaml.safe_dump({**config, "model": model}, file)
+        assert FitConfig.read(name).module.net is not None
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

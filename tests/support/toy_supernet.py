@@ -70,9 +70,9 @@ def register(monkeypatch) -> None:
 class ToyTask(LightningModule):
     """Learns the mean of the colours."""
 
-    def __init__(self, model: str = "toy"):
+    def __init__(self, model: str = "toy", init_weights: str | None = None):
         super().__init__()
-        self.net = registry.create_model(model)
+        self.net = registry.create_model(model, weights=init_weights)
 
     def forward(self, image):
         return self.net(image)
