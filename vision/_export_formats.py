@@ -6,7 +6,6 @@ import difflib
 import importlib.util
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .system import compiler
 
 __all__ = ["FORMATS", "Format", "Job", "find_format"]
 
@@ -103,10 +104,10 @@ class Format:
         if missing:
             wheels = " ".join(missing)
             raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
-        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-        if self.compiles and shutil.which(compiler) is None:
+        name, found = compiler()
+        if self.compiles and found is None:
             raise ValueError(
-                f"{self.name} needs a C++ compiler, and there is no {compiler} here: install one "
+                f"{self.name} needs a C++ compiler, and there is no {name} here: install one "
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
             )
 

@@ -1,11 +1,14 @@
-"""What the machine brings: instructions for bfloat16, the system libraries that wheels load."""
+"""What the machine brings: bfloat16, a C++ compiler, the system libraries that wheels load."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
-__all__ = ["DEBIAN", "bfloat16_instructions", "missing_library"]
+__all__ = ["DEBIAN", "bfloat16_instructions", "compiler", "missing_library"]
 
 DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
@@ -46,3 +49,9 @@ def bfloat16_instructions() -> list[str]:
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     flags = set(match[1].split()) if match else set()
     return sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+def compiler() -> tuple[str, str | None]:
+    """The C++ compiler that PyTorch calls: its name, and its path or None where it is missing."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return name, shutil.which(name)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..system import bfloat16_instructions, missing_library
+from ..system import bfloat16_instructions, compiler, missing_library
 
 __all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
 
@@ -113,6 +113,14 @@ def _cuda() -> Check:
     return Check("CUDA", False, found, todo)
 
 
+def _compiler() -> Check:
+    name, path = compiler()
+    todo = (
+        "" if path else "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
+    )
+    return Check("C++ compiler", path is not None, path or f"no {name}", todo)
+
+
 def _bf16() -> Check:
     fast = bfloat16_instructions()
     found = ", ".join(fast) if fast else "the CPU computes bfloat16 without hardware for it, slowly"
@@ -173,6 +181,10 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "opencv": _package("cv2", "opencv-python-headless", core=True),
     "open3d": _package("open3d", "open3d", core=False),
     "tensorboard": _package("tensorboard", "tensorboard", core=False),
+    "onnx": _package("onnx", "onnx", core=False),
+    "onnxscript": _package("onnxscript", "onnxscript", core=False),
+    "onnxruntime": _package("onnxruntime", "onnxruntime", core=False),
+    "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,
     "working folder": _writable,

@@ -22,6 +22,7 @@ def test_doctor(capsys):
     assert main(["doctor", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert {"Python", "torch", "CUDA", "open3d", "bfloat16 on the CPU", "disk"} <= rows.keys()
+    assert {"onnx", "onnxscript", "onnxruntime", "C++ compiler"} <= rows.keys()
     assert rows["torch"]["ok"] and rows["torch"]["found"] == torch.__version__
 
 
@@ -36,6 +37,14 @@ def test_doctor_says_what_to_do(monkeypatch, capsys):
     assert "ZeroDivisionError" in said
     monkeypatch.setattr(doctor, "CHECKS", {"absent": absent(True)})
     assert main(["doctor"]) == 1
+
+
+def test_doctor_looks_for_the_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    check = doctor.CHECKS["C++ compiler"]()
+    assert not check.ok and check.found == "no no-such-compiler" and "apt install" in check.remedy
+    monkeypatch.setenv("CXX", "sh")
+    assert doctor.CHECKS["C++ compiler"]().ok
 
 
 @pytest.mark.parametrize(
