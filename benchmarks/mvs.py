@@ -32,11 +32,11 @@ from vizoo.mvs._dispmvs_geometry import (
     flow_to_inverse_depth,
     normalize_inverse_depth,
 )
-from vizoo.mvs._dispmvs_layers import convex_upsample
 from vizoo.mvs.dispmvs import DispMVS, Fused, fuse, source_pyramid
 from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.inference import optimize
+from vizoo.vision.layers import convex_upsample
 from vizoo.vision.memory import PeakMemory
 from vizoo.vision.ops import epipolar_correlation
 

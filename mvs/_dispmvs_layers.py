@@ -1,9 +1,8 @@
-"""DispMVS's building blocks: feature extractor, update block, convex upsampling."""
+"""DispMVS's building blocks: feature extractor and update block."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from ..nas import elastic
 from ..nas.values import Value, concat
 from ._dispmvs_elastic import cost_convolution, deformable_layer
 
-__all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow", "convex_upsample"]
+__all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow"]
 
 Width = int | Value
 
@@ -262,29 +261,3 @@ class UpdateBlock(nn.Module):
         if corner:
             weight, bias = weight[:: UPSAMPLING**2], bias[:: UPSAMPLING**2]
         return 0.25 * F.conv2d(F.relu(first(hidden)), weight, bias)
-
-
-def convex_upsample(x: Tensor, logits: Tensor) -> Tensor:
-    """Weighted means of 3x3 neighbourhoods, whose outside counts as 0.
-
-    Args:
-        x: (N, K, h, w).
-        logits: (N, 9 f^2, h, w): tap, then row and column of the pixel in its block.
-
-    Returns:
-        (N, K, f h, f w).
-    """
-    channels, height, width = x.shape[1:]
-    factor = math.isqrt(logits.shape[1] // _TAPS)
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    weights = logits.unflatten(1, (_TAPS, factor, factor)).softmax(1)
-    padded = F.pad(x, (1, 1, 1, 1))
-    total: Any = 0
-    for tap in range(_TAPS):
-        row, column = divmod(tap, 3)
-        shifted = padded[:, :, row : row + height, column : column + width]
-        total = total + weights[:, tap, None] * shifted[:, :, None, None]
-    if factor == 1:
-        return total[:, :, 0, 0]
-    total = total.permute(0, 1, 4, 2, 5, 3)  # (N, K, h, f, w, f)
-    return total.reshape(-1, channels, factor * height, factor * width)

@@ -33,6 +33,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import active, extract, search_space
 from ..nas.values import Value
 from ..vision.hub.registry import register_model
+from ..vision.layers import convex_upsample
 from ..vision.ops import epipolar_correlation
 from ._dispmvs_elastic import number
 from ._dispmvs_geometry import (
@@ -43,7 +44,7 @@ from ._dispmvs_geometry import (
     normalize_inverse_depth,
     random_start,
 )
-from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock, convex_upsample
+from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock
 
 __all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
 

@@ -19,9 +19,7 @@ deformable convolutions start at zero.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,19 +33,16 @@ from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import DeformableConv2d, normalize_images
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
-from ._easnet_inference import (
-    FusedBottleneck,
-    FusedDilatedBlock,
-    FusedInvertedResidual,
-    folded,
+from ._easnet_inference import FusedDilatedBlock
+from ._easnet_layers import (
+    AggregationModule,
+    FeaturePyramid,
+    LeakyConvolution,
+    dilated_convolution,
+    initialize,
+    resize,
 )
-from ._easnet_published import (
-    BLOCKS,
-    WIDTHS,
-    convert_published,
-    expanded,
-    published_architecture,
-)
+from ._easnet_published import WIDTHS, convert_published, published_architecture
 from ._weights import EASNET_SMALL
 
 __all__ = [
@@ -59,170 +54,13 @@ __all__ = [
     "published_architecture",
 ]
 
-_STRIDES = (3, 2, 2, 2)
 _MODULES = 6
 _DEFORMABLE_FROM = 3
 _DILATIONS = (1, 2, 4, 8, 1, 1)
 
 
-def _quarter(in_channels: int, ratio: int) -> int:
-    return expanded(expanded(in_channels, ratio) // 4, 1)
-
-
-class InvertedResidual(nn.Module):
-    """Expand, depthwise convolution, squeeze-excite, project; elastic in kernel and expansion."""
-
-    def __init__(
-        self, name: str, in_channels: int, out_channels: int, stride: int, squeeze: bool
-    ) -> None:
-        super().__init__()
-        kernel = Choice(f"{name}.kernel", (3, 5, 7))
-        ratio = Choice(f"{name}.expand", (2, 4, 6, 8))
-        middle = ratio.map(partial(expanded, in_channels))
-        self.expand = elastic.Conv2d(in_channels, middle, 1, bias=False)
-        self.expand_norm = elastic.BatchNorm2d(middle)
-        self.depthwise = elastic.Conv2d(
-            middle, middle, kernel, stride, "half", groups=middle, bias=False, transform=True
-        )
-        self.depthwise_norm = elastic.BatchNorm2d(middle)
-        self.squeeze = (
-            elastic.SqueezeExcite(middle, ratio.map(partial(_quarter, in_channels)))
-            if squeeze
-            else nn.Identity()
-        )
-        self.project = elastic.Conv2d(middle, out_channels, 1, bias=False)
-        self.project_norm = nn.BatchNorm2d(out_channels)
-        self.residual = stride == 1 and in_channels == out_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.expand_norm(self.expand(x)))
-        y = self.squeeze(F.relu(self.depthwise_norm(self.depthwise(y))))
-        y = self.project_norm(self.project(y))
-        return x + y if self.residual else y
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return FusedInvertedResidual(self, dtype)
-
-
-class FeaturePyramid(nn.Module):
-    """Features at 1/3, 1/6, 1/12, 1/24: stages of 2 to 4 blocks, of which the first `scale` run."""
-
-    def __init__(self, scale: Choice) -> None:
-        super().__init__()
-        stages, in_channels = [], 3
-        for stage in range(scale.largest):
-            width, stride = WIDTHS[stage], _STRIDES[stage]
-            blocks = [
-                InvertedResidual(
-                    f"stages.{stage}.blocks.{block}",
-                    width if block else in_channels,
-                    width,
-                    1 if block else stride,
-                    squeeze=stage % 2 == 1,
-                )
-                for block in range(BLOCKS)
-            ]
-            depth = Choice(f"stages.{stage}.depth", (2, 3, 4))
-            stages.append(elastic.Sequential(*blocks, length=depth))
-            in_channels = width
-        self.stages = elastic.ModuleList(stages, length=scale)
-
-    def forward(self, image: Tensor) -> list[Tensor]:
-        """Features, finest first.
-
-        Args:
-            image: (B, 3, H, W), standardised.
-        """
-        levels = []
-        for stage in self.stages:
-            image = stage(image)
-            levels.append(image)
-        return levels
-
-
-def _dilated_convolution(channels: int) -> nn.Module:
-    return nn.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
-
-
 def _deformable_convolution(channels: int) -> nn.Module:
     return DeformableConv2d(channels, channels, 3, dilation=2, offset_groups=2)
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 is handed in."""
-
-    def __init__(self, channels: int, conv2: nn.Module) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = conv2
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = F.relu(self.bn2(self.conv2(y)))
-        return F.relu(x + self.bn3(self.conv3(y)))
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return FusedBottleneck(self, dtype)
-
-
-def _exchange(source: int, target: int, channels: Sequence[int]) -> nn.Module:
-    """What level `source` tells level `target`: levels are numbered from the finest."""
-    if source == target:
-        return nn.Identity()
-    if source > target:
-        return nn.Sequential(
-            nn.Conv2d(channels[source], channels[target], 1, bias=False),
-            nn.BatchNorm2d(channels[target]),
-        )
-    steps = []
-    for step in range(target - source):
-        last = step == target - source - 1
-        width = channels[target] if last else channels[source]
-        layers = [
-            nn.Conv2d(channels[source], width, 3, 2, 1, bias=False),
-            nn.BatchNorm2d(width),
-        ]
-        steps.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
-    return nn.Sequential(*steps)
-
-
-class AggregationModule(nn.Module):
-    """One bottleneck a level, then the sum over levels for each level."""
-
-    def __init__(self, convolutions: Sequence[nn.Module], channels: Sequence[int], scale: Choice):
-        super().__init__()
-        levels = range(len(channels))
-        self.branches = elastic.ModuleList(
-            [Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
-            length=scale,
-        )
-        self.exchanges = elastic.ModuleList(
-            [
-                elastic.ModuleList(
-                    [_exchange(source, target, channels) for source in levels], length=scale
-                )
-                for target in levels
-            ],
-            length=scale,
-        )
-
-    def forward(self, costs: list[Tensor]) -> list[Tensor]:
-        """New costs (B, D_i, h_i, w_i) for each level i, finest first."""
-        costs = [branch(cost) for branch, cost in zip(self.branches, costs, strict=True)]
-        fused = []
-        for target, exchanges in zip(costs, self.exchanges, strict=True):
-            terms = (
-                _resize(exchange(cost), target.shape[-2:])
-                for exchange, cost in zip(exchanges, costs, strict=True)
-            )
-            fused.append(F.leaky_relu(sum(terms, start=next(terms)), 0.2))
-        return fused
 
 
 class DilatedBlock(nn.Module):
@@ -242,21 +80,6 @@ class DilatedBlock(nn.Module):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         return FusedDilatedBlock(self, dtype)
-
-
-class LeakyConvolution(nn.Sequential):
-    """3x3 convolution, batch norm and LeakyReLU."""
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__(
-            nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(out_channels),
-            nn.LeakyReLU(0.2),
-        )
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return folded(self[0], self[1], dtype, 0.2)
 
 
 class Refinement(nn.Module):
@@ -286,7 +109,7 @@ class Refinement(nn.Module):
             right: the same shape.
         """
         ratio = left.shape[-1] / disparity.shape[-1]
-        disparity = _resize(disparity, left.shape[-2:]) * ratio
+        disparity = resize(disparity, left.shape[-2:]) * ratio
         warped = warp_by_disparity(right, disparity, align_corners=not self.published_warp)
         views = self.conv1(torch.cat((warped - left, left), 1))
         x = torch.cat((views, self.conv2(disparity.to(views.dtype))), 1)
@@ -343,7 +166,7 @@ class EASNet(nn.Module):
             [Refinement(count, published_warp) for count in blocks],
             length=Choice("refinement.levels", (1, 2)) if extended else 2,
         )
-        self.apply(_initialize)
+        self.apply(initialize)
         for refinement in self.refinement.children():
             # Corrections of many pixels would leave the last ReLU without a gradient.
             nn.init.normal_(refinement.final_conv.weight, 0, 0.01)
@@ -403,7 +226,7 @@ class EASNet(nn.Module):
             found.append(refine(found[-1], *images))
         if len(self.refinement) == 1:
             ratio = width / found[-1].shape[-1]
-            found.append(_resize(found[-1], left.shape[-2:]) * ratio)
+            found.append(resize(found[-1], left.shape[-2:]) * ratio)
         return [disparity * (width / disparity.shape[-1]) for disparity in found]
 
 
@@ -413,7 +236,7 @@ def _second_convolution(index: int, kind: Choice, extended: bool, channels: int)
     if not extended:
         return _deformable_convolution(channels)
     candidates = {
-        "ordinary": _dilated_convolution(channels),
+        "ordinary": dilated_convolution(channels),
         "deformable": _deformable_convolution(channels),
     }
     return elastic.Operation(candidates, kind)
@@ -423,22 +246,6 @@ def _half(image: Tensor) -> Tensor:
     if min(image.shape[-2:]) == 1:
         return F.interpolate(image, [max(1, size // 2) for size in image.shape[-2:]])
     return F.interpolate(image, scale_factor=0.5, mode="bilinear")
-
-
-def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:
-    if x.shape[-2:] == size:
-        return x
-    return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
-        fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups
-        nn.init.normal_(module.weight, 0, math.sqrt(2 / fan_out))
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, DeformableConv2d):
-        module.reset_offsets()
 
 
 def _build(subnet: Mapping[str, Any] | None, **arguments: Any) -> EASNet:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,6 +13,7 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "DeformableConv2d",
+    "convex_upsample",
     "deformable_convolution",
     "normalize_images",
     "pad_to",
@@ -146,3 +150,29 @@ class DeformableConv2d(nn.Module):
         return deformable_convolution(
             x, offsets, 2 * mask.sigmoid(), self.weight, dilation=self.dilation
         )
+
+
+def convex_upsample(x: Tensor, logits: Tensor) -> Tensor:
+    """Weighted means of 3x3 neighbourhoods, whose outside counts as 0.
+
+    Args:
+        x: (N, K, h, w).
+        logits: (N, 9 f^2, h, w): tap, then row and column of the pixel in its block.
+
+    Returns:
+        (N, K, f h, f w).
+    """
+    channels, height, width = x.shape[1:]
+    factor = math.isqrt(logits.shape[1] // 9)
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    weights = logits.unflatten(1, (9, factor, factor)).softmax(1)
+    padded = F.pad(x, (1, 1, 1, 1))
+    total: Any = 0
+    for tap, weight in enumerate(weights.unbind(1)):
+        row, column = divmod(tap, 3)
+        shifted = padded[:, :, row : row + height, column : column + width]
+        total = total + weight[:, None] * shifted[:, :, None, None]
+    if factor == 1:
+        return total[:, :, 0, 0]
+    total = total.permute(0, 1, 4, 2, 5, 3)  # (N, K, h, f, w, f)
+    return total.reshape(-1, channels, factor * height, factor * width)

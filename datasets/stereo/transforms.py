@@ -268,7 +268,7 @@ def _strong(height: int, width: int) -> Compose:
             RandomCrop(height, width),
             RandomVerticalFlip(0.5),
             ColourJitter(asymmetric=0.5),
-            RandomErase(0.5),
+            RandomErase(0.5, smallest=max(1, width // 14), largest=max(1, width // 7)),
         ]
     )
 

@@ -217,7 +217,9 @@ def test_distillation_follows_the_teacher_where_truth_is_known():
 
 
 def test_unknown_loss():
-    with pytest.raises(ValueError, match="loss 'l1' is unknown: choose pooled or upsampled"):
+    with pytest.raises(
+        ValueError, match="loss 'l1' is unknown: choose pooled, upsampled, matching"
+    ):
         StereoTask("fadnet_plus_micro", loss="l1")
 
 

@@ -40,10 +40,11 @@ PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
+    "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
     "spheredepth": "panorama.spheredepth",
 }
-"""Family (first word of a model's name) to the module that registers it, inside the package."""
+"""Family (first words of a model's name) to the module that registers it, inside the package."""
 
 _ENTRIES: dict[str, ModelEntry] = {}
 _FILE_SUFFIXES = (".safetensors", ".ckpt", ".pth", ".pt", ".tar", ".bin")
@@ -107,7 +108,7 @@ def register_model(
             ``pretrained=True`` the first.
 
     Raises:
-        ValueError: another function holds the name, the name's first word is no family, a tag of
+        ValueError: another function holds the name, the name's first words are no family, a tag of
             another form than small letters, digits, ``_`` and ``-``, a record without a source,
             or one whose architecture the function does not take.
     """
@@ -115,8 +116,8 @@ def register_model(
 
     def register(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         name = function.__name__
-        if name.split("_")[0] not in FAMILIES:
-            raise ValueError(f"model {name!r}: its first word is not a family in FAMILIES")
+        if _family(name) is None:
+            raise ValueError(f"model {name!r}: its first words are not a family in FAMILIES")
         held = _ENTRIES.get(name)
         if held is not None and held.module != function.__module__:
             raise ValueError(f"model {name!r} is registered by {held.module} already")
@@ -225,13 +226,19 @@ def model_info(name: str) -> ModelEntry:
     if not isinstance(name, str):
         raise TypeError(f"a model's name is a string, got {type(name).__name__}")
     bare, dot, tag = name.partition(".")
-    family = bare.split("_")[0]
-    if family in FAMILIES:
+    family = _family(bare)
+    if family is not None:
         importlib.import_module(f"{PACKAGE}.{FAMILIES[family]}")
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
         raise ValueError(refusal(name))
     return replace(entry, tag=tag) if dot else entry
+
+
+def _family(name: str) -> str | None:
+    """The longest family that the name belongs to."""
+    families = (family for family in FAMILIES if f"{name}_".startswith(f"{family}_"))
+    return max(families, key=len, default=None)
 
 
 def family_modules() -> list[str]:

@@ -1,0 +1,242 @@
+"""Building blocks of EASNet and its light form: elastic features, aggregation across levels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nas import elastic
+from ..nas.space import Choice
+from ..vision.layers import DeformableConv2d
+from ._easnet_inference import FusedBottleneck, FusedInvertedResidual, folded
+from ._easnet_published import BLOCKS, WIDTHS, expanded
+
+__all__ = [
+    "AggregationModule",
+    "FeaturePyramid",
+    "LeakyConvolution",
+    "dilated_convolution",
+    "initialize",
+    "resize",
+]
+
+_STRIDES = (3, 2, 2, 2)
+
+
+def _quarter(in_channels: int, ratio: int) -> int:
+    return expanded(expanded(in_channels, ratio) // 4, 1)
+
+
+class InvertedResidual(nn.Module):
+    """Expand, depthwise convolution, squeeze-excite, project; elastic in kernel and expansion."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        squeeze: bool,
+        kernel: Choice,
+        ratio: Choice,
+    ) -> None:
+        super().__init__()
+        middle = ratio.map(partial(expanded, in_channels))
+        self.expand = elastic.Conv2d(in_channels, middle, 1, bias=False)
+        self.expand_norm = elastic.BatchNorm2d(middle)
+        self.depthwise = elastic.Conv2d(
+            middle, middle, kernel, stride, "half", groups=middle, bias=False, transform=True
+        )
+        self.depthwise_norm = elastic.BatchNorm2d(middle)
+        self.squeeze = (
+            elastic.SqueezeExcite(middle, ratio.map(partial(_quarter, in_channels)))
+            if squeeze
+            else nn.Identity()
+        )
+        self.project = elastic.Conv2d(middle, out_channels, 1, bias=False)
+        self.project_norm = nn.BatchNorm2d(out_channels)
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.expand_norm(self.expand(x)))
+        y = self.squeeze(F.relu(self.depthwise_norm(_depthwise(self.depthwise, y))))
+        y = self.project_norm(self.project(y))
+        return x + y if self.residual else y
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedInvertedResidual(self, dtype)
+
+
+def _depthwise(convolution: nn.Module, x: Tensor) -> Tensor:
+    """On a CPU in float32 whatever autocast says: in bfloat16 the gradient of the weights takes
+    three to nine times as long there."""
+    if x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return convolution(x)
+    with torch.autocast("cpu", enabled=False):
+        return convolution(x.float())
+
+
+class FeaturePyramid(nn.Module):
+    """Features at 1/3, 1/6, 1/12, 1/24: stages of blocks, of which the first `scale` run.
+
+    Args:
+        scale: how many stages there are.
+        depths: of a stage, in blocks.
+        kernels: of a block's depthwise convolution.
+        ratios: of a block's inner channels to its input's.
+    """
+
+    def __init__(
+        self,
+        scale: Choice,
+        depths: tuple[int, ...] = (2, 3, BLOCKS),
+        kernels: tuple[int, ...] = (3, 5, 7),
+        ratios: tuple[int, ...] = (2, 4, 6, 8),
+    ) -> None:
+        super().__init__()
+        stages, in_channels = [], 3
+        for stage in range(scale.largest):
+            width, stride = WIDTHS[stage], _STRIDES[stage]
+            blocks = [
+                InvertedResidual(
+                    width if block else in_channels,
+                    width,
+                    1 if block else stride,
+                    squeeze=stage % 2 == 1,
+                    kernel=Choice(f"stages.{stage}.blocks.{block}.kernel", kernels),
+                    ratio=Choice(f"stages.{stage}.blocks.{block}.expand", ratios),
+                )
+                for block in range(max(depths))
+            ]
+            depth = Choice(f"stages.{stage}.depth", depths)
+            stages.append(elastic.Sequential(*blocks, length=depth))
+            in_channels = width
+        self.stages = elastic.ModuleList(stages, length=scale)
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """Features, finest first.
+
+        Args:
+            image: (B, 3, H, W), standardised.
+        """
+        levels = []
+        for stage in self.stages:
+            image = stage(image)
+            levels.append(image)
+        return levels
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 is handed in."""
+
+    def __init__(self, channels: int, conv2: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = conv2
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(x + self.bn3(self.conv3(y)))
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedBottleneck(self, dtype)
+
+
+def _exchange(source: int, target: int, channels: Sequence[int]) -> nn.Module:
+    """What level `source` tells level `target`: levels are numbered from the finest."""
+    if source == target:
+        return nn.Identity()
+    if source > target:
+        return nn.Sequential(
+            nn.Conv2d(channels[source], channels[target], 1, bias=False),
+            nn.BatchNorm2d(channels[target]),
+        )
+    steps = []
+    for step in range(target - source):
+        last = step == target - source - 1
+        width = channels[target] if last else channels[source]
+        layers = [
+            nn.Conv2d(channels[source], width, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(width),
+        ]
+        steps.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
+    return nn.Sequential(*steps)
+
+
+class AggregationModule(nn.Module):
+    """One bottleneck a level, then the sum over levels for each level."""
+
+    def __init__(self, convolutions: Sequence[nn.Module], channels: Sequence[int], scale: Choice):
+        super().__init__()
+        levels = range(len(channels))
+        self.branches = elastic.ModuleList(
+            [Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
+            length=scale,
+        )
+        self.exchanges = elastic.ModuleList(
+            [
+                elastic.ModuleList(
+                    [_exchange(source, target, channels) for source in levels], length=scale
+                )
+                for target in levels
+            ],
+            length=scale,
+        )
+
+    def forward(self, costs: list[Tensor]) -> list[Tensor]:
+        """New costs (B, D_i, h_i, w_i) for each level i, finest first."""
+        costs = [branch(cost) for branch, cost in zip(self.branches, costs, strict=True)]
+        fused = []
+        for target, exchanges in zip(costs, self.exchanges, strict=True):
+            terms = (
+                resize(exchange(cost), target.shape[-2:])
+                for exchange, cost in zip(exchanges, costs, strict=True)
+            )
+            fused.append(F.leaky_relu(sum(terms, start=next(terms)), 0.2))
+        return fused
+
+
+class LeakyConvolution(nn.Sequential):
+    """3x3 convolution, batch norm and LeakyReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.LeakyReLU(0.2),
+        )
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return folded(self[0], self[1], dtype, 0.2)
+
+
+def dilated_convolution(channels: int) -> nn.Module:
+    return nn.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
+
+
+def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
+    if x.shape[-2:] == size:
+        return x
+    return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+
+def initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups
+        nn.init.normal_(module.weight, 0, math.sqrt(2 / fan_out))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, DeformableConv2d):
+        module.reset_offsets()
