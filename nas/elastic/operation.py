@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..space import Choice
 from .base import Condition, ElasticModule, extract_module
@@ -17,7 +20,13 @@ class ElasticOperation(ElasticModule):
     """What `Operation` returns where the candidate is a choice. Each candidate is a child.
 
     Its export is the candidate's, so that of `conv.deformable.weight` remains `conv.weight`.
+
+    Attributes:
+        mixture: candidates to run instead of the active one and the scalars by which their outputs
+            are multiplied before they are summed; None for none.
     """
+
+    mixture: Mapping[str, Tensor] | None = None
 
     def __init__(self, candidates: Mapping[str, nn.Module], choice: Choice) -> None:
         super().__init__()
@@ -31,18 +40,27 @@ class ElasticOperation(ElasticModule):
         self.set_numbers(choice=choice)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> str:
-        choice = self.numbers["choice"]
+        choice = self.choice
         value = None if architecture is None else architecture[choice.name]
         return choice.largest if value is None else value
 
     def conditions(self) -> Mapping[str, Condition]:
-        choice = self.numbers["choice"]
+        choice = self.choice
         if len(choice.values) == 1:
             return {}
         return {name: {choice.name: (name,)} for name in choice.values}
 
+    @property
+    def choice(self) -> Choice:
+        """What it depends on."""
+        return self.numbers["choice"]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules[self.active](*args, **kwargs)
+        if self.mixture is None:
+            return self._modules[self.active](*args, **kwargs)
+        weights = self.mixture.values()
+        outputs = [self._modules[name](*args, **kwargs) for name in self.mixture]
+        return tree_map(lambda *ys: reduce(operator.add, map(operator.mul, weights, ys)), *outputs)
 
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None

@@ -129,13 +129,16 @@ def recalibrate_watched(
 
 
 def _loader(trainer: Trainer) -> Any:
-    """A loader of training batches besides the one that training is in the middle of."""
+    """A loader of training batches besides the one that training is in the middle of.
+
+    Of several loaders the first.
+    """
     data = trainer.datamodule
     if data is not None:
         if trainer.state.fn != "fit":
             data.setup("fit")
-        return data.train_dataloader()
-    loader = trainer.train_dataloader
+        return _first(data.train_dataloader())
+    loader = _first(trainer.train_dataloader)
     if loader is None:
         raise ValueError(
             "no training data to recalibrate batch normalisation on: give the trainer a data "
@@ -146,3 +149,7 @@ def _loader(trainer: Trainer) -> Any:
             loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
         )
     return loader
+
+
+def _first(loaders: Any) -> Any:
+    return next(iter(loaders.values())) if isinstance(loaders, Mapping) else loaders

@@ -117,6 +117,14 @@ class SupernetTask(LightningModule):
         """The subnets that a training step trains."""
         return self.sampler.subnets(self.space, step)
 
+    def watched_subnets(self, first: bool = False) -> dict[str, Architecture]:
+        """The subnets to measure, or only the one that predicts, by name."""
+        found = {}
+        for name, wanted in list(self.watched.items())[: 1 if first else None]:
+            space = self.space if isinstance(wanted, str) else self.full_space
+            found[name] = named_subnet(space, wanted)
+        return found
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The task's forward pass, of the active subnet."""
         return self.task(*args, **kwargs)
@@ -154,9 +162,7 @@ class SupernetTask(LightningModule):
             for loss in self._losses(architectures, batch, batch_idx):
                 if loss is not None:
                     self.manual_backward(loss / (len(architectures) * accumulate))
-        for name, entries in logged.items():
-            _, args, arguments = entries[-1]
-            self.log(name, _mean([value for value, *_ in entries]), *args, **arguments)
+        self._log_collected(logged)
         if (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch:
             optimizer = self.optimizers()
             optimizer.step()
@@ -251,11 +257,7 @@ class SupernetTask(LightningModule):
 
     def _extract(self, first: bool = False) -> None:
         """Make the watched subnets ready to be measured."""
-        architectures = {}
-        for name, wanted in list(self.watched.items())[: 1 if first else None]:
-            space = self.space if isinstance(wanted, str) else self.full_space
-            architectures[name] = named_subnet(space, wanted)
-        self._subnets = watch(self.task, architectures)
+        self._subnets = watch(self.task, self.watched_subnets(first))
         count = self.recalibration_batches
         count = min(count, 1) if self.trainer.sanity_checking else count
         if count:
@@ -286,17 +288,27 @@ class SupernetTask(LightningModule):
         finally:
             self._logged = None
 
+    def _log_collected(
+        self, logged: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]], who: str = ""
+    ) -> None:
+        """Log what was kept, `train/loss` as `train/who/loss`; the mean where there are several."""
+        for name, entries in logged.items():
+            _, args, arguments = entries[-1]
+            values = [value for value, *_ in entries]
+            self.log(inserted(name, who), _mean(values), *args, **arguments)
+
     def _relay(self, name: str, value: Any, *args: Any, **arguments: Any) -> None:
         """`log` of the task, whose positional arguments after the value are those of Lightning."""
         if self._logged is not None:
             self._logged.setdefault(name, []).append((value, args, arguments))
             return
         for subnet in [""] if self._current is None else self._current.names:
-            self.log(_inserted(name, subnet), value, *args, **arguments)
+            self.log(inserted(name, subnet), value, *args, **arguments)
 
     def _save_hyperparameters(self, task: LightningModule, frame: FrameType | None) -> None:
         """Keep what a config said, or else what the checkpoint's readers need, as plain values."""
-        self.save_hyperparameters(ignore=["task", "sampler", "teacher", "stages"], frame=frame)
+        objects = ["task", "sampler", "teacher", "stages", "temperature", "cost"]
+        self.save_hyperparameters(ignore=objects, frame=frame)
         if "_class_path" in self.hparams:
             self.save_hyperparameters()
             return
@@ -320,8 +332,8 @@ def check_task(task: LightningModule, distillation: str) -> None:
             raise ValueError(f"{kind} cannot distil: it has no method {', '.join(missing)}")
 
 
-def _inserted(name: str, subnet: str) -> str:
-    """`val/epe` of subnet `largest` is `val/largest/epe`."""
+def inserted(name: str, subnet: str) -> str:
+    """The name of a subnet's metric: `val/epe` of `largest` is `val/largest/epe`."""
     stage, _, rest = name.rpartition("/")
     return "/".join(part for part in (stage, subnet, rest) if part)
 

@@ -1,0 +1,113 @@
+"""What a search has to pay for slow or large networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..efficiency.candidates import CostTable
+from ..search.constraints import Constraint
+from ..space import SearchSpace
+from ..supernet import search_space
+
+__all__ = ["Cost"]
+
+
+class Cost:
+    """Makes the loss of the logits aware of a cost.
+
+    Args:
+        target: the cost to keep to, in the table's unit: milliseconds, values, multiply-adds.
+        quantity: `parameters` or `macs`, counted when the search begins; or what the table has.
+        table: file of a `CostTable`; needed for `latency`.
+        weight: factor of the term that is added.
+        form: with the expected cost E and the target T the loss L becomes for `hinge`
+            L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
+            L + weight · E/T; for `power` L · (E/T)^weight (MnasNet; ProxylessNAS). For `log`
+            L · weight · log(E)^0.6, for E above 1 (FBNet, whose weight is 0.2).
+
+    Raises:
+        ValueError: a number that is not positive.
+    """
+
+    def __init__(
+        self,
+        target: float,
+        quantity: Literal["parameters", "macs", "latency"] = "macs",
+        table: str | None = None,
+        weight: float = 1.0,
+        form: Literal["hinge", "linear", "power", "log"] = "hinge",
+    ) -> None:
+        if not (target > 0 and weight > 0):
+            raise ValueError(
+                f"a cost needs a positive target and weight, not {target} and {weight}"
+            )
+        if form not in ("hinge", "linear", "power", "log"):
+            raise ValueError(f"a cost is hinge, linear, power or log, not {form!r}")
+        if quantity == "latency" and table is None:
+            raise ValueError("a cost in latency needs a table: the file of a CostTable")
+        self.target, self.quantity, self.weight, self.form = target, quantity, weight, form
+        self._file = table
+        self.table: CostTable | None = None
+
+    def prepare(self, model: nn.Module, inputs: Sequence[Tensor], space: SearchSpace) -> None:
+        """Read or count the table.
+
+        Args:
+            model: the supernet.
+            inputs: of its forward pass, for counting.
+            space: its search space, or the part that is searched.
+
+        Raises:
+            ValueError: the table is of another space or quantity.
+        """
+        if self.counts:
+            table = CostTable.counted(model, inputs, self.quantity)
+        else:
+            table = CostTable.load(self._file)
+            if table.space != search_space(model) or table.quantity != self.quantity:
+                raise ValueError(
+                    f"{self._file}: a table of {table.quantity} for another search space or "
+                    f"quantity than this search's {self.quantity}"
+                )
+        self.table = table.within(space)
+
+    @property
+    def constraint(self) -> Constraint:
+        """The target as a limit, for `derive`."""
+        unit = "ms" if self.quantity == "latency" else ""
+        return Constraint(self.quantity, self._known, self.target, unit)
+
+    def expected(self, probabilities: Mapping[str, Tensor]) -> Tensor:
+        """The mean cost; scalar, on the CPU."""
+        return self._known.expected(probabilities)
+
+    def __call__(self, loss: Tensor, expected: Tensor) -> Tensor:
+        """The loss of the logits, cost included.
+
+        Args:
+            loss: scalar, of the task.
+            expected: scalar, differentiable in the logits.
+        """
+        expected = expected.to(loss.device)
+        ratio = expected / self.target
+        if self.form == "hinge":
+            return loss + self.weight * (ratio - 1).clamp(min=0)
+        if self.form == "linear":
+            return loss + self.weight * ratio
+        if self.form == "power":
+            return loss * ratio**self.weight
+        return loss * self.weight * expected.log() ** 0.6
+
+    @property
+    def counts(self) -> bool:
+        """Whether the table is counted on the network rather than read from a file."""
+        return self._file is None
+
+    @property
+    def _known(self) -> CostTable:
+        if self.table is None:
+            raise ValueError("the cost has no table yet: call prepare first")
+        return self.table

@@ -1,0 +1,149 @@
+"""Training data in two halves: one for the weights of a network, one for its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
+
+__all__ = ["HALVES", "TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
+
+HALVES = ("weights", "logits")
+TRANSFER_HOOKS = (
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+)
+"""Hooks of Lightning that are given a batch, and shall be given each half of a pair."""
+
+
+class HalvedData(LightningDataModule):
+    """Another data module whose training samples are halved for a differentiable search.
+
+    Which sample is in which half depends on the seed alone; the order of each half, where it is
+    shuffled, on the seed and the epoch. The rest of the data module stays as it is.
+
+    Args:
+        data: what to halve. If it has a method `halves(share)`, this gives the two loaders by the
+            names `weights` and `logits`; otherwise its training loader is divided.
+        share: of the samples that the logits learn from.
+        seed: of the division and of the order.
+
+    Raises:
+        ValueError: the share leaves a half empty; in `train_dataloader` also where the training
+            loader draws samples in a way of its own.
+    """
+
+    def __init__(self, data: LightningDataModule, share: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
+        if not 0 < share < 1:
+            raise ValueError(f"the logits' share of the samples is between 0 and 1, not {share}")
+        self.data = data
+        self.share = share
+        self.seed = seed
+        self._first_epoch = 0
+        for hook in TRANSFER_HOOKS:
+            if is_overridden(hook, data, LightningDataModule):
+                setattr(self, hook, partial(each_half, getattr(data, hook)))
+
+    def prepare_data(self) -> None:
+        self.data.prepare_data()
+
+    def setup(self, stage: str) -> None:
+        self.data.trainer = self.trainer
+        self.data.setup(stage)
+
+    def teardown(self, stage: str) -> None:
+        self.data.teardown(stage)
+
+    def train_dataloader(self) -> dict[str, DataLoader]:
+        """Loaders by the names `weights` and `logits`, in this order."""
+        if hasattr(self.data, "halves"):
+            return self.data.halves(self.share)
+        loader = self.data.train_dataloader()
+        size = len(loader.dataset)
+        held = min(max(1, round(size * self.share)), size - 1)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(size, generator=generator).tolist()
+        halves = {"weights": sorted(order[held:]), "logits": sorted(order[:held])}
+        return {name: self._part(loader, indices) for name, indices in halves.items()}
+
+    def val_dataloader(self) -> Any:
+        return self.data.val_dataloader()
+
+    def test_dataloader(self) -> Any:
+        return self.data.test_dataloader()
+
+    def predict_dataloader(self) -> Any:
+        return self.data.predict_dataloader()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the epoch that a resumed fit starts with, and the data's own."""
+        epoch = self.trainer.fit_loop.epoch_progress.current.processed
+        return {"epoch": epoch, "data": self.data.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what a checkpoint kept."""
+        self._first_epoch = state["epoch"]
+        self.data.trainer = self.trainer
+        self.data.load_state_dict(state["data"])
+
+    def _part(self, loader: DataLoader, indices: list[int]) -> DataLoader:
+        kinds = (RandomSampler, SequentialSampler, DistributedSampler)
+        if loader.batch_size is None or type(loader.sampler) not in kinds:
+            raise ValueError(
+                f"{type(self.data).__name__} draws its training samples in its own way "
+                f"({type(loader.sampler).__name__}), so they cannot be halved from outside: give "
+                "it a method halves(share) that returns the loaders `weights` and `logits`"
+            )
+        part = Subset(loader.dataset, indices)
+        world, rank = (
+            (1, 0)
+            if self.trainer is None
+            else (
+                self.trainer.world_size,
+                self.trainer.global_rank,
+            )
+        )
+        shuffled = not isinstance(loader.sampler, SequentialSampler)
+        # Its order depends on the epoch, which Lightning tells it, and not on what was drawn since.
+        sampler = DistributedSampler(part, world, rank, shuffle=shuffled, seed=self.seed)
+        # A resumed fit starts its first iterator before Lightning sets the epoch.
+        sampler.set_epoch(self._first_epoch)
+        return DataLoader(
+            part,
+            loader.batch_size,
+            sampler=sampler,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            drop_last=loader.drop_last,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+
+
+def is_pair(batch: Any) -> bool:
+    """Whether it is a batch of each half, by their names."""
+    return isinstance(batch, Mapping) and set(batch) == set(HALVES)
+
+
+def each_half(method: Callable[..., Any], batch: Any, *args: Any) -> Any:
+    """Call a method on each half of a pair, or on any other batch as it is."""
+    if is_pair(batch):
+        return {name: method(batch[name], *args) for name in batch}
+    return method(batch, *args)

@@ -1,0 +1,145 @@
+"""From probabilities to one architecture: the most likely one, or the best of many drawn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from ..search.constraints import Constraint, Limits
+from ..search.population import Evaluated
+from ..space import Architecture, Choice, Scalar, SearchSpace
+
+__all__ = ["derive", "draw_architectures", "most_likely"]
+
+Probabilities = Mapping[str, Sequence[float]]
+"""Choice's name → a number for each of its values, as `Logits.probabilities`; others are even."""
+
+_DRAWS = 20
+
+
+def most_likely(
+    space: SearchSpace, probabilities: Probabilities, constraints: Sequence[Constraint] = ()
+) -> Architecture:
+    """The architecture of the highest probability; within limits, one near it.
+
+    Where it breaks a limit, choices are changed one by one, each time the one that costs the least
+    probability for what it saves.
+
+    Raises:
+        UnreachableError: no architecture keeps to the limits.
+    """
+    limits = Limits(space, constraints)
+    refuge = limits.refuge() if constraints else None
+    weigh = _Weigher(space, probabilities)
+    found = space.build(weigh.best)
+    while not limits.satisfied(found):
+        over, here = limits.excess(found), weigh.logarithm(found)
+
+        def price(other: Architecture, over: float = over, here: float = here) -> float:
+            return max(here - weigh.logarithm(other), 1e-9) / (over - limits.excess(other))
+
+        better = [other for other in space.neighbours(found) if limits.excess(other) < over]
+        if not better:
+            return limits.repaired(found, refuge, random.Random(0))
+        found = min(better, key=price)
+    return found
+
+
+def draw_architectures(
+    space: SearchSpace,
+    probabilities: Probabilities,
+    count: int,
+    rng: random.Random,
+    constraints: Sequence[Constraint] = (),
+) -> list[Architecture]:
+    """The most likely architecture, and others drawn by their probabilities, all different.
+
+    Args:
+        space: of the choices.
+        probabilities: of their values.
+        count: how many at most; fewer where probability is concentrated on fewer.
+        rng: draws.
+        constraints: what all of them keep to; a draw that does not is changed until it does.
+
+    Raises:
+        UnreachableError: no architecture keeps to the limits.
+    """
+    limits, weigh = Limits(space, constraints), _Weigher(space, probabilities)
+    first = most_likely(space, probabilities, constraints)
+    found = {first: None}
+    for _ in range(_DRAWS * count):
+        if len(found) >= count:
+            break
+        drawn = space.build(lambda choice: weigh.draw(choice, rng))
+        if not limits.satisfied(drawn):
+            drawn = limits.repaired(drawn, first, rng)
+        found[drawn] = None
+    return list(found)[:count]
+
+
+def derive(
+    space: SearchSpace,
+    probabilities: Probabilities,
+    evaluate: Callable[[list[Architecture]], Sequence[float]],
+    *,
+    samples: int,
+    constraints: Sequence[Constraint] = (),
+    seed: int = 0,
+) -> list[Evaluated]:
+    """Draw architectures, evaluate them, and rank them.
+
+    Args:
+        space: of the choices.
+        probabilities: of their values.
+        evaluate: architectures → one score for each, small is good; such as the error with
+            inherited weights after `recalibrate`.
+        samples: how many, the most likely one among them.
+        constraints: what all of them keep to.
+        seed: of the draws.
+
+    Returns:
+        The architectures and their scores, the best first; NaN counts as infinite.
+
+    Raises:
+        UnreachableError: no architecture keeps to the limits.
+        ValueError: `samples` is less than 1.
+    """
+    if samples < 1:
+        raise ValueError(f"to derive an architecture takes at least one sample, not {samples}")
+    rng = random.Random(seed)
+    drawn = draw_architectures(space, probabilities, samples, rng, constraints)
+    scores = [math.inf if math.isnan(s) else float(s) for s in evaluate(list(drawn))]
+    ranked = [Evaluated(a, (s,), 0) for a, s in zip(drawn, scores, strict=True)]
+    return sorted(ranked, key=lambda item: item.scores)
+
+
+class _Weigher:
+    """Probabilities as plain numbers."""
+
+    def __init__(self, space: SearchSpace, probabilities: Probabilities) -> None:
+        self.shares: dict[str, dict[Scalar, float]] = {}
+        for choice in space:
+            even = [1 / len(choice.values)] * len(choice.values)
+            shares = [float(share) for share in probabilities.get(choice.name, even)]
+            if len(shares) != len(choice.values):
+                raise ValueError(
+                    f"choice {choice.name!r} has {len(choice.values)} values, but "
+                    f"{len(shares)} probabilities are given"
+                )
+            self.shares[choice.name] = dict(zip(choice.values, shares, strict=True))
+
+    def best(self, choice: Choice) -> Scalar:
+        shares = self.shares[choice.name]
+        return max(shares, key=shares.__getitem__)
+
+    def draw(self, choice: Choice, rng: random.Random) -> Scalar:
+        shares = self.shares[choice.name]
+        return rng.choices(list(shares), list(shares.values()))[0]
+
+    def logarithm(self, architecture: Architecture) -> float:
+        return sum(
+            math.log(max(self.shares[name][value], 1e-300))
+            for name, value in architecture.items()
+            if value is not None
+        )

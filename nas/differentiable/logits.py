@@ -1,0 +1,185 @@
+"""Logits of a search space, what is drawn from them, and a supernet that runs as drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..elastic.operation import ElasticOperation
+from ..space import Architecture, Scalar, SearchSpace
+from ..supernet import elastic_modules
+from .samplers import MixtureSampler, Softmax, Weights
+
+__all__ = ["Draw", "Logits", "check_weighable", "weighted"]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of every choice, which all layers of a forward pass share.
+
+    Attributes:
+        architecture: of the strongest candidates.
+        weights: choice's name → the weights of its values, for choices of more than one.
+        values: choice's name → its values.
+        score: log probability of the architecture, where logits learn by that; else None.
+    """
+
+    architecture: Architecture
+    weights: Mapping[str, Weights]
+    values: Mapping[str, tuple[Scalar, ...]]
+    score: Tensor | None = None
+
+
+class Logits(nn.Module):
+    """A vector of logits for each choice of a space that has more than one value.
+
+    Args:
+        space: whose choices; a restricted one keeps the search within it.
+        scale: standard deviation of the initial values.
+        seed: of the initial values.
+
+    Example:
+        >>> logits = Logits(search_space(net))
+        >>> draw = logits.draw(GumbelSoftmax(), torch.Generator())
+        >>> with weighted(net, draw):
+        ...     loss = criterion(net(x), y)
+    """
+
+    def __init__(self, space: SearchSpace, scale: float = 1e-3, seed: int = 0) -> None:
+        super().__init__()
+        self.space = space
+        self._open = [choice for choice in space if len(choice.values) > 1]
+        generator = torch.Generator().manual_seed(seed)
+        for choice in self._open:
+            values = scale * torch.randn(len(choice.values), generator=generator)
+            self.register_parameter(_key(choice.name), nn.Parameter(values))
+
+    @property
+    def vectors(self) -> dict[str, nn.Parameter]:
+        """Choice's name → logits of its values, in the space's order."""
+        return {choice.name: self.get_parameter(_key(choice.name)) for choice in self._open}
+
+    def draw(
+        self,
+        sampler: MixtureSampler,
+        generator: torch.Generator,
+        temperature: float = 1.0,
+        learn: bool = True,
+    ) -> Draw:
+        """Draw weights for every choice.
+
+        Args:
+            sampler: how.
+            generator: on the CPU.
+            temperature: of softmax and Gumbel-Softmax.
+            learn: whether the logits learn from this draw; otherwise it needs no gradient.
+        """
+        with torch.set_grad_enabled(learn):
+            vectors = self._on_cpu()
+            drawn = {
+                name: sampler.draw(vector, generator, temperature, learn)
+                for name, vector in vectors.items()
+            }
+            sizes = [len(vector) for vector in vectors.values()]
+            values = torch.cat([found.values for found in drawn.values()])
+            moved = values.to(self._device).split(sizes)
+        weights = {
+            name: Weights(value, found.paths)
+            for (name, found), value in zip(drawn.items(), moved, strict=True)
+        }
+        architecture = self.space.build(
+            lambda choice: choice.values[drawn[choice.name].paths[0] if choice.name in drawn else 0]
+        )
+        score = None
+        if sampler.by_score and learn:
+            score = sum(
+                torch.log_softmax(vector / temperature, -1)[drawn[name].paths[0]]
+                for name, vector in vectors.items()
+                if architecture[name] is not None
+            )
+        values = {choice.name: choice.values for choice in self._open}
+        return Draw(architecture, weights, values, score)
+
+    def probabilities(
+        self, sampler: MixtureSampler | None = None, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
+        """How much each value of each choice is preferred: (K,) on the CPU, differentiable."""
+        sampler = sampler or Softmax()
+        return {
+            name: sampler.probabilities(vector, temperature)
+            for name, vector in self._on_cpu().items()
+        }
+
+    def most_likely(self) -> Architecture:
+        """The value with the largest logit for each choice."""
+        places = {name: int(vector.argmax()) for name, vector in self._on_cpu().items()}
+        return self.space.build(lambda choice: choice.values[places.get(choice.name, 0)])
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def _on_cpu(self) -> dict[str, Tensor]:
+        # Small vectors by the dozen: one transfer each way instead of a kernel for every line.
+        vectors = self.vectors
+        flat = torch.cat(list(vectors.values())).float().cpu()
+        parts = flat.split([len(vector) for vector in vectors.values()])
+        return dict(zip(vectors, parts, strict=True))
+
+
+@contextmanager
+def weighted(model: nn.Module, draw: Draw) -> Iterator[None]:
+    """Let a supernet run with the weights of a draw within the block.
+
+    Outputs of an `Operation`'s candidates are summed with their weights; candidates that are not
+    among the paths do not run. Where the weights need no gradient and there is one path, this is
+    the plain network of the draw's architecture.
+
+    Args:
+        model: the whole supernet, or a list of its elastic modules (finding them takes a moment).
+        draw: of its space, or of a part of it.
+    """
+    modules = list(elastic_modules(model)) if isinstance(model, nn.Module) else model
+    mixed = []
+    for module in modules:
+        module.activate(draw.architecture)
+        if isinstance(module, ElasticOperation):
+            module.mixture = _mixture(draw, module.choice.name)
+            mixed.append(module)
+    try:
+        yield
+    finally:
+        for module in mixed:
+            module.mixture = None
+
+
+def check_weighable(model: nn.Module, space: SearchSpace) -> None:
+    """Check that every open choice of a space chooses between modules, whose outputs have weights.
+
+    Raises:
+        ValueError: one chooses a number; the message names it and what to do.
+    """
+    for module in elastic_modules(model):
+        if isinstance(module, ElasticOperation):
+            continue
+        for choice in (choice for value in module.values() for choice in value.choices):
+            if len(space.choices[choice.name].values) > 1:
+                raise ValueError(
+                    f"choice {choice.name!r} is a number of {type(module).__name__}, without "
+                    "candidates to weigh: search it by the sampler Reinforce, or allow one value"
+                )
+
+
+def _mixture(draw: Draw, name: str) -> dict[str, Tensor] | None:
+    weights = draw.weights.get(name)
+    if weights is None or len(weights.paths) == 1 and not weights.values.requires_grad:
+        return None
+    return {draw.values[name][i]: weights.values[i] for i in weights.paths}
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a parameter's name has no dots

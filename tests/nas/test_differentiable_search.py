@@ -1,0 +1,337 @@
+"""Differentiable search as Lightning: who learns when, which candidate wins, resuming, halves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from toy_mixture import Filtered, Fit
+
+from vizoo.nas import Architecture, extract, search_space
+from vizoo.nas.differentiable import (
+    BinaryGates,
+    Cost,
+    DifferentiableSearch,
+    Dirichlet,
+    GumbelSoftmax,
+    HalvedData,
+    Linear,
+    Reinforce,
+    Sigmoid,
+    Softmax,
+    Uniform,
+    derive,
+)
+from vizoo.nas.recalibration import recalibrate
+
+METHODS = {
+    "softmax": Softmax,
+    "sigmoid": Sigmoid,
+    "soft": lambda: GumbelSoftmax(False),
+    "hard": GumbelSoftmax,
+    "gates": BinaryGates,
+    "dirichlet": Dirichlet,
+    "reinforce": Reinforce,
+}
+
+
+def _trainer(folder, **arguments):
+    quiet = dict.fromkeys(
+        ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+    )
+    defaults = {"max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
+    settings = {**quiet, **defaults, **arguments}
+    return Trainer(default_root_dir=folder, accelerator="cpu", **settings)
+
+
+def _state(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def _changed(before, module):
+    return {name for name, p in module.named_parameters() if not torch.equal(before[name], p)}
+
+
+class Steps(DifferentiableSearch):
+    """Notes what each optimiser's step changed."""
+
+    def __init__(self, *args, **arguments):
+        super().__init__(*args, **arguments)
+        self.notes = []
+
+    def configure_optimizers(self):
+        found = super().configure_optimizers()
+        for who, entry in zip(("weights", "logits"), found, strict=True):
+            optimizer = entry["optimizer"]
+            before = {}
+            optimizer.register_step_pre_hook(lambda *_, b=before: b.update(_state(self)))
+            optimizer.register_step_post_hook(
+                lambda *_, b=before, who=who: self.notes.append((who, _changed(b, self)))
+            )
+        return found
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_logit_step_moves_every_logit_and_no_weight_and_the_reverse(tmp_path, method, precision):
+    search = Steps(Fit(), METHODS[method](), logits_weight_decay=0.0)
+    trainer = _trainer(tmp_path, limit_train_batches=6, precision=precision)
+    trainer.fit(search, HalvedData(Filtered(96)))
+    logits = {"logits.blocks/0/kind", "logits.blocks/1/kind"}
+    moved = [names for who, names in search.notes if who == "logits"]
+    assert [who for who, _ in search.notes] == ["logits", "weights"] * len(moved)
+    if method == "reinforce":  # the first loss is what the next ones are compared with
+        moved = moved[1:]
+    assert len(moved) >= 5 and all(names == logits for names in moved)
+    weights = [names for who, names in search.notes if who == "weights"]
+    assert all(names and all(n.startswith("task.net.") for n in names) for names in weights)
+    assert search.global_step == 12
+
+
+def test_a_step_of_the_weights_trains_one_candidate(tmp_path):
+    search = Steps(Fit(), GumbelSoftmax())
+    _trainer(tmp_path).fit(search, HalvedData(Filtered(64)))
+    first = next(names for who, names in search.notes if who == "weights")
+    touched = {name.split(".")[4] for name in first if "blocks.0" in name}
+    assert len(touched) <= 1  # noise has no parameters
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_provably_better_candidate_wins(tmp_path, method):
+    search = DifferentiableSearch(Fit("two"), METHODS[method](), logits_lr=0.05, seed=3)
+    with torch.no_grad():  # from behind
+        search.logits.vectors["kind"].copy_(torch.tensor([0.5, 0.0]))
+    _trainer(tmp_path, max_epochs=20).fit(search, HalvedData(Filtered(64)))
+    assert search.result["kind"] == "convolution"
+    assert search.probabilities()["kind"][1] > 0.6
+
+
+def test_uniform_weights_learn_no_logits_and_ranking_finds_the_better_candidate(tmp_path):
+    search, data = DifferentiableSearch(Fit("two"), Uniform()), HalvedData(Filtered(64))
+    before = _state(search.logits)
+    _trainer(tmp_path, max_epochs=20).fit(search, data)
+    assert not _changed(before, search.logits)
+    images, wanted = data.data.val.tensors
+
+    def errors(architectures):
+        nets = [extract(search.task.net, architecture) for architecture in architectures]
+        for net in nets:
+            recalibrate(net, [(images,)])
+        return [(net.eval()(images) - wanted).square().mean().item() for net in nets]
+
+    ranked = derive(search.space, search.probabilities(), errors, samples=5)
+    assert len(ranked) == 2 and ranked[0].architecture["kind"] == "convolution"
+
+
+def test_numbers_are_searched_by_their_score(tmp_path):
+    """Width 2 cannot carry four channels through the head."""
+    search = DifferentiableSearch(Fit("elastic"), Reinforce(), logits_lr=0.05)
+    _trainer(tmp_path, max_epochs=25).fit(search, HalvedData(Filtered(64)))
+    assert search.result["width"] == 6 and search.result["blocks.0.kind"] == "large"
+    with pytest.raises(ValueError, match="choice 'width' is a number"):
+        DifferentiableSearch(Fit("elastic"))
+    DifferentiableSearch(Fit("elastic"), only={"width": [6]})
+
+
+def test_warm_up_trains_weights_alone(tmp_path):
+    search = Steps(Fit(), warmup_epochs=1)
+    _trainer(tmp_path, max_epochs=2).fit(search, HalvedData(Filtered(32)))
+    assert [who for who, _ in search.notes] == ["weights"] * 2 + ["logits", "weights"] * 2
+
+
+def test_jointly_both_learn_from_one_batch(tmp_path):
+    search = Steps(Fit(), GumbelSoftmax(False), joint=True)
+    _trainer(tmp_path).fit(search, Filtered(32))
+    assert [who for who, _ in search.notes] == ["logits", "weights"] * 4
+    with pytest.raises(ValueError, match="takes training data of two, named weights and logits"):
+        _trainer(tmp_path).fit(DifferentiableSearch(Fit()), Filtered(32))
+
+
+def test_accumulated_batches_make_one_step_and_only_weights_are_clipped(tmp_path):
+    search = Steps(Fit(lr=1.0), logits_lr=0.1)
+    norms = []
+    search.configure_gradient_clipping = None
+    settings = {"accumulate_grad_batches": 2, "gradient_clip_val": 1e-4}
+    clip = search.clip_gradients
+    search.clip_gradients = lambda optimizer, *a, **k: (norms.append(optimizer), clip(optimizer))
+    trainer = _trainer(tmp_path, **settings)
+    trainer.fit(search, HalvedData(Filtered(64)))
+    assert [who for who, _ in search.notes] == ["logits", "weights"] * 2
+    assert {id(optimizer) for optimizer in norms} == {id(trainer.optimizers[0])}
+
+
+def test_the_derived_network_is_recalibrated_and_validated(tmp_path):
+    search = DifferentiableSearch(
+        Fit(),
+        temperature=Linear(5, 1),
+        watched={"largest": "largest"},
+        samples=3,
+        metric="val/error",
+    )
+    trainer = _trainer(tmp_path, max_epochs=3, limit_val_batches=1.0)
+    trainer.fit(search, HalvedData(Filtered(32)))
+    found = trainer.callback_metrics
+    assert {"val/derived/error", "val/largest/error", "search/entropy", "search/skips"} <= set(
+        found
+    )
+    assert found["search/temperature"] == 1
+    assert {"train/loss", "train/logits/loss"} <= set(found)
+    ranked = {n: float(v) for n, v in found.items() if n.startswith(("val/drawn", "val/derived"))}
+    assert len(ranked) == 4
+    best = min(ranked, key=ranked.get)
+    wanted = {"derived": search.derived, **search._ranked}[best.split("/")[1]]
+    assert search.result == wanted
+    assert Architecture.load(tmp_path / "architecture.json") == wanted
+    shares = json.loads((tmp_path / "probabilities.json").read_text())
+    assert list(shares) == list(search.space.names)
+
+
+def test_a_target_is_kept_to(tmp_path):
+    """The large convolution fits better, and costs too much."""
+    task = Fit("two")
+    space = search_space(task.net)
+    cost = Cost(target=100, quantity="parameters", weight=50.0)
+    search = DifferentiableSearch(task, Softmax(), logits_lr=0.1, cost=cost)
+    _trainer(tmp_path, max_epochs=10).fit(search, HalvedData(Filtered(32)))
+    assert cost.table(space.largest()) == 148 and cost.table(space.smallest()) == 0
+    assert search.probabilities()["kind"][1] < 0.75
+    assert search.result["kind"] == "noise"
+
+
+def test_a_search_that_collapses_ends(tmp_path):
+    search = DifferentiableSearch(Fit("two"), max_skips=1.0)
+    with torch.no_grad():
+        search.logits.vectors["kind"].copy_(torch.tensor([9.0, 0.0]))
+    trainer = _trainer(tmp_path, max_epochs=5)
+    with pytest.warns(UserWarning, match="100% of the derived architecture's choices took a"):
+        trainer.fit(search, HalvedData(Filtered(32)))
+    assert trainer.current_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"samples": 3}, "to rank 3 samples takes a metric"),
+        ({"only": {"*": ["large"]}}, "no choice is left with more than one value"),
+        ({"only": {"*.kin": ["large"]}}, "no choice is called"),
+        ({"joint": True, "sampler": Reinforce()}, "cannot be joint"),
+    ],
+)
+def test_settings_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        DifferentiableSearch(Fit(), **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_metric_that_nobody_logs_is_named_after_the_first_epoch(tmp_path):
+    search = DifferentiableSearch(Fit(), samples=2, metric="val/erorr")
+    with pytest.raises(ValueError, match="val/erorr is not logged.*val/derived/error"):
+        _trainer(tmp_path, limit_val_batches=1.0).fit(search, HalvedData(Filtered(32)))
+
+
+def test_halves_are_disjoint_and_repeatable():
+    data = HalvedData(Filtered(32), share=0.25, seed=4)
+    parts = {name: loader.dataset.indices for name, loader in data.train_dataloader().items()}
+    assert sorted(parts["weights"] + parts["logits"]) == list(range(32))
+    assert len(parts["logits"]) == 8
+    again = HalvedData(Filtered(32), share=0.25, seed=4).train_dataloader()
+    assert {name: loader.dataset.indices for name, loader in again.items()} == parts
+    orders = []
+    for epoch in (0, 1, 0):
+        loader = again["weights"]
+        loader.sampler.set_epoch(epoch)
+        orders.append(torch.cat([x for x, _ in loader]))
+    assert torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], orders[1])
+
+
+def test_a_loader_of_its_own_kind_gives_its_halves_itself():
+    class Own(LightningDataModule):
+        def train_dataloader(self):
+            data = TensorDataset(torch.rand(8, 1))
+            return DataLoader(data, 2, sampler=WeightedRandomSampler(torch.ones(8), 8))
+
+    with pytest.raises(ValueError, match="Own draws its training samples in its own way"):
+        HalvedData(Own()).train_dataloader()
+    Own.halves = lambda self, share: {"weights": 1 - share, "logits": share}
+    assert HalvedData(Own(), 0.25).train_dataloader() == {"weights": 0.75, "logits": 0.25}
+    with pytest.raises(ValueError, match="between 0 and 1, not 1"):
+        HalvedData(Own(), 1)
+
+
+CONFIG = """
+model:
+  class_path: vizoo.nas.differentiable.DifferentiableSearch
+  init_args:
+    task:
+      class_path: toy_mixture.Fit
+      init_args: {lr: 0.02}
+    sampler:
+      class_path: vizoo.nas.differentiable.GumbelSoftmax
+      init_args: {hard: true}
+    temperature:
+      class_path: vizoo.nas.differentiable.Linear
+      init_args: {start: 5, end: 0.5}
+    cost:
+      class_path: vizoo.nas.differentiable.Cost
+      init_args: {target: 200, quantity: parameters}
+    logits_lr: 0.01
+    only: {"*.kind": [small, large]}  # noise would differ in a resumed run
+data:
+  class_path: vizoo.nas.differentiable.HalvedData
+  init_args:
+    data: {class_path: toy_mixture.Filtered}
+trainer:
+  max_epochs: 4
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
+"""
+
+
+def _command(folder, *words, **environment):
+    folder.mkdir(exist_ok=True)
+    (folder / "toy.yaml").write_text(CONFIG)
+    support = str(Path(__file__).resolve().parents[1] / "support")
+    return subprocess.run(
+        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_killed_and_resumed_it_ends_the_same(tmp_path):
+    done = _command(tmp_path / "whole")
+    assert done.returncode == 0, done.stderr
+    killed = tmp_path / "killed"
+    assert _command(killed, KILL_AT="201").returncode == -signal.SIGKILL
+    done = _command(killed, "--ckpt_path", "checkpoints/last.ckpt")
+    assert done.returncode == 0, done.stderr
+
+    def end(folder):
+        return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+    whole, parts = end(tmp_path / "whole"), end(killed)
+    assert whole["global_step"] == parts["global_step"] == 16
+    assert whole["search"]["steps"] == parts["search"]["steps"] == 8
+    assert "logits.blocks/0/kind" in whole["state_dict"]
+    for key, value in whole["state_dict"].items():
+        assert torch.equal(value, parts["state_dict"][key]), key
+    for one, other in zip(whole["optimizer_states"], parts["optimizer_states"], strict=True):
+        for number, moments in one["state"].items():
+            for name, value in moments.items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(value, other["state"][number][name])
+    files = [folder / "architecture.json" for folder in (tmp_path / "whole", killed)]
+    assert Architecture.load(files[0]) == Architecture.load(files[1])
