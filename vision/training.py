@@ -90,6 +90,8 @@ def optimisation(
     total = trainer.estimated_stepping_batches
     if hparams.lr_schedule == "cosine" and total == float("inf"):
         raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
+    if trainer.num_training_batches == float("inf"):  # not asked yet, where max_steps is the end
+        trainer.fit_loop.setup_data()
     per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
 
     def factor(step: int) -> float:

@@ -1,0 +1,85 @@
+"""Augmentation of panoramas and their data module."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from vizoo.datasets.panorama import GeneratedRooms, PanoramaDataModule
+from vizoo.datasets.panorama.transforms import SphereAugmentation, augmentation, sphere_rotation
+from vizoo.panorama.sampling import sample_equirectangular
+
+F64 = torch.float64
+
+
+def test_rotations():
+    forward, up = torch.tensor([0.0, 0, 1], dtype=F64), torch.tensor([0.0, 1, 0], dtype=F64)
+    turned = sphere_rotation(math.pi / 2)
+    torch.testing.assert_close(turned @ forward, torch.tensor([1.0, 0, 0], dtype=F64))
+    torch.testing.assert_close(turned @ up, up)
+    for mirrored in (False, True):
+        matrix = sphere_rotation(0.7, 0.2, 1.1, mirrored)
+        torch.testing.assert_close(matrix @ matrix.T, torch.eye(3, dtype=F64))
+        assert torch.linalg.det(matrix).item() == pytest.approx(-1 if mirrored else 1)
+        assert (matrix @ up)[1].item() == pytest.approx(math.cos(0.2))
+    mirror = sphere_rotation(0, mirrored=True)
+    torch.testing.assert_close(mirror, torch.diag(torch.tensor([-1.0, 1, 1], dtype=F64)))
+
+
+def test_a_turned_camera_sees_the_room_turned():
+    """What the network would see along d by R is what a ray along R d finds."""
+    rooms = GeneratedRooms(1, 128, seed=2)
+    looks = torch.nn.functional.normalize(torch.randn(500, 3, dtype=F64), dim=1)
+    turn = sphere_rotation(0.9, 0.3, 2.0, mirrored=True)
+    exact = torch.from_numpy(rooms.room(0).cast((looks @ turn.T).numpy())[0])
+    depth = rooms[0]["depth"][None].double()
+    found = sample_equirectangular(depth, looks @ turn.T, "nearest")[0, :, 0]
+    assert (found - exact).abs().median() < 0.02
+
+
+def test_augmentation():
+    sample = GeneratedRooms(1, 16)[0]
+    change = SphereAugmentation(tilt=5)
+    seen, flips, recoloured = [], 0, 0
+    for seed in range(40):
+        found = change(sample, torch.Generator().manual_seed(seed))
+        again = change(sample, torch.Generator().manual_seed(seed))
+        assert torch.equal(found["rotation"], again["rotation"])
+        assert torch.equal(found["image"], again["image"])
+        assert torch.equal(found["depth"], sample["depth"]) and found["rotation"].shape == (3, 3)
+        assert 0 <= found["image"].min() and found["image"].max() <= 1
+        flips += bool(torch.linalg.det(found["rotation"]) < 0)
+        recoloured += not torch.equal(found["image"], sample["image"])
+        seen.append(found["rotation"][1, 1].item())
+    assert 8 < flips < 32 and 8 < recoloured < 32
+    assert min(seen) >= math.cos(math.radians(5)) - 1e-6 and min(seen) < 0.9999
+    assert "rotation" not in sample
+    assert augmentation("none") is None
+    with pytest.raises(ValueError, match="no augmentation 'spin'"):
+        augmentation("spin")
+    with pytest.raises(ValueError, match="tilt 200"):
+        augmentation("sphere", 200)
+
+
+def test_data_module():
+    data = PanoramaDataModule(
+        train=[GeneratedRooms(4, 8, seed=1)],
+        val=[GeneratedRooms(2, 8, seed=2)],
+        batch_size=2,
+        workers=0,
+    )
+    batches = list(data.train_dataloader())
+    assert [batch["rotation"].shape for batch in batches] == [(2, 3, 3)] * 2
+    assert batches[0]["image"].shape == (2, 3, 8, 16) and batches[0]["valid"].dtype == torch.bool
+    (first, _) = data.val_dataloader()
+    assert "rotation" not in first and first["depth"].shape == (1, 1, 8, 16)
+    again = PanoramaDataModule(train=[GeneratedRooms(4, 8, seed=1)], batch_size=2, workers=0)
+    for one, other in zip(batches, again.train_dataloader(), strict=True):
+        assert torch.equal(one["image"], other["image"]) and one["name"] == other["name"]
+    mixed = PanoramaDataModule(
+        train=[GeneratedRooms(2, 8), GeneratedRooms(2, 16)], batch_size=4, workers=0
+    )
+    with pytest.raises(ValueError, match="different sizes in one batch"):
+        list(mixed.train_dataloader())
