@@ -94,6 +94,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo scene out/colmap --layout colmap --views 12 --truth out/truth.ply",
         ),
     ),
+    "rooms": Command(
+        "panorama.commands.rooms",
+        "write generated panoramas of rooms to disk, with exact depth, in a published layout",
+        (
+            "vizoo rooms out/rooms --layout matterport3d",
+            "vizoo rooms out/rooms --layout 3d60 --rooms 100 10 10 --size 256x512",
+        ),
+    ),
     "models": Command(
         "vision.commands.models",
         "list the models with their size, cost and weights",

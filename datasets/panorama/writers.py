@@ -28,7 +28,10 @@ _GREY = 64 / 255  # the colour of unknown depth in 3D60
 
 
 def write_panoramas(
-    sets: Mapping[str, Sequence[dict]], folder: str | os.PathLike, layout: str
+    sets: Mapping[str, Sequence[dict]],
+    folder: str | os.PathLike,
+    layout: str,
+    report: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Write samples, and for each set a list of them.
 
@@ -40,6 +43,7 @@ def write_panoramas(
             ``train`` for ``train.txt``.
         folder: where to; made if need be.
         layout: one of ``LAYOUTS``.
+        report: called as ``report(list's name, samples done, all)``.
 
     Returns:
         The folder.
@@ -56,6 +60,8 @@ def write_panoramas(
             key = hashlib.blake2b(f"{name}/{number}".encode(), digest_size=16).hexdigest()
             depth = torch.where(sample["valid"], sample["depth"], torch.inf)[0].numpy()
             lines.append(LAYOUTS[layout](root, key, number, sample, depth))
+            if report is not None:
+                report(name, number + 1, len(samples))
         with atomic_write(root / f"{name}.txt") as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return root
@@ -67,6 +73,7 @@ def write_rooms(
     counts: Sequence[int] = (8, 2, 2),
     height: int = 128,
     seed: int = 0,
+    report: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Write generated rooms as `train`, `val` and `test`, with the gaps that the layout has.
 
@@ -80,6 +87,7 @@ def write_rooms(
         counts: rooms of each of the three.
         height: of the panoramas, pixels.
         seed: names the rooms.
+        report: see `write_panoramas`.
 
     Returns:
         The folder.
@@ -91,13 +99,30 @@ def write_rooms(
     if len(counts) != 3 or min(counts) < 1:
         raise ValueError(f"rooms {list(counts)}: want three numbers, for train, val and test")
     rooms = GeneratedRooms(sum(counts), height, seed)
-    sets, start = {}, 0
-    for name, count in zip(("train", "val", "test"), counts, strict=True):
-        places = range(start, start + count)
-        sets[name] = [_with_gaps(rooms[place], layout, seed, place) for place in places]
-        start += count
-    sets["train"][-1]["yaw"] = 90.0
-    return write_panoramas(sets, folder, layout)
+    train, val, _ = counts
+    sets = {
+        "train": _Gappy(rooms, range(train), layout, turned=train - 1),
+        "val": _Gappy(rooms, range(train, train + val), layout),
+        "test": _Gappy(rooms, range(train + val, len(rooms)), layout),
+    }
+    return write_panoramas(sets, folder, layout, report)
+
+
+class _Gappy:
+    """Some rooms with a layout's gaps, made when they are asked for."""
+
+    def __init__(
+        self, rooms: GeneratedRooms, places: range, layout: str, turned: int | None = None
+    ) -> None:
+        self.rooms, self.places, self.layout, self.turned = rooms, places, layout, turned
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, number: int) -> dict:
+        place = self.places[number]
+        sample = _with_gaps(self.rooms[place], self.layout, self.rooms.seed, place)
+        return {**sample, "yaw": 90.0 if number == self.turned else 0.0}
 
 
 def _with_gaps(sample: dict, layout: str, seed: int, place: int) -> dict:
