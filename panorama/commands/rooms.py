@@ -38,7 +38,5 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out)
     with progress() as report:
         path = write_rooms(out, args.layout, args.rooms, height, args.seed, report)
-    print(
-        f"{path}: {sum(args.rooms)} rooms of {width}x{height} pixels; train.txt, val.txt, test.txt"
-    )
+    print(f"{path}: {sum(args.rooms)} rooms of {args.size} pixels; train.txt, val.txt, test.txt")
     return 0

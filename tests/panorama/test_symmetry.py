@@ -34,10 +34,7 @@ def test_all_60_rotations():
         net.eval()
         depth = net.forward_faces(texture)
         assert depth[0].std() > 0.01
-        where = {
-            x.shape[1]: moves(rotations(), round(np.log(x.shape[1] / 20) / np.log(4)))
-            for x in depth
-        }
+        where = {x.shape[1]: moves(rotations(), level_of(x.shape[1])) for x in depth}
         for index in range(60):
             turned = texture.new_empty(texture.shape)
             turned[:, where[5120][index]] = texture
