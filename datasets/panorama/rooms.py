@@ -35,7 +35,7 @@ class Room:
         centre: of the sphere, (3,).
         radius: of the sphere; 0 for none.
         palette: (8 + 6 B, 3) in [0, 1], the colour of each surface: six sides of the room, six of
-            each box, the sphere.
+            each box, the sphere; only `colours` and `panorama` need it.
         light: (3,), unit vector towards the light.
         seed: of the surfaces' grain.
     """

@@ -174,7 +174,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
         assert torch.equal(value, states[1][name]), name
 
 
-def test_bfloat16(tmp_path):
+def test_bfloat16_until_max_steps(tmp_path):
     task = _task()
     _trainer(tmp_path, max_steps=2, precision="bf16-mixed").fit(task, _data())
     assert all(p.isfinite().all() for p in task.net.parameters())
