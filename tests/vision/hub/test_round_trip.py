@@ -21,7 +21,7 @@ def marked(name):
     return pytest.param(name, marks=pytest.mark.slow if large else ())
 
 
-@pytest.mark.parametrize("name", map(marked, list_models()))
+@pytest.mark.parametrize("name", [marked(name) for name in list_models()])
 def test_save_and_load_keep_the_output(name, tmp_path):
     torch.manual_seed(0)
     net = create_model(name).eval()
