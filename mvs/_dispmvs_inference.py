@@ -50,14 +50,9 @@ class _Unit(nn.Module):
 
 
 def _normalize(x: Tensor, relu: bool) -> Tensor:
-    """Instance norm: in channels-last memory means are matrix products."""
-    pixels = x.permute(0, 2, 3, 1).flatten(1, 2).float()
-    share = pixels.new_full((1, 1, 1), 1 / pixels.shape[1])
-    share = share.expand(len(pixels), 1, pixels.shape[1])
-    centred = pixels - share @ pixels
-    y = centred * torch.rsqrt(share @ (centred * centred) + 1e-5)
-    y = y.relu_() if relu else y
-    return y.to(x.dtype).unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)
+    """Instance norm: image by image a batch norm, which unlike it keeps channels-last memory."""
+    y = torch.cat([F.batch_norm(image.float(), None, None, training=True) for image in x.split(1)])
+    return (y.relu_() if relu else y).to(x.dtype)
 
 
 class _Residual(nn.Module):
@@ -148,7 +143,10 @@ class FusedUpdateBlock(nn.Module):
         encoder, gru, head = block.encoder, block.gru, block.flow_head
         self.cost = nn.Sequential(fused(encoder.convc1), fused(encoder.convc2))
         self.flow = nn.Sequential(fused(encoder.convf1), fused(encoder.convf2))
-        self.joined = fused(encoder.conv)
+        # One channel more, for the E-flow; convolutions are slow where they have an odd number.
+        last = encoder.conv
+        weight, bias = F.pad(last.weight, (0,) * 7 + (1,)), F.pad(last.bias, (0, 1))
+        self.joined = _convolution(weight, bias, True, dtype, padding=last.padding)
         self.passes = nn.ModuleList(
             _Pass([getattr(gru, f"conv{gate}{index}") for gate in "zrq"], dtype) for index in (1, 2)
         )
@@ -168,8 +166,8 @@ class FusedUpdateBlock(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """As of `UpdateBlock`."""
         flow = bounded_flow(flow, self.dtype)
-        joined = self.joined(torch.cat((self.cost(cost), self.flow(flow)), 1))
-        motion = torch.cat((joined, flow), 1)
+        motion = self.joined(torch.cat((self.cost(cost), self.flow(flow)), 1))
+        motion[:, -1:] = flow
         for step, told in zip(self.passes, prepared, strict=True):
             hidden = step(hidden, motion, told)
         return hidden, self.head(hidden)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..vision.cameras import check_camera, lift
 from ..vision.device import choose_device, choose_dtype
-from ..vision.inference import check_prediction, convert
+from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
@@ -115,7 +115,7 @@ class MVSPredictor:
         net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
         self.fingerprint = _fingerprint(net)
-        self.net = convert(net.eval(), torch.float32).requires_grad_(False).to(self.device)
+        self.net = optimize(net.eval().to(self.device), self.dtype)
 
     def __call__(
         self,
@@ -177,9 +177,7 @@ class MVSPredictor:
         names = ("images", "intrinsics", "extrinsics", "depth_range")
         batch = [sample[name][None].to(self.device) for name in names]
         generator = torch.Generator().manual_seed(seed)
-        mixed = self.dtype != torch.float32
-        with torch.autocast(self.device.type, self.dtype, enabled=mixed):
-            depth, confidence = self.net.predict(*batch, generator=generator)
+        depth, confidence = self.net.predict(*batch, generator=generator)
         depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
         check_prediction(depth, confidence, dtype=self.dtype)
         image = sample["images"][0].cpu().mul(255).round().clamp(0, 255).byte().permute(1, 2, 0)

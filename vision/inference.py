@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, fx, nn
@@ -77,10 +78,18 @@ class _Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, *args: object, **kwargs: object) -> object:
+        return self._run(self.net, args, kwargs)
+
+    @torch.no_grad()
+    def predict(self, *args: object, **kwargs: object) -> object:
+        """The network's method of this name, where it has one."""
+        return self._run(self.net.predict, args, kwargs)
+
+    def _run(self, call: Callable, args: tuple, kwargs: dict) -> object:
         if self.dtype is None:
-            return self.net(*args, **kwargs)
+            return call(*args, **kwargs)
         args, kwargs = _cast((args, kwargs), self.dtype)
-        return _cast(self.net(*args, **kwargs), torch.float32)
+        return _cast(call(*args, **kwargs), torch.float32)
 
 
 def _cast(value: object, dtype: torch.dtype) -> object:
