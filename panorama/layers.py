@@ -20,13 +20,12 @@ from .mesh import check_ring, face_count, kept, spherical_mesh
 from .sampling import centroids, spherical_coordinates
 
 __all__ = [
-    "ConvNorm",
     "FaceNorm",
-    "LinearNorm",
     "MeshConv",
     "MeshTables",
     "Ring",
     "pool_faces",
+    "ring_of",
     "unpool_faces",
 ]
 
@@ -47,6 +46,14 @@ class Ring(NamedTuple):
     dilation: int = 1
     symmetric: bool = False
     stride: int = 1
+
+
+def ring_of(
+    level: int, kernel: int, dilation: int = 1, symmetric: bool = False, stride: int = 1
+) -> Ring | None:
+    """The ring of a convolution; None where it looks at no neighbours, or at its siblings."""
+    family = stride == 2 and (kernel, dilation) == (3, 1)
+    return None if kernel == 1 or family else Ring(level, kernel, dilation, symmetric, stride)
 
 
 @cache
@@ -77,12 +84,16 @@ class MeshTables(nn.Module):
     Args:
         rings: what `neighbours` will be asked for.
         sample_level: of the faces that `coordinates` locates in the image.
+        mesh_level: of the network's features; None for the same.
     """
 
-    def __init__(self, rings: Iterable[Ring], sample_level: int) -> None:
+    def __init__(
+        self, rings: Iterable[Ring], sample_level: int, mesh_level: int | None = None
+    ) -> None:
         super().__init__()
         self.rings = dict.fromkeys(rings)
         self.sample_level = sample_level
+        self.mesh_level = sample_level if mesh_level is None else mesh_level
         self._fill(torch.get_default_device())
 
     def neighbours(self, ring: Ring) -> tuple[Tensor, Tensor]:
@@ -112,8 +123,12 @@ class MeshTables(nn.Module):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MeshTables:
-        with torch.device(self.coordinates.device):
-            return MeshTables(self.rings, self.sample_level)
+        with torch.device(self._device_of_copy(memo)):
+            return MeshTables(self.rings, self.sample_level, self.mesh_level)
+
+    def _device_of_copy(self, memo: dict[int, Any]) -> torch.device:
+        """That of the tensors with which a memo replaces the buffers, if it does."""
+        return memo.get(id(self.coordinates), self.coordinates).device
 
 
 def _name(kind: str, ring: Ring) -> str:
@@ -171,10 +186,10 @@ class MeshConv(nn.Module):
 
     def ring(self, level: int) -> Ring | None:
         """What it looks at on faces of a level; None where it needs no table."""
-        family = self.stride == 2 and (self.kernel, self.dilation) == (3, 1)
-        if self.kernel == 1 or family:
-            return None
-        return Ring(level, self.kernel, self.dilation, self.symmetric, self.stride)
+        return ring_of(level, self.kernel, self.dilation, self.symmetric, self.stride)
+
+    def _in_use(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias
 
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
         """
@@ -186,17 +201,17 @@ class MeshConv(nn.Module):
         Returns:
             (N, F, out_channels), or (N, F / 4, out_channels) with stride 2.
         """
+        weight, bias = self._in_use()
         if self.kernel == 1:
-            return F.linear(x[:, 3::4] if self.stride == 2 else x, self.weight[..., 0], self.bias)
+            return F.linear(x[:, 3::4] if self.stride == 2 else x, weight[..., 0], bias)
         ring = self.ring(level)
         if ring is None:
-            return mesh_convolution(x, self.weight, self.bias)
+            return mesh_convolution(x, weight, bias)
         neighbours, inverse = tables.neighbours(ring)
-        weight = self.weight
         if self.normalize and neighbours.shape[1] != 3:
             scale = 3 / neighbours.shape[1]
             weight = torch.cat((weight[..., :1], weight[..., 1:] * scale), 2)
-        return mesh_convolution(x, weight, self.bias, neighbours, inverse)
+        return mesh_convolution(x, weight, bias, neighbours, inverse)
 
     def extra_repr(self) -> str:
         out_channels, in_channels, _ = self.weight.shape
@@ -213,59 +228,6 @@ class FaceNorm(nn.BatchNorm2d):
         # As an image of height 1 with its channels last, which has the fastest kernels. Of width 1,
         # with strides that do not tell the layouts apart, PyTorch 2.15's gradients are wrong.
         return super().forward(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[:, 0]
-
-
-class ConvNorm(nn.Module):
-    """Mesh convolution, batch normalisation and, unless `relu` is False, ReLU."""
-
-    def __init__(self, conv: MeshConv, *, relu: bool = True) -> None:
-        super().__init__()
-        self.conv = conv
-        self.norm: nn.Module = FaceNorm(conv.weight.shape[0])
-        self.relu = relu
-
-    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
-        x = self.norm(self.conv(x, tables, level))
-        return F.relu(x) if self.relu else x
-
-    def fused(self, dtype: torch.dtype) -> ConvNorm:
-        """With the normalisation folded into the convolution, see `inference.optimize`."""
-        self.conv.weight, self.conv.bias = _folded(self.conv, self.norm, dtype)
-        self.norm = nn.Identity()
-        return self
-
-
-class LinearNorm(nn.Module):
-    """The same face by face: linear map, batch normalisation and perhaps ReLU."""
-
-    def __init__(self, in_channels: int, out_channels: int, *, relu: bool = True) -> None:
-        super().__init__()
-        self.linear = nn.Linear(in_channels, out_channels, bias=False)
-        self.norm: nn.Module = FaceNorm(out_channels)
-        self.relu = relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.linear(x))
-        return F.relu(x) if self.relu else x
-
-    def fused(self, dtype: torch.dtype) -> LinearNorm:
-        """With the normalisation folded into the linear map, see `inference.optimize`."""
-        self.linear.weight, self.linear.bias = _folded(self.linear, self.norm, dtype)
-        self.norm = nn.Identity()
-        return self
-
-
-def _folded(
-    layer: nn.Module, norm: nn.Module, dtype: torch.dtype
-) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weight and bias of a layer, whose first axis is the result's, with its norm."""
-    with torch.no_grad():
-        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        bias = norm.bias - norm.running_mean * scale
-        if layer.bias is not None:
-            bias = bias + layer.bias * scale
-        weight = layer.weight * scale.view(-1, *(1 for _ in layer.weight.shape[1:]))
-    return nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
 
 
 def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:

@@ -269,10 +269,25 @@ def _corners_of_pixels(
     return corners(level, device)[face], shares
 
 
+def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
+    if device.type == "meta":  # what earlier passes keep must not make this one cost less
+        return torch.empty(height, width, dtype=torch.int32, device=device)
+    return _located(level, height, width, device)
+
+
+def _kept_corners(
+    level: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    if device.type == "meta":
+        shares = torch.empty(height, width, 3, dtype=torch.float64, device=device)
+        return shares.int(), shares
+    return _located_corners(level, height, width, device)
+
+
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 @torch.no_grad()
-def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
+def _located(level: int, height: int, width: int, device: torch.device) -> Tensor:
     rows = _few_rows(height, width, device)
     return torch.cat([locate(looks, level).int() for looks in rows])
 
@@ -280,7 +295,7 @@ def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Te
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
 @torch.no_grad()
-def _kept_corners(
+def _located_corners(
     level: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     found = [barycentric(looks, level) for looks in _few_rows(height, width, device)]

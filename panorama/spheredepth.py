@@ -17,6 +17,9 @@ reconstruction and not a reproduction. Where each decision comes from:
 - Our own: that the second hyper-parameter is how finely the texture is sampled within a face; the
   stem and the head; one depth for each texture sample; the decoder; the orientation of the mesh.
 
+Elastic, of our own making (`spheredepth_elastic`): widths, depths, kernels and dilations, which
+share their weights, and the mesh level, which no weight depends on.
+
 With the stem and head `mesh` the network on its faces commutes with the 60 rotations of the
 icosahedron exactly; with `concat`, which tells a face's children apart by their number, it does
 not.
@@ -24,30 +27,30 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..nas import elastic
+from ..nas.space import Architecture, Choice
+from ..nas.supernet import activate, active, extract, search_space
+from ..nas.values import Value, maximum, outcomes
 from ..vision.hub.registry import register_model
+from ..vision.inference import convert
 from ..vision.layers import IMAGENET_MEAN, IMAGENET_STD
-from .layers import (
-    ConvNorm,
-    LinearNorm,
-    MeshConv,
-    MeshTables,
-    Ring,
-    check_levels,
-    pool_faces,
-    unpool_faces,
-)
+from ._spheredepth_elastic import Use, Width, mesh_tables
+from ._spheredepth_layers import DecoderStep, Head, Pattern, ResidualBlock, Stem
+from .layers import check_levels
 from .sampling import equirectangular_to_faces, faces_to_equirectangular, sample_at
 
 __all__ = [
     "Prediction",
     "SphereDepthNet",
+    "spheredepth_elastic",
     "spheredepth_r18_l5",
     "spheredepth_r18_l6",
     "spheredepth_r18_l7",
@@ -55,7 +58,7 @@ __all__ = [
 ]
 
 _SCALES = 5
-_HIDDEN = 32  # channels of the head
+_STEPS = _SCALES - 1  # from one scale to the next, down and up
 
 
 class Prediction(NamedTuple):
@@ -73,110 +76,24 @@ class Prediction(NamedTuple):
     colours: Tensor
 
 
-class ResidualBlock(nn.Module):
-    """Two convolutions around a shortcut, as in ResNet-18."""
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int, **ring: object) -> None:
-        super().__init__()
-        self.stride = stride
-        first = MeshConv(in_channels, out_channels, stride=stride, bias=False, **ring)
-        self.first = ConvNorm(first)
-        second = MeshConv(out_channels, out_channels, bias=False, **ring)
-        self.second = ConvNorm(second, relu=False)
-        self.shortcut = (
-            LinearNorm(in_channels, out_channels, relu=False)
-            if stride == 2 or in_channels != out_channels
-            else nn.Identity()
-        )
-
-    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
-        """From `level` to the same one, or with stride 2 to the next coarser."""
-        y = self.first(x, tables, level)
-        y = self.second(y, tables, level - 1 if self.stride == 2 else level)
-        return F.relu(y + self.shortcut(pool_faces(x) if self.stride == 2 else x))
-
-
-class Stem(nn.Module):
-    """Texture samples of the mesh's faces to features, (N, F 4^k, 3) to (N, F, C)."""
-
-    def __init__(self, kind: str, width: int, texture_level: int, **ring: object) -> None:
-        super().__init__()
-        self.samples = 4**texture_level
-        self.steps = nn.ModuleList()
-        if kind == "mesh":
-            for step in range(texture_level):
-                conv = MeshConv(width if step else 3, width, stride=2, bias=False)
-                self.steps.append(ConvNorm(conv))
-        self.linear = None if len(self.steps) else LinearNorm(3 * self.samples, width)
-        self.last = ConvNorm(MeshConv(width, width, bias=False, **ring))
-
-    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
-        """To the faces of `level`."""
-        if self.linear is not None:
-            x = self.linear(x.unflatten(1, (-1, self.samples)).flatten(2))
-        for index, step in enumerate(self.steps):
-            x = step(x, tables, level + len(self.steps) - index)
-        return self.last(x, tables, level)
-
-
-class Head(nn.Module):
-    """Features of faces to one number for each sample, (N, F, C) to (N, F 4^k)."""
-
-    def __init__(self, kind: str, width: int, texture_level: int) -> None:
-        super().__init__()
-        finer = texture_level if kind == "mesh" else 0
-        self.first = nn.Linear(width, _HIDDEN)
-        self.steps = nn.ModuleList([nn.Linear(_HIDDEN, _HIDDEN) for _ in range(finer)])
-        self.last = nn.Linear(_HIDDEN, 4**texture_level if kind == "concat" else 1)
-
-    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
-        """From the faces of `level`."""
-        x = F.relu(self.first(x))
-        for index, step in enumerate(self.steps):
-            x = F.relu(step(unpool_faces(x, *tables.neighbours(Ring(level + index)))))
-        return self.last(x).flatten(1)
-
-
-class DecoderStep(nn.Module):
-    """From one level to the next finer, whose features of the encoder join in."""
-
-    def __init__(
-        self, in_channels: int, skip: int, out_channels: int, count: int, **ring: object
-    ) -> None:
-        super().__init__()
-        widths = [in_channels + skip, *[out_channels] * count]
-        self.convs = nn.ModuleList(
-            [
-                ConvNorm(MeshConv(a, b, bias=False, **ring))
-                for a, b in zip(widths, widths[1:], strict=False)
-            ]
-        )
-
-    def forward(self, x: Tensor, skip: Tensor, tables: MeshTables, level: int) -> Tensor:
-        """From the faces of `level` to those of `level` + 1."""
-        x = unpool_faces(x, *tables.neighbours(Ring(level)))
-        x = torch.cat((x, skip), 2)
-        for conv in self.convs:
-            x = conv(x, tables, level + 1)
-        return x
-
-
 class SphereDepthNet(nn.Module):
-    """The network; its cost is set by the mesh and not by the image.
+    """The network, elastic where a number is a choice's; its cost is set by the mesh.
 
     Levels L + k that suit an image: 7 for 512x1024, 6 for 256x512.
 
     Args:
-        mesh_level: L, of the finest features; at least 4.
+        mesh_level: L, of the finest features; at least 4. Where it is a choice, stem and head are
+            `mesh`, and L + k, with k at least 1, is the same for all its values.
         texture_level: k: each face of level L is seen, and gets depths, at its 4^k descendants.
         widths: channels at the levels L, L − 1, … L − 4.
-        blocks: residual blocks at each level but the finest.
-        decoder_convs: convolutions at each level of the decoder.
+        blocks: residual blocks at the levels L − 1, … L − 4, or one number for all.
+        decoder_convs: convolutions at the levels L − 3, … L of the decoder, or one number.
         stem: `mesh` convolves the samples down to level L; `concat` puts them side by side.
         head: `mesh` unpools to level L + k; `concat` predicts the depths of a face side by side;
             `face` predicts one depth for each face of level L.
-        kernel: of the convolutions: 1, 3 or 5.
-        dilation: of those of kernel 3.
+        kernel: of the convolutions of stem, four scales and four steps of the decoder, or one
+            number: 1, 3 or 5.
+        dilation: the same; of those of kernel 3.
         symmetric: dilated convolutions look both ways round, see `SphericalMesh.ring`.
         normalize: scale the sums of more than three neighbours to those of three.
         side_outputs: also predict depth at the decoder's levels, for training.
@@ -192,15 +109,15 @@ class SphereDepthNet(nn.Module):
     def __init__(
         self,
         *,
-        mesh_level: int = 6,
-        texture_level: int = 1,
-        widths: Sequence[int] = (64, 64, 128, 256, 512),
-        blocks: int = 2,
-        decoder_convs: int = 2,
+        mesh_level: Width = 6,
+        texture_level: Width = 1,
+        widths: Sequence[Width] = (64, 64, 128, 256, 512),
+        blocks: Width | Sequence[Width] = 2,
+        decoder_convs: Width | Sequence[Width] = 2,
         stem: Literal["mesh", "concat"] = "mesh",
         head: Literal["mesh", "concat", "face"] = "mesh",
-        kernel: int = 3,
-        dilation: int = 1,
+        kernel: Width | Sequence[Width] = 3,
+        dilation: Width | Sequence[Width] = 1,
         symmetric: bool = False,
         normalize: bool = False,
         side_outputs: bool = True,
@@ -208,7 +125,6 @@ class SphereDepthNet(nn.Module):
         activation: Literal["sigmoid", "softplus"] = "sigmoid",
     ) -> None:
         super().__init__()
-        check_levels(mesh_level, texture_level, _SCALES - 1)
         for name, value, known in (
             ("stem", stem, ("mesh", "concat")),
             ("head", head, ("mesh", "concat", "face")),
@@ -216,43 +132,72 @@ class SphereDepthNet(nn.Module):
         ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is unknown: choose {' or '.join(known)}")
-        if len(widths) != _SCALES or min(*widths, blocks, decoder_convs) < 1:
+        sample_level = _sample_level(mesh_level, texture_level, stem, head)
+        blocks = _each("blocks", blocks, _STEPS)
+        decoder_convs = _each("decoder_convs", decoder_convs, _STEPS)
+        counts = *widths, *blocks, *decoder_convs
+        if len(widths) != _SCALES or min(map(_least, counts)) < 1:
             raise ValueError(
                 f"widths must be {_SCALES} numbers from 1 on, blocks and decoder_convs at least "
                 f"1, not {list(widths)}, {blocks} and {decoder_convs}"
             )
-        self.mesh_level, self.texture_level = mesh_level, texture_level
         self.max_depth, self.activation = max_depth, activation
-        ring = {
-            "kernel": kernel,
-            "dilation": dilation,
-            "symmetric": symmetric,
-            "normalize": normalize,
-        }
-        self.stem = Stem(stem, widths[0], texture_level, **ring)
+        shared = Pattern(symmetric=symmetric, normalize=normalize)
+        rings = zip(
+            _each("kernel", kernel, 1 + 2 * _STEPS),
+            _each("dilation", dilation, 1 + 2 * _STEPS),
+            strict=True,
+        )
+        patterns = [Pattern(kernel=k, dilation=d, **shared) for k, d in rings]
+        self.stem = Stem(stem, widths[0], texture_level, patterns[0])
         self.encoder = nn.ModuleList(
             [
-                nn.ModuleList(
+                elastic.ModuleList(
                     [
-                        ResidualBlock(b if block else a, b, 1 if block else 2, **ring)
-                        for block in range(blocks)
-                    ]
+                        ResidualBlock(b if block else a, b, 1 if block else 2, pattern)
+                        for block in range(maximum(count))
+                    ],
+                    length=count,
                 )
-                for a, b in zip(widths, widths[1:], strict=False)
+                for a, b, count, pattern in zip(
+                    widths[:-1], widths[1:], blocks, patterns[1 : 1 + _STEPS], strict=True
+                )
             ]
         )
         outs = [*reversed(widths[1:-1]), widths[0]]  # 256, 128, 64, 64
         self.decoder = nn.ModuleList(
             [
-                DecoderStep(before, skip, out, decoder_convs, **ring)
-                for before, skip, out in zip(
-                    (widths[-1], *outs), widths[-2::-1], outs, strict=False
+                DecoderStep(before, skip, out, count, pattern)
+                for before, skip, out, count, pattern in zip(
+                    (widths[-1], *outs[:-1]),
+                    widths[-2::-1],
+                    outs,
+                    decoder_convs,
+                    patterns[1 + _STEPS :],
+                    strict=True,
                 )
             ]
         )
         self.head = Head(head, widths[0], texture_level)
-        self.sides = nn.ModuleList([nn.Linear(out, 1) for out in outs[:-1] if side_outputs])
-        self.tables = MeshTables(self._rings(), mesh_level + texture_level)
+        self.sides = nn.ModuleList([elastic.Linear(o, 1) for o in outs[:-1] if side_outputs])
+        self.tables = mesh_tables(self._uses(mesh_level, sample_level), sample_level, mesh_level)
+        if isinstance(mesh_level, Value):  # the largest level goes with the least texture level
+            activate(self, search_space(self).largest())
+
+    @property
+    def mesh_level(self) -> int:
+        """L, of a supernet the active one."""
+        return self.tables.mesh_level
+
+    @property
+    def texture_level(self) -> int:
+        """k, of a supernet the active one."""
+        return self.tables.sample_level - self.tables.mesh_level
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
+        net = extract(self, active(self)) if len(search_space(self)) else copy.deepcopy(self)
+        return convert(net.eval(), dtype)
 
     def forward(self, image: Tensor) -> Tensor:
         """Depth of an equirectangular image.
@@ -303,15 +248,16 @@ class SphereDepthNet(nn.Module):
                 f"{tuple(image.shape)}"
             )
         if rotation is not None:
-            level = self.mesh_level + self.texture_level
-            return equirectangular_to_faces(image, level, rotation=rotation)
+            return equirectangular_to_faces(image, self.tables.sample_level, rotation=rotation)
         return sample_at(image, self.tables.coordinates)
 
     def _decode(self, texture: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The output, and the decoder's features, coarsest first."""
         mean, std = texture.new_tensor(IMAGENET_MEAN), texture.new_tensor(IMAGENET_STD)
         level, tables = self.mesh_level, self.tables
-        features = [self.stem((texture - mean) / std, tables, level)]
+        # Sampled as it is given, computed in the type of the weights.
+        x = ((texture - mean) / std).to(self.head.last.weight.dtype)
+        features = [self.stem(x, tables, level)]
         for scale in self.encoder:
             x = features[-1]
             for index, block in enumerate(scale):
@@ -329,14 +275,43 @@ class SphereDepthNet(nn.Module):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.softplus(x) if self.activation == "softplus" else self.max_depth * x.sigmoid()
 
-    def _rings(self) -> list[Ring]:
-        """What its layers look at: the same at every level of the trunk."""
-        coarsest = self.mesh_level - _SCALES + 1
-        rings = [Ring(level) for level in range(coarsest, self.mesh_level + len(self.head.steps))]
-        convs = [layer for layer in self.modules() if isinstance(layer, MeshConv)]
-        for level in range(coarsest, self.mesh_level + 1):
-            rings += [conv.ring(level) for conv in convs if level > coarsest or conv.stride == 1]
-        return [ring for ring in dict.fromkeys(rings) if ring is not None]
+    def _uses(self, level: Width, sample_level: int) -> list[Use]:
+        """What its layers look at, from the finest to the coarsest faces and back."""
+        uses = self.stem.uses(level) + self.head.uses(level, sample_level)
+        for scale, blocks in enumerate(self.encoder):
+            for index, block in enumerate(blocks):
+                uses += block.uses(level - scale - (index > 0))
+        for step, layers in enumerate(self.decoder):
+            uses += layers.uses(level - _STEPS + step)
+        return uses
+
+
+def _sample_level(mesh_level: Width, texture_level: Width, stem: str, head: str) -> int:
+    """L + k, checked."""
+    if not isinstance(mesh_level, Value):
+        check_levels(mesh_level, texture_level, _STEPS)
+        return mesh_level + texture_level
+    both = outcomes(mesh_level + texture_level)
+    if len(both) > 1 or _least(texture_level) < 1 or (stem, head) != ("mesh", "mesh"):
+        raise ValueError(
+            "where mesh_level is a choice, its sum with texture_level must be one number, "
+            f"texture_level at least 1, and stem and head `mesh`; not {list(both)}, "
+            f"{_least(texture_level)}, {stem!r} and {head!r}"
+        )
+    check_levels(_least(mesh_level), both[0] - _least(mesh_level), _STEPS)
+    return both[0]
+
+
+def _each(name: str, value: Width | Sequence[Width], count: int) -> list[Width]:
+    """One number for all, or one for each."""
+    values = list(value) if isinstance(value, Sequence) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{name} must be one number or {count}, not {len(values)}")
+    return values
+
+
+def _least(value: Width) -> int:
+    return outcomes(value)[0] if isinstance(value, Value) else value
 
 
 @register_model(task="panorama")
@@ -427,3 +402,46 @@ def spheredepth_tiny(
         symmetric=symmetric,
         max_depth=max_depth,
     )
+
+
+_PATTERNS = ("1", "3", "3d2", "3d3", "5")
+"""Kernels with their dilations, for all of which the weights are the same."""
+
+
+def _kernel(pattern: str) -> int:
+    return int(pattern[0])
+
+
+def _dilation(pattern: str) -> int:
+    return int(pattern[2:] or 1)
+
+
+@register_model(task="panorama")
+def spheredepth_elastic(
+    *,
+    width: int = 8,
+    sample_level: int = 7,
+    max_depth: float = 10.0,
+    subnet: Mapping[str, Any] | None = None,
+) -> SphereDepthNet:
+    """SphereDepth's supernet with features at level 4 to 6, 6.5 M parameters, or a subnet."""
+    if width < 1 or not 5 <= sample_level <= 8:
+        raise ValueError(f"width {width} must be at least 1, sample_level {sample_level} 5 to 8")
+    level = Choice("mesh_level", tuple(range(_STEPS, sample_level)))
+    places = "stem", *(f"{part}.{i}" for part in ("encoder", "decoder") for i in range(_STEPS))
+    patterns = [Choice(f"{place}.pattern", _PATTERNS) for place in places]
+    net = SphereDepthNet(
+        mesh_level=level,
+        texture_level=sample_level - level,
+        widths=[
+            Choice(f"width.{scale}", tuple(width * base * part // 4 for part in (2, 3, 4)))
+            for scale, base in enumerate((8, 8, 16, 32, 64))
+        ],
+        blocks=[Choice(f"encoder.{i}.depth", (1, 2)) for i in range(_STEPS)],
+        decoder_convs=[Choice(f"decoder.{i}.depth", (1, 2)) for i in range(_STEPS)],
+        kernel=[pattern.map(_kernel) for pattern in patterns],
+        dilation=[pattern.map(_dilation) for pattern in patterns],
+        normalize=True,
+        max_depth=max_depth,
+    )
+    return net if subnet is None else extract(net, Architecture.from_json(subnet))

@@ -9,10 +9,9 @@ import pytest
 import torch
 from sphere import REFLECTIONS, find, moves, rotations
 
+from vizoo.panorama._spheredepth_layers import ConvNorm, LinearNorm
 from vizoo.panorama.layers import (
-    ConvNorm,
     FaceNorm,
-    LinearNorm,
     MeshConv,
     MeshTables,
     Ring,
@@ -218,8 +217,8 @@ def test_norm_is_that_of_all_faces(shape, dtype):
 
 @pytest.mark.parametrize("kind", ["conv", "linear"])
 def test_folding_the_norm_changes_nothing(kind):
-    conv = MeshConv(3, 4, bias=kind == "conv")
-    net, tables = ConvNorm(conv), (tables_of(conv, 1), 1)
+    net = ConvNorm(3, 4, {}, bias=True)
+    tables = tables_of(net.conv, 1), 1
     if kind == "linear":
         net, tables = LinearNorm(3, 4), ()
     x = torch.randn(2, 80, 3)
@@ -243,6 +242,11 @@ class TestTables:
         for cast in (tables.half(), tables.double(), tables.to("meta").to_empty(device="cpu")):
             assert cast.coordinates is before
         assert copy.deepcopy(tables).coordinates is before
+
+    def test_a_copy_may_lie_elsewhere(self):
+        tables = MeshTables([Ring(1)], 2)
+        memo = {id(buffer): buffer.to("meta") for buffer in tables.buffers()}
+        assert all(x.is_meta for x in copy.deepcopy(tables, memo).buffers())
 
     def test_they_may_start_on_another_device(self):
         with torch.device("meta"):

@@ -73,6 +73,7 @@ def spread(net):
 
 def test_registered_variants():
     assert list_models("panorama/*") == [
+        "spheredepth_elastic",
         "spheredepth_r18_l5",
         "spheredepth_r18_l6",
         "spheredepth_r18_l7",
