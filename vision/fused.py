@@ -163,6 +163,9 @@ class FusedConv2d(nn.Module):
         if add is None:
             name, scalars = _activation(self.slope)
             return run(x, self.weight, self.bias, *shape, name, scalars, "")
+        if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way
+            y = run(x, self.weight, self.bias, *shape, "none", [], "") + add.to(self.dtype)
+            return y if self.slope is None else F.leaky_relu_(y, self.slope)
         relu = "relu" if self.slope == 0 else None
         add = add.to(self.dtype).contiguous(memory_format=torch.channels_last)
         y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")

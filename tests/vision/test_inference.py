@@ -198,9 +198,10 @@ def test_blocks_of_outputs_equal_single_outputs(block, stride):
     torch.testing.assert_close(conv(x), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("size", [(6, 7), (1, 7), (1, 1)])
 @pytest.mark.parametrize("slope", [None, 0.0, 0.1])
-def test_addition_comes_before_the_activation(slope):
-    x, weight = torch.randn(2, 4, 6, 7), torch.randn(4, 4, 3, 3)
+def test_addition_comes_before_the_activation(slope, size):
+    x, weight = torch.randn(2, 4, *size), torch.randn(4, 4, 3, 3)
     wanted = F.conv2d(x, weight, padding=1) + x
     wanted = wanted if slope is None else F.leaky_relu(wanted, slope)
     found = fused.FusedConv2d(weight, None, padding=1, slope=slope)(x, x)
