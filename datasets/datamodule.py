@@ -114,14 +114,23 @@ class MixedDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Batches of ``batch_size`` samples; the last, smaller one of an epoch is left out."""
-        mixture = Mixture(
-            self._some("train"), self.weights, self.samples_per_epoch, self.augment, self.seed
-        )
-        sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
-        # A resumed fit starts its first iterator before Lightning sets the epoch.
-        sampler.set_epoch(self._first_epoch)
-        whole_batches = len(sampler) >= self.batch_size
-        return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
+        return self._training(self._some("train"), self.samples_per_epoch)
+
+    def halves(self, share: float = 0.5) -> dict[str, DataLoader]:
+        """Training batches of two disjoint parts of every training set, chosen by the seed.
+
+        Args:
+            share: of the samples in ``logits``, which an architecture's logits learn from; the
+                rest is ``weights``.
+        """
+        parts = [split_by_seed(whole, share, self.seed) for whole in self._some("train")]
+        loaders = {}
+        for name, sets, part in zip(
+            ("weights", "logits"), zip(*parts, strict=True), (1 - share, share), strict=True
+        ):
+            length = self.samples_per_epoch and max(1, round(part * self.samples_per_epoch))
+            loaders[name] = self._training(sets, length)
+        return loaders
 
     def val_dataloader(self) -> DataLoader | list:
         """Whole samples of the validation sets, one set after the other."""
@@ -134,6 +143,14 @@ class MixedDataModule(LightningDataModule):
     def predict_dataloader(self) -> DataLoader:
         """Whole samples of the sets to predict, one set after the other."""
         return self._whole("predict")
+
+    def _training(self, sets: Sequence[Dataset], length: int | None) -> DataLoader:
+        mixture = Mixture(sets, self.weights, length, self.augment, self.seed)
+        sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
+        # A resumed fit starts its first iterator before Lightning sets the epoch.
+        sampler.set_epoch(self._first_epoch)
+        whole_batches = len(sampler) >= self.batch_size
+        return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
 
     def _make(self, role: str) -> list[Dataset]:
         made = []

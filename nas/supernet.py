@@ -57,7 +57,9 @@ def active(model: nn.Module) -> Architecture:
     return space.canonical(Architecture(values))
 
 
-def extract(model: nn.Module, architecture: Mapping[str, Any]) -> nn.Module:
+def extract(
+    model: nn.Module, architecture: Mapping[str, Any], *, inherit: bool = True
+) -> nn.Module:
     """The network that `architecture` stands for, with nothing elastic in it.
 
     It has the supernet's own classes, flags, devices and dtypes, weights of its own, and no hooks.
@@ -67,10 +69,12 @@ def extract(model: nn.Module, architecture: Mapping[str, Any]) -> nn.Module:
     Args:
         model: the supernet.
         architecture: a value for each choice that matters.
+        inherit: whether it has the supernet's weights. Otherwise every layer draws its own anew
+            (`reset_parameters`), to be trained alone.
 
     Raises:
-        ValueError: it is not an architecture of this network, or a module keeps a choice or an
-            inactive layer as an attribute.
+        ValueError: it is not an architecture of this network, a module keeps a choice or an
+            inactive layer as an attribute, or one has parameters and cannot draw them anew.
     """
     architecture = search_space(model).validate(architecture)
     network = extract_module(model, architecture)
@@ -84,12 +88,24 @@ def extract(model: nn.Module, architecture: Mapping[str, Any]) -> nn.Module:
     named = getattr(network, "architecture", None)
     if isinstance(named, dict):
         network.architecture = {**named, "subnet": architecture.to_json()}
+    if not inherit:
+        network.apply(_reset)
     return network
 
 
 def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:
     """The elastic modules of a network, parents first."""
     return (module for module in model.modules() if isinstance(module, ElasticModule))
+
+
+def _reset(module: nn.Module) -> None:
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters()
+    elif any(True for _ in module.parameters(recurse=False)):
+        raise ValueError(
+            f"{type(module).__name__} has parameters and no method reset_parameters, so its "
+            "weights cannot be drawn anew: build the network anew instead"
+        )
 
 
 def _collect(

@@ -25,6 +25,7 @@ from .samplers import (
     gumbel_softmax,
 )
 from .schedules import Constant, Exponential, Linear, Schedule
+from .score import search_by_score
 from .task import DifferentiableSearch
 
 __all__ = [
@@ -50,5 +51,6 @@ __all__ = [
     "draw_architectures",
     "gumbel_softmax",
     "most_likely",
+    "search_by_score",
     "weighted",
 ]

@@ -52,16 +52,16 @@ class Logits(nn.Module):
     def __init__(self, space: SearchSpace, scale: float = 1e-3, seed: int = 0) -> None:
         super().__init__()
         self.space = space
-        self._open = [choice for choice in space if len(choice.values) > 1]
+        self._choices = {choice.name: choice for choice in space if len(choice.values) > 1}
         generator = torch.Generator().manual_seed(seed)
-        for choice in self._open:
+        for choice in self._choices.values():
             values = scale * torch.randn(len(choice.values), generator=generator)
             self.register_parameter(_key(choice.name), nn.Parameter(values))
 
     @property
     def vectors(self) -> dict[str, nn.Parameter]:
         """Choice's name → logits of its values, in the space's order."""
-        return {choice.name: self.get_parameter(_key(choice.name)) for choice in self._open}
+        return {name: self._parameters[_key(name)] for name in self._choices}
 
     def draw(
         self,
@@ -96,12 +96,8 @@ class Logits(nn.Module):
         )
         score = None
         if sampler.by_score and learn:
-            score = sum(
-                torch.log_softmax(vector / temperature, -1)[drawn[name].paths[0]]
-                for name, vector in vectors.items()
-                if architecture[name] is not None
-            )
-        values = {choice.name: choice.values for choice in self._open}
+            score = self.log_probability(architecture, temperature)
+        values = {choice.name: choice.values for choice in self._choices.values()}
         return Draw(architecture, weights, values, score)
 
     def probabilities(
@@ -113,6 +109,14 @@ class Logits(nn.Module):
             name: sampler.probabilities(vector, temperature)
             for name, vector in self._on_cpu().items()
         }
+
+    def log_probability(self, architecture: Architecture, temperature: float = 1.0) -> Tensor:
+        """Of an architecture drawn from the softmax of the logits; choices that matter count."""
+        return sum(
+            torch.log_softmax(vector / temperature, -1)[self._choices[name].find(value)]
+            for name, vector in self._on_cpu().items()
+            if (value := architecture[name]) is not None
+        )
 
     def most_likely(self) -> Architecture:
         """The value with the largest logit for each choice."""

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from ..files import write_json
+from ..search.constraints import Limits
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import elastic_modules
 from ..training.task import SupernetTask, inserted
@@ -105,6 +106,8 @@ class DifferentiableSearch(SupernetTask):
             raise ValueError(f"to rank {samples} samples takes a metric, such as val/loss")
         if joint and self.sampler.by_score:
             raise ValueError("Reinforce runs no backward pass for logits: it cannot be joint")
+        if cost is not None and self.sampler.by_score and cost.form not in ("hinge", "linear"):
+            raise ValueError(f"Reinforce adds a cost to its loss: hinge or linear, not {cost.form}")
         self.temperature = temperature or Constant()
         self.logits = Logits(self._space, seed=seed)
         self.logits_lr = logits_lr
@@ -155,6 +158,8 @@ class DifferentiableSearch(SupernetTask):
                 )
             inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs or ())
             self.cost.prepare(self.task.net, inputs, self.space)
+            # Refuses a target out of reach before the search.
+            Limits(self.space, [self.cost.constraint]).refuge()
 
     def configure_optimizers(self) -> tuple[dict[str, Any], ...]:
         """The task's optimiser and schedule, and the logits' Adam."""
@@ -307,7 +312,9 @@ class DifferentiableSearch(SupernetTask):
         share = share_of_free(self.derived, self._free)
         if self._free:
             self.log("search/skips", share)
-        if self.max_skips is not None and share >= self.max_skips and not self.trainer.should_stop:
+        if self.max_skips is None or self.current_epoch < self.warmup_epochs:
+            return
+        if share >= self.max_skips and not self.trainer.should_stop:
             self.trainer.should_stop = True
             rank_zero_warn(
                 f"the search ends: {share:.0%} of the derived architecture's choices took a "

@@ -1,0 +1,201 @@
+"""What a step of a differentiable search costs, against training its one path alone.
+
+    python -m benchmarks.dnas [--threads 2] [--size 16 48 48] [--device cpu]
+
+The supernet is a chain of 3D inverted residuals with eight candidates a place. A step is draw,
+forward, loss, backward and the optimiser's step, with hard Gumbel-Softmax; the extracted network of
+the same draw does the same without a draw. The forms take turns. Memory is the peak of tensors
+within a step beyond what is there between steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks._machine import machine, seconds
+from vizoo.nas import Architecture, Choice, activate, extract, search_space
+from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
+from vizoo.nas.efficiency.measure import milliseconds
+from vizoo.nas.elastic import Operation
+from vizoo.nas.supernet import elastic_modules
+
+KINDS = ((3, 3), (3, 4), (3, 6), (5, 3), (5, 4), (7, 3), (7, 4))
+
+
+class Block(nn.Module):
+    """1x1x1 expansion, depthwise filter, 1x1x1 projection, around a residual."""
+
+    def __init__(self, width: int, kernel: int, expansion: int) -> None:
+        super().__init__()
+        inner = width * expansion
+        self.layers = nn.Sequential(
+            nn.Conv3d(width, inner, 1, bias=False),
+            nn.BatchNorm3d(inner),
+            nn.ReLU6(),
+            nn.Conv3d(inner, inner, kernel, padding=kernel // 2, groups=inner, bias=False),
+            nn.BatchNorm3d(inner),
+            nn.ReLU6(),
+            nn.Conv3d(inner, width, 1, bias=False),
+            nn.BatchNorm3d(width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+def supernet(widths: tuple[int, ...] = (24, 40, 80), blocks: int = 3) -> nn.Module:
+    """Stages that halve the volume, each of `blocks` choices; (B, 1, D, H, W) to (B, 2)."""
+    layers: list[nn.Module] = [nn.Conv3d(1, 16, 3, 2, 1), nn.BatchNorm3d(16), nn.ReLU6()]
+    before = 16
+    for stage, width in enumerate(widths):
+        layers.append(nn.Conv3d(before, width, 2, 2))
+        for block in range(blocks):
+            candidates = {f"mb{k}_{e}": Block(width, k, e) for k, e in KINDS}
+            candidates = {"skip": nn.Identity(), **candidates}
+            choice = Choice(f"stages.{stage}.{block}", tuple(candidates))
+            layers.append(Operation(candidates, choice))
+        before = width
+    head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(before, 2)]
+    return nn.Sequential(*layers, *head)
+
+
+class Forms:
+    """The steps that are compared, all on one draw."""
+
+    def __init__(self, device: str, size: tuple[int, ...], batch: int) -> None:
+        self.net = supernet().to(device).train()
+        self.logits = Logits(search_space(self.net)).to(device)
+        self.elastic = list(elastic_modules(self.net))
+        self.x = torch.randn(batch, 1, *size, device=device)
+        self.y = torch.randint(2, (batch,), device=device)
+        self.weights = torch.optim.Adam(self.net.parameters(), 1e-3)
+        self.adam = torch.optim.Adam(self.logits.parameters(), 3e-4)
+
+    def take(self, seed: int) -> Architecture:
+        """Extract the path that the seed draws."""
+        self.seed = seed
+        architecture = self._draw(False).architecture
+        activate(self.net, architecture)
+        self.plain = extract(self.net, architecture)
+        self.plain_adam = torch.optim.Adam(self.plain.parameters(), 1e-3)
+        return architecture
+
+    def alone(self) -> None:
+        F.cross_entropy(self.plain(self.x), self.y).backward()
+        self.plain_adam.step()
+        self.plain_adam.zero_grad()
+
+    def weight_step(self) -> None:
+        with weighted(self.elastic, self._draw(False)):
+            F.cross_entropy(self.net(self.x), self.y).backward()
+        self.weights.step()
+        self.weights.zero_grad()
+
+    def logit_step(self) -> None:
+        self.net.requires_grad_(False)
+        with weighted(self.elastic, self._draw(True)):
+            F.cross_entropy(self.net(self.x), self.y).backward()
+        self.net.requires_grad_(True)
+        self.adam.step()
+        self.adam.zero_grad()
+
+    def search_step(self) -> None:
+        self.logit_step()
+        self.weight_step()
+
+    def _draw(self, learn: bool) -> object:
+        generator = torch.Generator().manual_seed(self.seed)
+        return self.logits.draw(GumbelSoftmax(), generator, learn=learn)
+
+
+def peak_bytes(step: Callable[[], object], device: str) -> int:
+    """The peak of tensors within a step beyond what is there before it."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        step()
+    events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def _milliseconds(step: Callable[[], object], device: str) -> float:
+    # With one thread the processor's time, which other programs do not disturb.
+    is_cpu = torch.device(device).type == "cpu"
+    return 1000 * seconds(step) if is_cpu else milliseconds(step, device)
+
+
+def compare(forms: Forms, device: str, draws: int, repeat: int) -> Table:
+    """Medians over draws of the ratio to the extracted path."""
+    table = Table(title="a step against one of the extracted path, median over draws (largest)")
+    for column in ("step", "ms", "alone, ms", "time", "MB", "alone, MB", "memory"):
+        table.add_column(column, justify="left" if column == "step" else "right")
+    steps = {"weights": forms.weight_step, "logits": forms.logit_step}
+    steps["logits and weights"] = forms.search_step
+    rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in steps}
+    for seed in range(draws):
+        forms.take(seed)
+        for call in (forms.alone, *steps.values()):
+            call()  # Adam's moments of this path come to be
+        times = {name: [] for name in ("alone", *steps)}
+        for _ in range(repeat):
+            times["alone"].append(_milliseconds(forms.alone, device))
+            for name, step in steps.items():
+                times[name].append(_milliseconds(step, device))
+        memory = {name: peak_bytes(step, device) for name, step in steps.items()}
+        base = peak_bytes(forms.alone, device)
+        for name in steps:
+            alone = median(times["alone"]) * (2 if name == "logits and weights" else 1)
+            rows[name].append((median(times[name]), alone, memory[name], base))
+    for name, found in rows.items():
+        time = [row[0] / row[1] for row in found]
+        size = [row[2] / row[3] for row in found]
+        ms, alone, peak, base = (median(values) for values in zip(*found, strict=True))
+        table.add_row(
+            name,
+            f"{ms:.0f}",
+            f"{alone:.0f}",
+            f"{median(time):.2f} ({max(time):.2f})",
+            f"{peak / 1e6:.0f}",
+            f"{base / 1e6:.0f}",
+            f"{median(size):.2f} ({max(size):.2f})",
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--size", type=int, nargs=3, default=(16, 48, 48), metavar=("D", "H", "W"))
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    console = Console(width=120)
+    console.print(machine())
+    make = partial(Forms, options.device, tuple(options.size), options.batch)
+    console.print(compare(make(), options.device, options.draws, options.repeat))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Training data in two disjoint halves, for a search by gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from vizoo.datasets.datamodule import MixedDataModule
+
+
+class Numbers(Dataset):
+    """Samples that say which they are."""
+
+    def __init__(self, first, count):
+        self.first, self.count = first, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return {"left": torch.zeros(3, 2, 2), "number": self.first + index}
+
+
+def _module(samples_per_epoch=None):
+    sources = {"train": [Numbers(0, 20), Numbers(100, 40)], "val": [], "test": [], "predict": []}
+    return MixedDataModule(sources, None, None, samples_per_epoch, 0.0, 3, 1, 0, seed=5)
+
+
+def _numbers(loader):
+    return [int(number) for batch in loader for number in batch["number"]]
+
+
+def test_halves_are_disjoint_parts_of_every_set():
+    halves = {name: _numbers(loader) for name, loader in _module().halves(0.25).items()}
+    assert list(halves) == ["weights", "logits"]
+    weights, logits = set(halves["weights"]), set(halves["logits"])
+    assert len(weights) == 45 and len(logits) == 15 and not weights & logits
+    assert sum(number < 100 for number in logits) == 5
+    assert halves == {name: _numbers(loader) for name, loader in _module().halves(0.25).items()}
+
+
+def test_an_epoch_of_given_length_is_divided():
+    halves = _module(40).halves(0.25)
+    assert [len(loader.dataset) for loader in halves.values()] == [30, 10]
+    with pytest.raises(ValueError, match="cannot split"):
+        _module().halves(1.0)

@@ -1,0 +1,111 @@
+"""Tables of trained networks as evaluators, and a search by scores alone."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from vizoo.nas import Architecture, Choice, SearchSpace
+from vizoo.nas.differentiable import search_by_score
+from vizoo.nas.search import Constraint, UnreachableError
+from vizoo.nas.tabular import cell_architecture, cell_string, mbnet, nasbench201
+
+
+@pytest.fixture(scope="module")
+def cells(shared):
+    return nasbench201(shared / "data/nasbench201/accuracy.npz")
+
+
+@pytest.fixture(scope="module")
+def blocks(shared):
+    return mbnet(shared / "data/nasbench_mbnet/accuracy.npz")
+
+
+def test_published_optima(cells, blocks):
+    assert len(cells.rows) == cells.space.count() == 15625
+    assert len(blocks.rows) == blocks.space.count() == 6561
+    for column, best, row in (
+        ("cifar10_test", 94.373, 6111),
+        ("cifar100_test", 73.513, 9930),
+        ("imagenet16_120_test", 47.311, 857),
+    ):
+        assert cells.columns[column].max() == pytest.approx(best, abs=1e-3)
+        assert cells.columns[column].argmax() == row
+    best = min(blocks.rows, key=lambda a: blocks.errors("cifar10_test")([a])[0])
+    codes = ["skip", "mb3x3e3", "mb5x5e6"]
+    assert "".join(str(codes.index(value)) for value in best.values()) == "22212202"
+    smallest = blocks.space.smallest()
+    assert blocks.look_up(smallest, "params") == 387_882
+    assert blocks.look_up(smallest, "cifar10_test") == pytest.approx(45.36, abs=0.01)
+
+
+def test_expected_best_of_random_networks(cells, blocks):
+    wanted = {"cifar10_test": (87.06, 93.10, 93.69, 93.85)}
+    wanted["cifar100_test"] = (61.41, 69.82, 71.10, 71.55)
+    wanted["imagenet16_120_test"] = (33.59, 43.39, 45.18, 45.63)
+    for column, values in wanted.items():
+        found = [cells.expected_best(column, count) for count in (1, 10, 50, 100)]
+        assert found == pytest.approx(values, abs=0.01)
+    found = [blocks.expected_best("cifar10_test", count) for count in (1, 10, 50, 100)]
+    assert found == pytest.approx((90.25, 92.43, 92.77, 92.87), abs=0.01)
+
+
+def test_cells_have_the_published_names_and_counts(cells, shared):
+    cases = json.loads((shared / "golden/nas/nb201_counts.json").read_text())["cases"]
+    for case in cases:
+        architecture = cell_architecture(case["arch"])
+        assert cell_string(architecture) == case["arch"]
+        assert architecture in cells.space
+        assert cells.look_up(architecture, "params") == case["params_10"]
+        assert cells.look_up(architecture, "flops") == case["table_flops_cifar10"]
+    with pytest.raises(ValueError, match="names no cell: wanted"):
+        cell_architecture("|none~0|+|none~0|none~1|")
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("cells", "cifar10_test"), ("blocks", "cifar10_test")]
+)
+def test_scores_lead_to_better_networks_than_chance(request, table, column):
+    table = request.getfixturevalue(table)
+    found = [
+        search_by_score(table.space, table.errors(column), evaluations=60, seed=seed)
+        for seed in range(5)
+    ]
+    assert all(len({item.architecture for item in result.evaluated}) == 60 for result in found)
+    assert fmean(100 - result.score for result in found) > table.expected_best(column, 60) + 0.05
+    again = search_by_score(table.space, table.errors(column), evaluations=60, seed=0)
+    assert again == found[0]
+
+
+def test_a_search_by_scores_keeps_to_limits_and_ends():
+    space = SearchSpace([Choice(f"c{i}", (0, 1, 2)) for i in range(3)])
+    limit = Constraint("size", lambda a: sum(a.values()), 3)
+    objective = lambda found: [-sum(a.values()) for a in found]  # noqa: E731
+    result = search_by_score(space, objective, evaluations=10, constraints=[limit], seed=0)
+    assert result.score == -3 and all(limit.satisfied(i.architecture) for i in result.evaluated)
+    whole = search_by_score(space, objective, evaluations=500, seed=0)
+    assert whole.best == space.largest() and len(whole.evaluated) <= 27
+    with pytest.raises(UnreachableError):
+        limit = Constraint("size", lambda a: 1 + sum(a.values()), 0)
+        search_by_score(space, objective, evaluations=10, constraints=[limit], seed=0)
+    with pytest.raises(ValueError, match="none of 4 architectures had a finite score"):
+        search_by_score(space, lambda found: [float("nan")] * len(found), evaluations=4, seed=0)
+
+
+def test_files_that_are_no_tables(tmp_path, cells):
+    with pytest.raises(FileNotFoundError, match="no such file; a table of accuracies"):
+        nasbench201(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no")
+    with pytest.raises(ValueError, match="text.npz: not a table of accuracies"):
+        mbnet(tmp_path / "text.npz")
+    accuracies = {n: np.zeros(5) for n in ("cifar10_test", "cifar100_test", "imagenet16_120_test")}
+    np.savez(tmp_path / "few.npz", arch=np.zeros((5, 6), np.uint8), **accuracies)
+    with pytest.raises(ValueError, match=r"few.npz: arch has the shape \(5, 6\)"):
+        nasbench201(tmp_path / "few.npz")
+    with pytest.raises(ValueError, match="no column 'cifar'"):
+        cells.look_up(cells.space.smallest(), "cifar")
+    with pytest.raises(ValueError):
+        cells.look_up(Architecture({"edges.0_1": "none"}), "cifar10_test")
