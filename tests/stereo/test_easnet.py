@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from network_tester import StereoNetworkTester
-from supernet_tester import SupernetTester, run, same
+from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
@@ -17,39 +17,15 @@ from vizoo.vision.hub.weights import load_state, load_weights, save_weights
 from vizoo.vision.inference import optimize
 
 
-class _Views(SupernetTester):
-    """Two views, small ones: an extraction is compared bit by bit for each architecture."""
-
-    architectures = 50
-    name: str
-    size = (24, 48)
-
-    def build(self):
-        return create_model(self.name)
-
-    def inputs(self):
-        generator = torch.Generator().manual_seed(1)
-        return tuple(torch.rand(2, 1, 3, *self.size, generator=generator).unbind())
-
-    def trained_outputs(self, net):
-        return net.forward_stages(*self.inputs())
-
-    def test_optimized_equals_activated(self, net, samples):
-        for architecture in samples[:3]:
-            activate(net, architecture)
-            fast = run(optimize(net), self.inputs())
-            assert same(fast, run(net, self.inputs()), 1e-3)
-
-
-class TestSupernet(_Views):
+class TestSupernet(StereoSupernetTester):
     name = "easnet"
 
 
-class TestExtendedSupernet(_Views):
+class TestExtendedSupernet(StereoSupernetTester):
     name = "easnet_extended"
 
 
-class TestExtendedSupernetOfThreeLevels(_Views):
+class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
     architectures = 10
 
     def build(self):
@@ -63,7 +39,7 @@ class TestExtendedSupernetOfThreeLevels(_Views):
         assert not any("stages.3" in name for name in net.state_dict())
 
 
-class TestFADNetPlusSupernet(_Views):
+class TestFADNetPlusSupernet(StereoSupernetTester):
     name = "fadnet_plus_elastic"
     size = (64, 128)
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.stereo.losses import multiscale_loss, pool_disparity
+from vizoo.stereo.losses import matching_loss, multiscale_loss, pool_disparity
 
 
 def test_pooling_of_dense_disparity_is_the_plain_average():
@@ -52,3 +54,26 @@ def test_more_weights_than_scales():
     disparity = torch.ones(1, 1, 4, 4)
     with pytest.raises(ValueError, match="2 scale weights for a network with 1 scales"):
         multiscale_loss([[disparity]], disparity, disparity > 0, [1, 1])
+
+
+def test_matching_wants_the_candidates_beside_the_truth():
+    truth = torch.full((1, 1, 6, 6), 7.5)  # with a step of 3: half between candidates 2 and 3
+    valid = torch.ones_like(truth, dtype=torch.bool)
+    chances = torch.zeros(1, 5, 2, 2)
+    chances[:, 2] = chances[:, 3] = 0.5
+    right = matching_loss([(chances.clamp(min=1e-9).log(), 3)], truth, valid)
+    assert right.item() == pytest.approx(math.log(2), abs=1e-6)
+    indifferent = matching_loss([(torch.zeros(1, 5, 2, 2), 3)], truth, valid, [2.0])
+    assert indifferent.item() == pytest.approx(2 * math.log(5), abs=1e-6)
+
+
+def test_matching_leaves_out_what_is_unknown_or_out_of_range():
+    truth = torch.tensor([float("nan"), float("inf"), 0.0, 9.0, 100.0, 3.0]).view(1, 1, 1, 6)
+    valid = torch.tensor([False, False, True, True, True, True]).view(1, 1, 1, 6)
+    scores = torch.randn(1, 4, 1, 6, requires_grad=True)
+    loss = matching_loss([(scores, 3)], truth, valid)
+    loss.backward()
+    assert loss.isfinite() and scores.grad.isfinite().all()
+    assert scores.grad.abs().sum(1).flatten().nonzero().flatten().tolist() == [5]
+    nothing = matching_loss([(scores, 3)], truth, torch.zeros_like(valid))
+    assert nothing == 0

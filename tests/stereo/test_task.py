@@ -15,7 +15,8 @@ from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
 from vizoo.datasets.stereo.transforms import recipe
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.callbacks import DisparityWriter
-from vizoo.stereo.task import StereoTask
+from vizoo.stereo.losses import matching_loss
+from vizoo.stereo.task import Outputs, StereoTask
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.io.disparity import read_disparity
@@ -173,6 +174,7 @@ def test_built_in_config_fits_together(config):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_built_in_config_runs(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
     monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
     for year in (2012, 2015):
         monkeypatch.setenv(f"KITTI{year}", str(trees.kitti(tmp_path / f"kitti{year}", year)))
@@ -184,7 +186,7 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     crop = {"augmentation": "strong", "crop_height": 64, "crop_width": 64}
     small["data"] = {"init_args": {"batch_size": 2, "workers": 0, **crop}}
     if "GeneratedStereo" in config.read_text():
-        for role in ("train", "val", "test"):
+        for role in {"train", "val", "test"} & set(settings):
             first = settings[role][0]
             first["init_args"].update(generated)
             small["data"]["init_args"][role] = [first]
@@ -204,16 +206,30 @@ def test_an_optimizer_that_is_not_there(tmp_path):
 
 def test_distillation_follows_the_teacher_where_truth_is_known():
     task = StereoTask("fadnet_plus_micro", loss="upsampled", scale_weights=[[1.0]], max_disparity=8)
-    teacher = [[torch.full((1, 1, 4, 6), 5.0)]]
+    teacher = Outputs([[torch.full((1, 1, 4, 6), 5.0)]])
     batch = {
         "disparity": torch.arange(24.0).view(1, 1, 4, 6),
         "valid": torch.arange(24).view(1, 1, 4, 6) != 3,
     }
     assert task.distillation_loss(teacher, teacher, batch) == 0
     seen = torch.zeros(1, 1, 4, 6, requires_grad=True)
-    task.distillation_loss([[seen]], teacher, batch).backward()
+    task.distillation_loss(Outputs([[seen]]), teacher, batch).backward()
     kept = [1, 2, 4, 5, 6, 7]
     assert seen.grad.flatten().nonzero().flatten().tolist() == kept
+
+
+def test_matching_needs_scores_and_adds_their_entropy():
+    with pytest.raises(ValueError, match="needs a network that gives its matching scores"):
+        StereoTask("fadnet_plus_micro", loss="matching")
+    task = StereoTask("easnet_light", {"max_disparity": 48}, loss="matching")
+    views = torch.rand(2, 1, 3, 24, 48)
+    truth = torch.full((1, 1, 24, 48), 7.0)
+    batch = {"left": views[0], "right": views[1], "disparity": truth, "valid": truth > 0}
+    outputs = task.outputs(batch)
+    entropy = matching_loss(outputs.volumes, truth, batch["valid"])
+    without = task.loss(outputs._replace(volumes=()), batch)
+    torch.testing.assert_close(task.loss(outputs, batch), without + entropy)
+    assert entropy > 0
 
 
 def test_unknown_loss():

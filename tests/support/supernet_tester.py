@@ -14,6 +14,8 @@ from torch import nn
 from vizoo.nas.elastic.base import ElasticModule
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.vision.export import export
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.inference import optimize
 
 
 class SupernetTester:
@@ -231,3 +233,27 @@ def traces(root: object) -> list[str]:
                 (f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()
             ]
     return found
+
+
+class StereoSupernetTester(SupernetTester):
+    """Two views, small ones: an extraction is compared bit by bit for each architecture."""
+
+    architectures = 50
+    name: str
+    size = (24, 48)
+
+    def build(self):
+        return create_model(self.name)
+
+    def inputs(self):
+        generator = torch.Generator().manual_seed(1)
+        return tuple(torch.rand(2, 1, 3, *self.size, generator=generator).unbind())
+
+    def trained_outputs(self, net):
+        return net.forward_stages(*self.inputs())
+
+    def test_optimized_equals_activated(self, net, samples):
+        for architecture in samples[:3]:
+            activate(net, architecture)
+            fast = run(optimize(net), self.inputs())
+            assert same(fast, run(net, self.inputs()), 1e-3)
