@@ -186,13 +186,14 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
         place = place.clamp(-2, size + 1)  # so that indices fit, whatever the line does
         low = place.nan_to_num().floor()
         part = place - low  # NaN stays NaN
-        index = torch.stack((low, low + 1), -1)
-        weight = torch.stack((1 - part, part), -1)
+        index = torch.stack((low, low + 1))
+        weight = torch.stack((1 - part, part))
         inside = (index >= 0) & (index < size)
         axes.append((index.clamp(0, size - 1).long(), (weight * inside).to(dtype)))
     (x, across), (y, down) = axes
-    index = (y[..., :, None] * width + x[..., None, :]).flatten(-2)
-    return index, (down[..., :, None] * across[..., None, :]).flatten(-2)
+    index = (y[:, None] * width + x).flatten(0, 1)  # (4, n, K)
+    weight = (down[:, None] * across).flatten(0, 1)
+    return tuple(table.permute(1, 2, 0).contiguous() for table in (index, weight))
 
 
 def _forward(
