@@ -184,7 +184,7 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     generated = {"length": 2, "height": 64, "width": 128}
     # This augmentation enlarges the miniature pictures to the crop.
     crop = {"augmentation": "strong", "crop_height": 64, "crop_width": 64}
-    small["data"] = {"init_args": {"batch_size": 2, "workers": 0, **crop}}
+    small["data"] = {"init_args": {"batch_size": 2, "workers": 0, "weights": None, **crop}}
     if "GeneratedStereo" in config.read_text():
         for role in {"train", "val", "test"} & set(settings):
             first = settings[role][0]
