@@ -226,8 +226,9 @@ class DifferentiableSearch(SupernetTask):
     def on_fit_end(self) -> None:
         super().on_fit_end()
         self.result = self._best()
+        # All processes ask for the folder, because it is the first one's answer that counts.
+        folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
-            folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
             self.result.save(folder / "architecture.json")
             write_json(folder / "probabilities.json", self.probabilities())
             rank_zero_info(f"derived architecture: {folder / 'architecture.json'}")

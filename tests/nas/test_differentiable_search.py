@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import toy_supernet
 from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from toy_mixture import Filtered, Fit
 
+from vizoo.__main__ import main
 from vizoo.nas import Architecture, extract, search_space
 from vizoo.nas.differentiable import (
     BinaryGates,
@@ -31,6 +33,8 @@ from vizoo.nas.differentiable import (
     derive,
 )
 from vizoo.nas.recalibration import recalibrate
+from vizoo.nas.search import UnreachableError
+from vizoo.vision.hub.weights import load_weights
 
 METHODS = {
     "softmax": Softmax,
@@ -206,6 +210,14 @@ def test_a_target_is_kept_to(tmp_path):
     assert search.result["kind"] == "noise"
 
 
+def test_a_target_out_of_reach_is_refused_at_once(tmp_path):
+    search = DifferentiableSearch(
+        Fit(), cost=Cost(10, "parameters"), only={"*": ["small", "large"]}
+    )
+    with pytest.raises(UnreachableError, match="smallest reachable is 98"):
+        _trainer(tmp_path).fit(search, HalvedData(Filtered(32)))
+
+
 def test_a_search_that_collapses_ends(tmp_path):
     search = DifferentiableSearch(Fit("two"), max_skips=1.0)
     with torch.no_grad():
@@ -223,6 +235,7 @@ def test_a_search_that_collapses_ends(tmp_path):
         ({"only": {"*": ["large"]}}, "no choice is left with more than one value"),
         ({"only": {"*.kin": ["large"]}}, "no choice is called"),
         ({"joint": True, "sampler": Reinforce()}, "cannot be joint"),
+        ({"cost": Cost(1, form="power"), "sampler": Reinforce()}, "hinge or linear, not power"),
     ],
 )
 def test_settings_that_do_not_fit(arguments, message):
@@ -335,3 +348,84 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path):
                     assert torch.equal(value, other["state"][number][name])
     files = [folder / "architecture.json" for folder in (tmp_path / "whole", killed)]
     assert Architecture.load(files[0]) == Architecture.load(files[1])
+
+
+def test_the_result_goes_through_the_subnet_command(tmp_path, monkeypatch, capsys):
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {
+            "class_path": "vizoo.nas.differentiable.DifferentiableSearch",
+            "init_args": {
+                "task": {"class_path": "toy_supernet.ToyTask"},
+                "sampler": {"class_path": "vizoo.nas.differentiable.Reinforce"},
+            },
+        },
+        "data": {
+            "class_path": "vizoo.nas.differentiable.HalvedData",
+            "init_args": {"data": {"class_path": "toy_supernet.ToyData"}},
+        },
+        "trainer": {"max_epochs": 1, "accelerator": "cpu", "logger": False},
+    }
+    Path("search.yaml").write_text(json.dumps(config))
+    assert main(["fit", "--config", "search.yaml"]) == 0
+    capsys.readouterr()
+    words = ["--supernet", "checkpoints/last.ckpt", "--architecture", "architecture.json"]
+    words += ["--input", "16x24", "--out", "small.safetensors", "--json"]
+    assert main(["subnet", *words]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["architecture"] == Architecture.load("architecture.json").to_json()
+    assert load_weights("small.safetensors").architecture["subnet"] == report["architecture"]
+
+
+PROCESSES = """
+import torch
+from lightning.pytorch import Trainer
+from toy_mixture import Filtered, Fit
+from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData
+
+class Told(DifferentiableSearch):
+    def on_train_end(self):
+        torch.save(self.state_dict(), f"rank{self.global_rank}.pt")
+
+torch.manual_seed(0)
+search = Told(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
+Trainer(
+    accelerator="cpu", devices=2, strategy="ddp_fork_find_unused_parameters_true", max_epochs=2,
+    logger=False, enable_checkpointing=False, enable_progress_bar=False, limit_val_batches=0,
+).fit(search, HalvedData(Filtered(64, batch_size=4)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+def test_two_processes_end_alike_and_as_one(tmp_path):
+    """Each takes half of every batch, and their gradients are averaged."""
+    support = str(Path(__file__).resolve().parents[1] / "support")
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESSES],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    one, other = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    torch.manual_seed(0)
+    search = DifferentiableSearch(Fit(), only={"*.kind": ["small", "large"]})
+    _trainer(tmp_path, max_epochs=2).fit(search, HalvedData(Filtered(64, batch_size=8)))
+    for name, value in search.state_dict().items():
+        torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_extracted_without_the_supernets_weights():
+    net = Fit().net
+    largest = search_space(net).largest()
+    kept, fresh = extract(net, largest), extract(net, largest, inherit=False)
+    assert [p.shape for p in kept.parameters()] == [p.shape for p in fresh.parameters()]
+    pairs = zip(kept.parameters(), fresh.parameters(), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)
+    net.head.register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(ValueError, match="Sequential has parameters and no method reset_paramet"):
+        extract(net, largest, inherit=False)
