@@ -301,7 +301,7 @@ def check_range(depth_range: tuple[float, float], where: str) -> None:
         raise ValueError(
             f"{where}: depth range {least:g} to {greatest:g}: want 0 < least < greatest; if the "
             "camera file's last line is 'min interval', or 'min max', say which with range_form "
-            "('interval' or 'max')"
+            "(--range-form): 'interval' or 'max'"
         )
 
 

@@ -21,7 +21,7 @@ def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
         step: every how many-th pixel along each side.
 
     Raises:
-        ValueError: no view has true depth.
+        ValueError: no view has true depth, or all of it is empty.
     """
     points, colours = [], []
     for index, view in enumerate(scene.views):
@@ -36,6 +36,8 @@ def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
         colours.append(pixels[kept])
     if not points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
+    if not any(len(part) for part in points):
+        raise ValueError(f"scene {scene.name}: its true depth maps are empty, no pixel is known")
     return torch.cat(points), torch.cat(colours)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from vizoo.datasets.draws import Draws
-from vizoo.datasets.mvs import GeneratedMVS, generate_scene, truth_points
+from vizoo.datasets.mvs import GeneratedMVS, Scene, generate_scene, truth_points
 from vizoo.datasets.mvs.sparse import sparse_points
 from vizoo.datasets.mvs.textures import relight, solid_texture
 from vizoo.vision.cameras import check_camera, lift, project
@@ -137,6 +138,13 @@ def test_points_of_the_truth(scene):
         0, torch.cat(tracks), torch.ones(sum(map(len, tracks)))
     )
     assert counts.min() >= 2
+
+
+def test_empty_truth_is_no_truth(scene):
+    nothing = torch.zeros(1, 48, 64)
+    views = [replace(view, truth=lambda: (nothing, nothing > 0)) for view in scene.views]
+    with pytest.raises(ValueError, match="true depth maps are empty"):
+        truth_points(Scene("dark", views, scene.pairs, scene.layout))
 
 
 @pytest.mark.parametrize(
