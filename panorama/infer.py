@@ -31,13 +31,14 @@ from ..vision.viz.cloud import inside_picture
 from ..vision.viz.colour import disparity_picture
 from .mesh import level_of, spherical_mesh
 from .outputs import TriangleMesh, point_cloud, right_handed, triangle_mesh
-from .sampling import faces_to_equirectangular
+from .sampling import faces_to_equirectangular, sample_equirectangular
 
 __all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult", "load_network"]
 
 FORMATS = ("png", "npy", "exr", "pfm")
 _PNG_UNIT = 1000  # steps of a metre
 _PNG_LIMIT = 65535.5 / _PNG_UNIT
+_FINEST = 7  # the preview draws the surface in as many pieces as this level has faces
 _BEHIND = 0.94  # cosine of the cone behind the camera that the preview steps back into
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -78,18 +79,22 @@ class PanoramaResult:
         return mesh._replace(vertices=right_handed(mesh.vertices))
 
     def preview(self, size: tuple[int, int] = (720, 1280)) -> np.ndarray:
-        """The cloud from within, (height, width, 3) uint8 RGB: ahead, from some steps back.
+        """The scene from within, (height, width, 3) uint8 RGB: ahead, from some steps back.
 
         The eye stands halfway to what is behind the camera, so that the picture is none that the
-        panorama holds.
+        panorama holds. What the camera did not see stays dark.
         """
-        points, colours = self.points()
-        points = points * np.float32([1, -1, -1])  # y down, z forward
-        behind = -points[:, 2] > _BEHIND * self.faces
+        mesh = next(m for m in map(self.surface, (1.5, None)) if len(m.triangles))
+        corners = mesh.vertices[mesh.triangles]  # (T, 3, 3)
+        shares = _parts(2 ** max(0, _FINEST - level_of(len(self.faces))))
+        points = right_handed(torch.einsum("sk,tkc->tsc", shares, corners).flatten(0, 1))
+        sides = (corners - corners.roll(1, 1)).norm(dim=2).amax(1) / len(shares) ** 0.5
+        image = torch.from_numpy(self.image).permute(2, 0, 1)[None].float()
+        colours = sample_equirectangular(image, points)[0].round().byte().numpy()
+        behind = spherical_mesh(level_of(len(self.faces))).centroids[:, 2] < -_BEHIND
         back = float(np.median(self.faces[behind])) / 2
-        # Squares of a face's own area would not reach its corners.
-        side = 1.4 * np.sqrt(spherical_mesh(level_of(len(points))).solid_angles)
-        patches = (side * self.faces).astype(np.float32)
+        points = points.numpy() * np.float32([1, -1, 1])  # y down, z forward
+        patches = sides.repeat_interleave(len(shares)).numpy()
         return inside_picture(points, colours, patches=patches, eye=(0, 0, -back), size=size)
 
     def save(
@@ -252,6 +257,15 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
             np.save(file, depth)
     else:
         {".exr": write_exr, ".pfm": write_pfm}[path.suffix](path, depth)
+
+
+def _parts(count: int) -> Tensor:
+    """Where the centres of the count² equal parts of a triangle lie, (count², 3) barycentric."""
+    i, j = torch.meshgrid(torch.arange(count), torch.arange(count), indexing="ij")
+    places = torch.stack((i, j), -1)
+    upright, inverted = places[i + j < count] + 1 / 3, places[i + j < count - 1] + 2 / 3
+    two = torch.cat((upright, inverted)) / count
+    return torch.cat((two, 1 - two.sum(1, keepdim=True)), 1)
 
 
 def _bytes(colours: np.ndarray) -> np.ndarray:

@@ -424,7 +424,7 @@ def spheredepth_elastic(
     max_depth: float = 10.0,
     subnet: Mapping[str, Any] | None = None,
 ) -> SphereDepthNet:
-    """SphereDepth's supernet with features at level 4 to 6, 6.5 M parameters, or a subnet."""
+    """SphereDepth's supernet with features at level 4 to 6, 6.6 M parameters, or a subnet."""
     if width < 1 or not 5 <= sample_level <= 8:
         raise ValueError(f"width {width} must be at least 1, sample_level {sample_level} 5 to 8")
     level = Choice("mesh_level", tuple(range(_STEPS, sample_level)))

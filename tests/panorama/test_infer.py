@@ -11,7 +11,7 @@ from vizoo import PanoramaPredictor
 from vizoo.panorama.infer import FORMATS
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.outputs import triangle_mesh
-from vizoo.panorama.sampling import faces_to_equirectangular
+from vizoo.panorama.sampling import faces_to_equirectangular, pixel_directions
 from vizoo.panorama.spheredepth import Prediction, SphereDepthNet
 from vizoo.vision.io.exr import read_exr
 from vizoo.vision.io.images import read_pixels, write_image
@@ -37,7 +37,9 @@ class Box(nn.Module):
 
 @pytest.fixture(scope="module")
 def result():
-    return PanoramaPredictor(Box(), "cpu")(torch.rand(3, 40, 80))
+    """Of an image that is coloured by where it looks, as the faces are."""
+    image = (pixel_directions(40, 80).float() + 1) / 2
+    return PanoramaPredictor(Box(), "cpu")(image.permute(2, 0, 1))
 
 
 def test_points_lie_on_the_walls(result):
