@@ -21,7 +21,7 @@ from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 
-__all__ = ["Watched", "named_subnet", "recalibrate_watched", "standing_in", "watch"]
+__all__ = ["Watched", "named_subnet", "recalibrate_all", "standing_in", "watch"]
 
 
 @dataclass(eq=False)
@@ -91,24 +91,23 @@ def standing_in(task: LightningModule, net: nn.Module, **others: nn.Module) -> I
             setattr(task, name, module)
 
 
-def recalibrate_watched(
+def recalibrate_all(
     trainer: Trainer,
-    watched: Sequence[Watched],
+    nets: Sequence[nn.Module],
     count: int,
     run: Callable[[nn.Module, Any], object],
 ) -> None:
-    """Recalibrate all subnets in one pass over the first training batches.
+    """Recalibrate networks in one pass over the first training batches.
 
     Args:
         trainer: whose data module or training data gives the batches.
-        watched: the subnets.
+        nets: in evaluation or training mode, which they keep.
         count: batches, at most.
         run: called as `run(net, batch)` for a training step's forward pass.
 
     Raises:
         ValueError: there is no training data.
     """
-    nets = nn.ModuleList(subnet.net for subnet in watched)
 
     def forward(nets: nn.ModuleList, batch: Any) -> None:
         with trainer.precision_plugin.forward_context():
@@ -125,7 +124,9 @@ def recalibrate_watched(
         if set_epoch is not None:
             set_epoch(0)
         batches = islice(iter(loader), count)
-        recalibrate(nets, map(trainer.strategy.batch_to_device, batches), forward=forward)
+        recalibrate(
+            nn.ModuleList(nets), map(trainer.strategy.batch_to_device, batches), forward=forward
+        )
 
 
 def _loader(trainer: Trainer) -> Any:

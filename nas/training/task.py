@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .evaluation import Watched, named_subnet, recalibrate_watched, standing_in, watch
+from .evaluation import Watched, named_subnet, recalibrate_all, standing_in, watch
 from .sampling import Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
@@ -49,7 +49,8 @@ class SupernetTask(LightningModule):
     step of the optimiser. Clipping, accumulation and precision are the trainer's as ever. For
     validation and test each watched subnet is extracted and its batch normalisation recalibrated
     on training batches, always the same; what the task logs as `val/epe` is logged as
-    `val/largest/epe` and so on.
+    `val/largest/epe` and so on. The supernet's own statistics are then those of its largest, so
+    that a checkpoint predicts as that.
 
     On several processes all train the same subnets; the strategy has to allow unused parameters
     (`ddp_find_unused_parameters_true`).
@@ -261,7 +262,11 @@ class SupernetTask(LightningModule):
         count = self.recalibration_batches
         count = min(count, 1) if self.trainer.sanity_checking else count
         if count:
-            recalibrate_watched(self.trainer, self._subnets, count, self._run)
+            nets = [subnet.net for subnet in self._subnets]
+            if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+                activate(self.task.net, self.full_space.largest())
+                nets.append(self.task.net)
+            recalibrate_all(self.trainer, nets, count, self._run)
 
     def _run(self, net: nn.Module, batch: Any) -> None:
         with standing_in(self.task, net), self._collecting():

@@ -120,6 +120,10 @@ def test_watched_subnets_are_recalibrated_on_training_batches_and_logged(tmp_pat
         assert found[f"val/{name}/error"].item() == pytest.approx(error.item(), rel=1e-5), name
     assert "val/error" not in found
     assert active(task.net) == space.largest()
+    largest = extract(task.net, space.largest())
+    recalibrate(largest, batches)
+    with torch.no_grad():  # the supernet alone is its largest subnet, statistics and all
+        torch.testing.assert_close(task.net.eval()(x), largest.eval()(x))
 
 
 def test_recalibration_does_not_touch_training(tmp_path):
