@@ -71,8 +71,8 @@ class WinogradConv2d(nn.Module):
         self.window = rows[0].shape[1], columns[0].shape[1]
         # One group of channels for each place of a transformed window.
         products = torch.einsum("ai,bj,ocij->aboc", rows[1], columns[1], weight)
-        products = products.flatten(0, 2)[..., None, None].float()
-        self.products = FusedConv2d(products, None, groups=len(self.inputs))
+        self.weight: Tensor = products.flatten(0, 2)[..., None, None].float()
+        self.products, self.shape = None, None
         bias = weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
         self.bias = bias.float()
         self.relu = relu
@@ -87,8 +87,7 @@ class WinogradConv2d(nn.Module):
         y = x.new_empty(batch, high, wide, out_channels)
         rows = max(1, _CHUNK // (places * across * max(channels, out_channels)))
         images, rows = _even(batch, rows // down), _even(down, rows)
-        # All chunks have one shape, which the order of the weights in memory goes by: the last one
-        # overlaps the one before.
+        # All chunks have one shape: the last one overlaps the one before.
         for first, start in product(range(0, batch, images), range(0, down, rows)):
             first, start = min(first, batch - images), tall * min(start, down - rows)
             some = y[first : first + images, start : start + tall * rows]
@@ -96,13 +95,19 @@ class WinogradConv2d(nn.Module):
             tiles = self._windows(x[first : first + images], start, some.shape[1:3])
             count = len(tiles)
             tiles = torch.bmm(self.inputs.expand(count, -1, -1), tiles)
-            tiles = self.products(tiles.view(1, count, 1, -1).permute(0, 3, 1, 2))
+            tiles = self._multiply(tiles.view(1, count, 1, -1).permute(0, 3, 1, 2))
             tiles = tiles.permute(0, 2, 3, 1).reshape(count, places, out_channels)
             tiles = torch.bmm(self.outputs.expand(count, -1, -1), tiles)
             torch.add(tiles.view(some.shape), self.bias, out=some)
             if self.relu:
                 some.relu_()
         return y[:, :height, :width].permute(0, 3, 1, 2)
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        if self.shape != x.shape:  # the order of the weights in memory goes by it
+            self.products = FusedConv2d(self.weight, None, groups=len(self.inputs))
+            self.shape = x.shape
+        return self.products(x)
 
     def _windows(self, x: Tensor, start: int, tiles: tuple[int, int]) -> Tensor:
         """What the tiles from row `start` on are computed of, (tiles, places, C)."""

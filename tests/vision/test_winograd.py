@@ -31,6 +31,15 @@ def test_without_bias():
     torch.testing.assert_close(found, F.conv2d(x, weight, padding=1), rtol=1e-3, atol=1e-3)
 
 
+def test_sizes_may_change(monkeypatch):
+    monkeypatch.setattr(winograd, "_CHUNK", 20_000)
+    weight = torch.randn(16, 16, 3, 3)
+    conv = WinogradConv2d(weight, None)
+    for shape in ((1, 16, 9, 20), (3, 16, 33, 8), (1, 16, 9, 20)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(conv(x), F.conv2d(x, weight, padding=1), rtol=1e-3, atol=1e-3)
+
+
 def test_where_it_pays():
     wide = torch.empty(96, 128, 3, 3)
     assert pays(torch.empty(96, 128, 1, 5), 1, torch.float32)
