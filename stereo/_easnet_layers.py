@@ -17,6 +17,7 @@ from ._easnet_inference import FusedBottleneck, FusedInvertedResidual, folded
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
 __all__ = [
+    "FINEST",
     "AggregationModule",
     "FeaturePyramid",
     "LeakyConvolution",
@@ -25,7 +26,10 @@ __all__ = [
     "resize",
 ]
 
-_STRIDES = (3, 2, 2, 2)
+FINEST = 3
+"""Image pixels per pixel of the finest features."""
+
+_STRIDES = (FINEST, 2, 2, 2)
 
 
 def _quarter(in_channels: int, ratio: int) -> int:

@@ -35,6 +35,7 @@ from ..vision.layers import DeformableConv2d, normalize_images
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
 from ._easnet_inference import FusedDilatedBlock
 from ._easnet_layers import (
+    FINEST,
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
@@ -184,7 +185,7 @@ class EASNet(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB.
         """
-        return self._predictions(left, right)[-1]
+        return self._predict(left, right)[0][-1]
 
     def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
         """All predictions, for training: one stage, finest first.
@@ -197,7 +198,20 @@ class EASNet(nn.Module):
             One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, 1/2, 1/3,
             and a half of the one before for each further level.
         """
-        return (tuple(reversed(self._predictions(left, right))),)
+        return self.forward_volumes(left, right)[0]
+
+    def forward_volumes(
+        self, left: Tensor, right: Tensor
+    ) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[tuple[Tensor, int], ...]]:
+        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
+
+        Returns:
+            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
+            match is good, with the pixels of full resolution between two candidates.
+        """
+        found, scores = self._predict(left, right)
+        steps = (FINEST << level for level in range(len(scores)))
+        return (tuple(reversed(found)),), tuple(zip(scores, steps, strict=True))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
@@ -208,8 +222,8 @@ class EASNet(nn.Module):
         """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""
         return [correlation(*level) for level in zip(left, right, self.candidates, strict=False)]
 
-    def _predictions(self, left: Tensor, right: Tensor) -> list[Tensor]:
-        """Disparities in full-resolution pixels, coarsest first."""
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Disparities, coarsest first, in full-resolution pixels; scores, finest level first."""
         if left.shape != right.shape:
             raise ValueError(
                 f"left and right must have one shape, not {tuple(left.shape)} "
@@ -218,16 +232,15 @@ class EASNet(nn.Module):
         width = left.shape[-1]
         left, right = normalize_images(left), normalize_images(right)
         costs = self.aggregation(self.cost_volumes(self.features(left), self.features(right)))
-        found = [
-            soft_argmin(-head(cost).float()) for head, cost in zip(self.heads, costs, strict=True)
-        ][::-1]
+        scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
+        found = [soft_argmin(-level.float()) for level in reversed(scores)]
         half = [_half(view) for view in (left, right)]
         for refine, images in zip(self.refinement, (half, (left, right)), strict=False):
             found.append(refine(found[-1], *images))
         if len(self.refinement) == 1:
             ratio = width / found[-1].shape[-1]
             found.append(resize(found[-1], left.shape[-2:]) * ratio)
-        return [disparity * (width / disparity.shape[-1]) for disparity in found]
+        return [disparity * (width / disparity.shape[-1]) for disparity in found], scores
 
 
 def _second_convolution(index: int, kind: Choice, extended: bool, channels: int) -> nn.Module:

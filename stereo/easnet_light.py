@@ -34,6 +34,7 @@ from ..vision.inference import convert
 from ..vision.layers import convex_upsample, normalize_images
 from ..vision.ops import correlation, soft_argmin
 from ._easnet_layers import (
+    FINEST,
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
@@ -44,7 +45,6 @@ from ._easnet_published import WIDTHS
 
 __all__ = ["EASNetLight", "easnet_light"]
 
-_FINEST = 3  # image pixels per pixel of the finest features
 _LEVELS = 3
 _CHANNELS = (32, 48, 64)
 _MODULES = 6
@@ -69,7 +69,7 @@ class EASNetLight(nn.Module):
         if max_disparity < 12 or max_disparity % 12:
             raise ValueError(f"max_disparity must be a multiple of 12, not {max_disparity}")
         scale = Choice("scale", tuple(range(2, _LEVELS + 1)))
-        self.candidates = tuple(max_disparity // _FINEST >> level for level in range(_LEVELS))
+        self.candidates = tuple(max_disparity // FINEST >> level for level in range(_LEVELS))
         self.features = FeaturePyramid(scale, depths=(1, 2), kernels=(3, 5), ratios=(2, 4))
         self.stems = elastic.ModuleList(
             [
@@ -98,7 +98,7 @@ class EASNetLight(nn.Module):
         )
         self.upsampling = nn.Sequential(
             LeakyConvolution(_CHANNELS[0] + WIDTHS[0], _UPSAMPLING_CHANNELS),
-            nn.Conv2d(_UPSAMPLING_CHANNELS, 9 * _FINEST**2, 1),
+            nn.Conv2d(_UPSAMPLING_CHANNELS, 9 * FINEST**2, 1),
         )
         self.apply(initialize)
         nn.init.normal_(self.upsampling[-1].weight, 0, 0.01)  # starts near the mean of neighbours
@@ -143,7 +143,7 @@ class EASNetLight(nn.Module):
         """
         features, scores = self._match(left, right)
         full, finest = self._full_size(features, scores[0], left.shape[-2:])
-        steps = [_FINEST << level for level in range(len(scores))]
+        steps = [FINEST << level for level in range(len(scores))]
         coarser = [
             soft_argmin(-level.float(), step=step)
             for level, step in zip(scores[1:], steps[1:], strict=True)
@@ -176,7 +176,7 @@ class EASNetLight(nn.Module):
         self, features: Tensor, scores: Tensor, size: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Disparity of full size and at 1/3, both in full-resolution pixels."""
-        disparity = soft_argmin(-scores.float(), step=_FINEST)
+        disparity = soft_argmin(-scores.float(), step=FINEST)
         full = convex_upsample(disparity, self.upsampling(features))
         return full[..., : size[0], : size[1]], disparity
 
