@@ -166,10 +166,15 @@ def test_built_in_config_fits_together(config):
     task, data = (settings[part]["init_args"] for part in ("model", "data"))
     assert task["model"] in list_models("stereo/*")
     assert sum(task["round_epochs"]) == settings["trainer"]["max_epochs"]
-    assert {len(weights) for weights in task["scale_weights"]} == {7}
+    predictions = 4 if task.get("loss") == "matching" else 7
+    assert {len(weights) for weights in task["scale_weights"]} == {predictions}
     assert data["crop_height"] % 64 == data["crop_width"] % 64 == 0
     assert recipe(data["augmentation"], data["crop_height"], data["crop_width"]) is not None
-    StereoTask(**{**task, "model": "fadnet_plus_micro"})
+    StereoTask(**{**task, "model": _small(task)})
+
+
+def _small(task):
+    return "easnet_small" if task.get("loss") == "matching" else "fadnet_plus_micro"
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
@@ -179,8 +184,10 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     for year in (2012, 2015):
         monkeypatch.setenv(f"KITTI{year}", str(trees.kitti(tmp_path / f"kitti{year}", year)))
     monkeypatch.chdir(tmp_path)
-    small = {"trainer": {"fast_dev_run": 1}, "model": {"init_args": {"model": "fadnet_plus_micro"}}}
-    settings = yaml.safe_load(config.read_text())["data"]["init_args"]
+    whole = yaml.safe_load(config.read_text())
+    settings = whole["data"]["init_args"]
+    model = {"init_args": {"model": _small(whole["model"]["init_args"])}}
+    small = {"trainer": {"fast_dev_run": 1}, "model": model}
     generated = {"length": 2, "height": 64, "width": 128}
     # This augmentation enlarges the miniature pictures to the crop.
     crop = {"augmentation": "strong", "crop_height": 64, "crop_width": 64}
