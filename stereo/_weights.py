@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..vision.hub.record import WeightsRecord
 
-__all__ = ["EASNET_SMALL"]
+__all__ = ["EASNET_SMALL", "FADNET_PLUS_TINY"]
 
 EASNET_SMALL = {
     "generated": WeightsRecord(
@@ -22,5 +22,22 @@ EASNET_SMALL = {
         "--architecture --recalibrate search/easnet_generated.yaml",
         input={"max_disparity": 96},
         architecture={"max_disparity": 96},
+    )
+}
+
+FADNET_PLUS_TINY = {
+    "generated": WeightsRecord(
+        sources=("package:stereo/weights/fadnet_plus_tiny.safetensors",),
+        sha256="59a33be1c17950d1b9fa4384de861b9e77e494e25c0f0688a6026e9ec7cc8d3b",
+        size=3_365_704,
+        licence="Apache-2.0",
+        trained_on="generated scenes alone",
+        metrics={
+            "playground": {"epe": 2.981, "bad1": 0.699, "bad2": 0.489},
+            "cones": {"epe": 2.841, "bad1": 0.664, "bad2": 0.456},
+        },
+        command="python -m benchmarks.stereo_transfer",
+        training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",
+        input={"max_disparity": 96},
     )
 }

@@ -35,6 +35,7 @@ from ..vision.hub.registry import register_model
 from ..vision.layers import normalize_images, pad_to
 from ..vision.ops import correlation, warp_by_disparity
 from ._fadnet_training import convolve_joined, predict_finest
+from ._weights import FADNET_PLUS_TINY
 
 __all__ = [
     "FADNet",
@@ -505,7 +506,7 @@ def fadnet_plus_slight(*, max_disparity: int = 192, normalization: str = "imagen
     return _plus("fadnet_plus_slight", max_disparity, normalization)
 
 
-@register_model(task="stereo")
+@register_model(task="stereo", weights=FADNET_PLUS_TINY)
 def fadnet_plus_tiny(*, max_disparity: int = 192, normalization: str = "imagenet") -> FADNetPlus:
     """FADNet++ tiny, 1.6 M parameters."""
     return _plus("fadnet_plus_tiny", max_disparity, normalization)
