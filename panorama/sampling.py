@@ -35,7 +35,7 @@ __all__ = [
     "vertex_weights",
 ]
 
-_PIXELS = 1 << 17  # located at once
+_PIXELS = 1 << 14  # located at once: what is made of them stays in the cache
 
 
 def pixel_directions(
