@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.utils.data import Dataset, DistributedSampler, default_collate
 
-__all__ = ["EpochSampler", "Mixture", "Part", "ShareSampler", "collate", "draw", "split_by_seed"]
+__all__ = [
+    "EpochSampler",
+    "Mixture",
+    "Part",
+    "ShareSampler",
+    "collate",
+    "draw",
+    "groups_of",
+    "split_by_seed",
+]
 
 
 class Mixture(Dataset):
@@ -135,6 +144,11 @@ def draw(dataset: Dataset, index: int, generator: torch.Generator) -> dict:
     return dataset[index] if chooses is None else chooses(index, generator)
 
 
+def groups_of(dataset: Dataset) -> list[str] | None:
+    """Return what each sample belongs to and is never split from, such as a patient; or None."""
+    return getattr(dataset, "groups", None)
+
+
 class Part(Dataset):
     """Some samples of a data set.
 
@@ -152,6 +166,12 @@ class Part(Dataset):
         """Whether the whole has ground truth."""
         return getattr(self.dataset, "has_truth", True)
 
+    @property
+    def groups(self) -> list[str] | None:
+        """What each sample belongs to, if the whole says it."""
+        whole = groups_of(self.dataset)
+        return None if whole is None else [whole[index] for index in self.indices]
+
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -166,35 +186,47 @@ class Part(Dataset):
 def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, Part]:
     """Split a data set at random into a training and a validation part.
 
+    Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts.
+
     Args:
-        dataset: the whole, of two samples or more.
+        dataset: the whole, of two samples or more, and of two groups.
         share: of the validation part, between 0 and 1; each part gets a sample at least.
         seed: the same one gives the same parts.
 
     Returns:
         The training part and the validation part; together they hold every sample once.
     """
-    size = len(dataset)
-    if not 0 < share < 1 or size < 2:
-        raise ValueError(f"cannot split {size} samples with a validation share of {share}")
-    held_out = min(max(1, round(size * share)), size - 1)
+    groups = groups_of(dataset) or range(len(dataset))
+    members: dict[object, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    if not 0 < share < 1 or len(members) < 2:
+        what = f"{len(dataset)} samples"
+        what += f" of {len(members)} groups" if len(members) < len(dataset) else ""
+        raise ValueError(f"cannot split {what} with a validation share of {share}")
     generator = torch.Generator().manual_seed(_hash(seed, "split"))
-    order = torch.randperm(size, generator=generator).tolist()
-    return Part(dataset, sorted(order[held_out:])), Part(dataset, sorted(order[:held_out]))
+    order = torch.randperm(len(members), generator=generator).tolist()
+    shuffled = [list(members.values())[place] for place in order]
+    sizes = list(itertools.accumulate(len(group) for group in shuffled))
+    wanted = round(len(dataset) * share)
+    held_out = min(range(1, len(shuffled)), key=lambda count: abs(sizes[count - 1] - wanted))
+    parts = (shuffled[held_out:], shuffled[:held_out])
+    train, held = (sorted(itertools.chain.from_iterable(part)) for part in parts)
+    return Part(dataset, train), Part(dataset, held)
 
 
 def collate(samples: Sequence[dict]) -> dict:
     """Stack samples into a batch; entries that only some of them have are left out.
 
     Args:
-        samples: dictionaries; an image is what they call ``left`` or ``image``, or ``images`` of
-            several views.
+        samples: dictionaries; an image is what they call ``left`` or ``image``, ``images`` of
+            several views, or a ``volume``.
 
     Raises:
         ValueError: the sizes or the numbers of views differ.
     """
     shared = set.intersection(*(set(sample) for sample in samples))
-    image = next(key for key in ("left", "image", "images") if key in samples[0])
+    image = next(key for key in ("left", "image", "images", "volume") if key in samples[0])
     shapes = {tuple(sample[image].shape) for sample in samples}
     if len({shape[-2:] for shape in shapes}) > 1:
         listed = ", ".join(f"{shape[-1]}x{shape[-2]}" for shape in sorted(shapes))
@@ -203,8 +235,9 @@ def collate(samples: Sequence[dict]) -> dict:
             "batches of one"
         )
     if len(shapes) > 1:
-        listed = " and ".join(str(shape[0]) for shape in sorted(shapes))
-        raise ValueError(f"samples of {listed} views in one batch: give all sets one number")
+        axis, what = (1, "slices") if image == "volume" else (0, "views")
+        listed = " and ".join(str(shape[axis]) for shape in sorted(shapes))
+        raise ValueError(f"samples of {listed} {what} in one batch: give all sets one number")
     keys = [key for key in samples[0] if key in shared]
     return default_collate([{key: sample[key] for key in keys} for sample in samples])
 

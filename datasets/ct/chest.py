@@ -1,0 +1,244 @@
+"""Generated CT of a chest: body, lungs, vessels, bones and, if wanted, lesions, of known place.
+
+Shapes are ellipsoids and tubes in millimetres about the middle of the chest, x to the patient's
+left, y to the back, z to the head, so that one chest can be scanned at any resolution. A lesion
+changes nothing but the voxels in its mask.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..draws import Draws
+
+__all__ = ["CHEST_VERSION", "FINDINGS", "Chest"]
+
+#: Counted up when the same seed gives another chest.
+CHEST_VERSION = 1
+
+#: What a chest can have: ``covid`` ground-glass opacities, small, near the pleura, in both lungs;
+#: ``pneumonia`` a dense consolidation in one lung.
+FINDINGS = ("normal", "covid", "pneumonia")
+
+_EXTENT = (300.0, 360.0, 360.0)  # of a scan, mm: slices, rows, columns
+_SLAB = 16  # slices at a time, which bounds the memory
+_AIR, _LUNG, _FAT, _TISSUE, _BONE = -1000.0, -860.0, -90.0, 40.0, 350.0
+_NOISE = 20.0  # standard deviation, Hounsfield units
+
+
+class _Ellipsoid(NamedTuple):
+    centre: tuple[float, float, float]  # x, y, z
+    radii: tuple[float, float, float]
+
+
+class _Vessel(NamedTuple):
+    start: tuple[float, float, float]
+    end: tuple[float, float, float]
+    radius: float  # at the start; half of it at the end
+
+
+class _Lesion(NamedTuple):
+    shape: _Ellipsoid
+    opacity: float  # share of tissue that replaces air
+    waves: tuple[float, float, float]  # phases of the uneven edge
+
+
+class Chest:
+    """A chest that depends on its seed alone.
+
+    Args:
+        seed: names it.
+        finding: one of ``FINDINGS``. The same seed gives the same chest around the lesions.
+
+    Raises:
+        ValueError: an unknown finding.
+    """
+
+    def __init__(self, seed: int, finding: str = "normal") -> None:
+        if finding not in FINDINGS:
+            raise ValueError(f"finding {finding!r} is none of {', '.join(FINDINGS)}")
+        self.seed, self.finding = seed, finding
+        body = Draws("chest", seed)
+        size = body.uniform(0.9, 1.08)
+        self.body = (165 * size, 118 * size)
+        self.lungs = [
+            _Ellipsoid(
+                (side * 74 * size, body.uniform(-12, 0), body.uniform(-18, -2)),
+                (50 * size * body.uniform(0.92, 1.05), 78 * size, 122 * body.uniform(0.92, 1.05)),
+            )
+            for side in (-1, 1)
+        ]
+        self.heart = _Ellipsoid(
+            (18 * size, -28 * size, body.uniform(-60, -40)), (52 * size, 42 * size, 55 * size)
+        )
+        self.ribs = body.uniform(0, 2 * math.pi)
+        self.vessels = [
+            self._vessel(body, lung, side)
+            for lung, side in zip(self.lungs, (-1, 1), strict=True)
+            for _ in range(12)
+        ]
+        self.lesions = self._lesions(Draws("lesions", seed, finding))
+
+    def scan(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scan the chest.
+
+        Args:
+            shape: slices, rows and columns of the scan, which always covers 300 x 360 x 360 mm.
+
+        Returns:
+            (D, H, W) int16 Hounsfield units, slices from the feet to the head, rows to the back,
+            columns to the left; (D, H, W) bool, the lesions; (4, 4) affine, RAS+.
+
+        Raises:
+            ValueError: a side below 1.
+        """
+        if len(shape) != 3 or min(shape) < 1:
+            raise ValueError(f"a scan of shape {tuple(shape)}: wants slices, rows, columns")
+        steps = [extent / side for extent, side in zip(_EXTENT, shape, strict=True)]
+        axes = [
+            (np.arange(side) + 0.5) * step - extent / 2
+            for side, step, extent in zip(shape, steps, _EXTENT, strict=True)
+        ]
+        values, mask = np.empty(shape, np.int16), np.empty(shape, bool)
+        for start in range(0, shape[0], _SLAB):
+            part = slice(start, min(start + _SLAB, shape[0]))
+            z = axes[0][part, None, None]
+            slab, mask[part] = self._slab(z, axes[1][:, None], axes[2])
+            for place in range(part.start, part.stop):
+                seed = Draws("noise", self.seed, place).bits() >> 32
+                noise = np.random.RandomState(seed).standard_normal(shape[1:])
+                slab[place - start] += _NOISE * noise
+            values[part] = np.rint(slab).clip(-1024, 3071)
+        affine = np.diag([-steps[2], -steps[1], steps[0], 1.0])
+        affine[:3, 3] = -axes[2][0], -axes[1][0], axes[0][0]
+        return values, mask, affine
+
+    def _slab(self, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Units and lesions at (D, 1, 1), (H, 1) and (W,) coordinates."""
+        a, b = self.body
+        flat = np.ones_like(z, np.float32)
+        trunk = (x / a) ** 2 + (y / b) ** 2 < 1
+        muscle = (x / (a - 14)) ** 2 + (y / (b - 14)) ** 2 < 1
+        values = flat * np.where(muscle, _TISSUE, np.where(trunk, _FAT, _AIR)).astype(np.float32)
+        cage = (x / (a - 18)) ** 2 + (y / (b - 18)) ** 2
+        stripes = np.sin(2 * math.pi * (z + 0.5 * np.abs(x)) / 32 + self.ribs) > 0.35
+        values[stripes & ((cage < 1) & (cage > 0.86))] = _BONE
+        values[(flat > 0) & (x**2 + (y - 0.62 * b) ** 2 < 17**2)] = _BONE
+        lung = (_inside(self.lungs[0], z, y, x) < 1) | (_inside(self.lungs[1], z, y, x) < 1)
+        lung &= (_inside(self.heart, z, y, x) >= 1) & (np.abs(x) > 16)
+        values[lung] = (_LUNG + 0.4 * y + 0 * z + 0 * x)[lung]  # denser where the patient lies
+        values[(z > 5) & (x**2 + (y + 5) ** 2 < 8**2)] = _AIR
+        for vessel in self.vessels:
+            _draw_vessel(values, lung, vessel, z, y, x)
+        mask = np.zeros(values.shape, bool)
+        for lesion in self.lesions:
+            _draw_lesion(values, mask, lung, lesion, z, y, x)
+        return values, mask
+
+    def _vessel(self, draws: Draws, lung: _Ellipsoid, side: int) -> _Vessel:
+        hilum = (side * 24.0, 0.0, draws.uniform(-20, 20))
+        return _Vessel(hilum, _place_in(lung, draws, 0.5, 0.95), draws.uniform(3, 6))
+
+    def _lesions(self, draws: Draws) -> list[_Lesion]:
+        found = []
+        if self.finding == "covid":
+            for number in range(4 + int(draws.uniform(0, 5))):
+                lung = self.lungs[number % 2]
+                centre = _place_in(lung, draws, 0.7, 0.9)
+                radius = draws.uniform(12, 26)
+                found.append(_lesion(centre, radius, draws.uniform(0.35, 0.55), draws))
+        elif self.finding == "pneumonia":
+            lung = self.lungs[int(draws.uniform(0, 2))]
+            for _ in range(1 + int(draws.uniform(0, 2))):
+                centre = _place_in(lung, draws, 0.3, 0.6)
+                found.append(_lesion(centre, draws.uniform(26, 40), draws.uniform(0.9, 1), draws))
+        return found
+
+
+def _place_in(lung: _Ellipsoid, draws: Draws, near: float, far: float) -> tuple:
+    """A place between two shares of an ellipsoid's radii, away from the heart's side."""
+    turn = math.copysign(draws.uniform(-1.2, 1.2), draws.uniform(-1, 1))
+    rise = draws.uniform(-0.7, 0.7)
+    share = draws.uniform(near, far)
+    outwards = math.copysign(1.0, lung.centre[0])
+    level = math.sqrt(1 - rise * rise)
+    direction = (outwards * math.cos(turn) * level, math.sin(turn) * level, rise)
+    return tuple(
+        c + share * r * d for c, r, d in zip(lung.centre, lung.radii, direction, strict=True)
+    )
+
+
+def _lesion(centre: tuple, radius: float, opacity: float, draws: Draws) -> _Lesion:
+    radii = tuple(radius * draws.uniform(0.75, 1.25) for _ in range(3))
+    waves = tuple(draws.uniform(0, 2 * math.pi) for _ in range(3))
+    return _Lesion(_Ellipsoid(centre, radii), opacity, waves)
+
+
+def _inside(shape: _Ellipsoid, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Below 1 inside of an ellipsoid."""
+    (cx, cy, cz), (rx, ry, rz) = shape.centre, shape.radii
+    return ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 + ((z - cz) / rz) ** 2
+
+
+def _box(low: tuple, high: tuple, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> tuple | None:
+    """The part of the grid between two corners, and its coordinates; None if there is none."""
+    parts = []
+    for axis, bottom, top in zip((z, y, x), low[::-1], high[::-1], strict=True):
+        flat = axis.ravel()
+        start, stop = (int(end) for end in np.searchsorted(flat, (bottom, top)))
+        if start == stop:
+            return None
+        parts.append(slice(start, stop))
+    return tuple(parts), (z[parts[0]], y[parts[1]], x[parts[2]])
+
+
+def _draw_vessel(
+    values: np.ndarray,
+    lung: np.ndarray,
+    vessel: _Vessel,
+    z: np.ndarray,
+    y: np.ndarray,
+    x: np.ndarray,
+) -> None:
+    start, end = np.array(vessel.start), np.array(vessel.end)
+    low, high = np.minimum(start, end) - vessel.radius, np.maximum(start, end) + vessel.radius
+    if (found := _box(tuple(low), tuple(high), z, y, x)) is None:
+        return
+    part, (pz, py, px) = found
+    along = end - start
+    length = float(along @ along)
+    dx, dy, dz = px - start[0], py - start[1], pz - start[2]
+    share = ((dx * along[0] + dy * along[1] + dz * along[2]) / length).clip(0, 1)
+    distance = sum((d - share * a) ** 2 for d, a in zip((dx, dy, dz), along, strict=True))
+    inside = distance < (vessel.radius * (1 - 0.5 * share)) ** 2
+    values[part][inside & lung[part]] = _TISSUE
+
+
+def _draw_lesion(
+    values: np.ndarray,
+    mask: np.ndarray,
+    lung: np.ndarray,
+    lesion: _Lesion,
+    z: np.ndarray,
+    y: np.ndarray,
+    x: np.ndarray,
+) -> None:
+    reach = 1.2
+    low, high = (
+        tuple(c + sign * reach * r for c, r in zip(*lesion.shape, strict=True)) for sign in (-1, 1)
+    )
+    if (found := _box(low, high, z, y, x)) is None:
+        return
+    part, (pz, py, px) = found
+    waves = (
+        np.sin(axis / 7 + phase) for axis, phase in zip((px, py, pz), lesion.waves, strict=True)
+    )
+    uneven = _inside(lesion.shape, pz, py, px) + 0.12 * sum(waves)
+    inside = (uneven < 1) & lung[part] & (values[part] < _TISSUE - 1)
+    share = lesion.opacity * (1.15 - 0.3 * uneven.clip(0, 1)).clip(0, 1)
+    old = values[part]
+    values[part] = np.where(inside, old + share * (_TISSUE - old), old)
+    mask[part] |= inside

@@ -1,0 +1,141 @@
+"""CT scans with labels.
+
+A sample is a prepared scan (see ``vizoo.datasets.ct.preparation``) and
+
+===========  =========================================================
+``label``    () int64: the class
+``name``     what the scan is called within its data set
+``patient``  whose it is; never in two of training, validation and test
+===========  =========================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import Dataset
+
+from ..cache import SampleCache
+from .dicom import read_dicom
+from .pictures import SUFFIXES, read_slices
+from .preparation import CTPreset, frames_of, take
+from .reading import read_scan
+from .volume import CTVolume
+
+__all__ = ["CTDataset", "ScanRecord"]
+
+_VERSION = 1  # of what the cache holds
+
+
+class ScanRecord(NamedTuple):
+    """The files of one scan.
+
+    Attributes:
+        name: what it is called within its data set.
+        patient: whose it is.
+        label: number of its class.
+        path: a NIfTI file or a folder.
+        files: names of the slices in the folder, in order; empty: all of it.
+    """
+
+    name: str
+    patient: str
+    label: int
+    path: str
+    files: tuple[str, ...] = ()
+
+
+class CTDataset(Dataset):
+    """CT scans from files.
+
+    In training, slices are random (`draw`); elsewhere those of the preset's sampler.
+
+    Args:
+        records: the scans, in order.
+        classes: names of the classes.
+        preset: how scans are prepared.
+        title: of the data set; patients of two data sets with one title are the same persons.
+        value_range: stored values that become 0 and 1, of slices as pictures; None: 0 and 255.
+        cache: folder that keeps the prepared scans (2 bytes a pixel), so that later epochs read
+            what the first one made. None: every scan is read anew.
+
+    Raises:
+        ValueError: a label beyond the classes; or of the first scan, see ``__getitem__``.
+    """
+
+    has_truth = True
+
+    def __init__(
+        self,
+        records: Sequence[ScanRecord],
+        classes: Sequence[str],
+        preset: CTPreset,
+        title: str = "scans",
+        value_range: tuple[float, float] | None = None,
+        cache: str | None = None,
+    ) -> None:
+        self.records, self.classes, self.preset = list(records), tuple(classes), preset
+        self.title, self.value_range = title, value_range
+        for record in self.records:
+            if not 0 <= record.label < len(self.classes):
+                raise ValueError(f"{record.path}: label {record.label} of {len(self.classes)}")
+        self.cache = SampleCache(cache, self._key() if cache else "", [])
+        if self.records:
+            self._frames(0)
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of every scan."""
+        return [record.label for record in self.records]
+
+    @property
+    def groups(self) -> list[str]:
+        """Whose every scan is: what a split keeps together, and lists may not share."""
+        return [f"{self.title}, patient {record.patient}" for record in self.records]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Read one scan, or recall it.
+
+        Raises:
+            FileNotFoundError: a file has gone since the data set was made.
+            ValueError: the scan cannot be used; the message names it.
+        """
+        return self._sample(index, None)
+
+    def draw(self, index: int, generator: Generator) -> dict[str, Tensor | str]:
+        """The same with random slices."""
+        return self._sample(index, generator)
+
+    def _sample(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
+        record = self.records[index]
+        found = take(self._frames(index % len(self.records)), self.preset, generator)
+        whose = {"name": record.name, "patient": record.patient}
+        return {**found, "label": torch.tensor(record.label), **whose}
+
+    def _frames(self, index: int) -> dict[str, Tensor]:
+        return self.cache.recall(index, lambda at: frames_of(self._read(at), self.preset))
+
+    def _read(self, index: int) -> CTVolume:
+        record = self.records[index]
+        files = [Path(record.path, name) for name in record.files]
+        if not files:
+            return read_scan(record.path, value_range=self.value_range, threads=1)
+        if files[0].suffix.lower() in SUFFIXES:
+            return read_slices(files, self.value_range)
+        return read_dicom(files, threads=1)
+
+    def _key(self) -> str:
+        """Names the cache by all that changes what is in it, the files' times among it."""
+        times = [os.stat(record.path).st_mtime_ns for record in self.records]
+        parts = (_VERSION, self.preset, self.value_range, self.records, times)
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+        return f"ct-{digest}"

@@ -1,0 +1,209 @@
+"""Reading a CT series from DICOM files (pydicom does the format).
+
+Slices are sorted by their position along their normal, never by name or number. Hounsfield units
+are slope and intercept of the stored values; MONOCHROME1 asks a viewer to show low values bright
+and does not change them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from .dicom_headers import Slice, check_alike, geometry, read_header
+from .volume import CTVolume, check_axial
+
+__all__ = ["is_dicom", "list_series", "read_dicom", "series_of"]
+
+_SUFFIXES = (".dcm", ".dicom", ".ima")
+_LISTED = 5  # series named in a message
+
+
+def read_dicom(
+    source: str | os.PathLike | Sequence[str | os.PathLike],
+    series: str | None = None,
+    threads: int = 2,
+) -> CTVolume:
+    """Read one CT series.
+
+    Localisers are passed over. A few slices that are missing between others are interpolated, with
+    a warning; those missing at the ends cannot be noticed.
+
+    Args:
+        source: a folder, searched with its subfolders; or the files.
+        series: SeriesInstanceUID, where there are several.
+        threads: files decoded at a time.
+
+    Returns:
+        The scan: slices along their normal, int16 where the units are whole numbers, else float32.
+
+    Raises:
+        FileNotFoundError: no such folder, or no DICOM file in it.
+        ImportError: pydicom is not installed.
+        ValueError: several series and none named, only localisers, mixed or non-axial slices,
+            missing slices or geometry, no CT, damage, or a compression that needs a plugin.
+    """
+    where, slices = _headers(source)
+    chosen = _choose(where, slices, series)
+    check_alike(chosen, where)
+    places, affine, depth = geometry(chosen, where)
+    check_axial(affine, where)
+    first = chosen[0]
+    _check_decoder(first)
+    whole = all(part.slope == 1 and part.intercept.is_integer() for part in chosen)
+    values = np.empty((depth, first.rows, first.columns), np.int16 if whole else np.float32)
+
+    def load(number: int) -> None:
+        values[places[number]] = _hounsfield(chosen[number], values.dtype)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(load, range(len(chosen))))
+    _interpolate(values, places)
+    return CTVolume(values, affine, source=where)
+
+
+def list_series(source: str | os.PathLike | Sequence[str | os.PathLike]) -> dict[str, str]:
+    """Return SeriesInstanceUID and a description of every series, localisers left out.
+
+    Args:
+        source: a folder, searched with its subfolders; or files.
+
+    Raises:
+        FileNotFoundError: see `read_dicom`.
+        ValueError: a file is damaged.
+    """
+    return {
+        uid: f"{len(parts)} slices{_quoted(parts[0].description)}"
+        for uid, parts in _by_series(_headers(source)[1]).items()
+    }
+
+
+def series_of(path: str | os.PathLike) -> str:
+    """Return the SeriesInstanceUID of a file."""
+    return read_header(Path(path), _pydicom()).series
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file begins as DICOM files do."""
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice]]:
+    """Name the place, and read the headers of all images there."""
+    pydicom = _pydicom()
+    if isinstance(source, (str, os.PathLike)):
+        folder = Path(source)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder")
+        found = sorted(file for file in folder.rglob("*") if file.is_file())
+        files = [file for file in found if file.name[0] != "." and file.name != "DICOMDIR"]
+    else:
+        files = [Path(file) for file in source]
+        folder = files[0].parent if files else Path()
+    known, others = [], []
+    for file in files:
+        if is_dicom(file):
+            known.append(file)
+        elif file.suffix.lower() in _SUFFIXES:
+            raise ValueError(f"{file}: damaged or no DICOM file: it does not begin as one")
+        else:
+            others.append(file.name)
+    if not known:
+        raise FileNotFoundError(f"{folder}: no DICOM file, and no PNG or TIFF slices")
+    if others:
+        warnings.warn(
+            f"{folder}: {len(others)} files that are not DICOM passed over, first {others[0]}",
+            stacklevel=3,
+        )
+    return str(folder), [read_header(file, pydicom) for file in known]
+
+
+def _choose(where: str, slices: list[Slice], series: str | None) -> list[Slice]:
+    groups = _by_series(slices)
+    if not groups:
+        raise ValueError(f"{where}: only localisers (scouts), which are no scan")
+    listed = [
+        f"{uid} ({len(parts)} slices{_quoted(parts[0].description)})"
+        for uid, parts in groups.items()
+    ]
+    shown = ", ".join(listed[:_LISTED]) + (", ..." if len(listed) > _LISTED else "")
+    if series is not None and series not in groups:
+        raise ValueError(f"{where}: no series {series}; there is {shown}")
+    if series is None and len(groups) > 1:
+        raise ValueError(f"{where}: {len(groups)} series mixed: name one of {shown}")
+    chosen = groups[series] if series is not None else next(iter(groups.values()))
+    scouts = sum(part.localiser for part in slices)
+    if scouts:
+        warnings.warn(f"{where}: {scouts} localisers (scouts) passed over", stacklevel=3)
+    return chosen
+
+
+def _by_series(slices: list[Slice]) -> dict[str, list[Slice]]:
+    groups: dict[str, list[Slice]] = {}
+    for part in slices:
+        if not part.localiser:
+            groups.setdefault(part.series, []).append(part)
+    return groups
+
+
+def _quoted(description: str) -> str:
+    return f", {description[:40]!r}" if description else ""
+
+
+def _check_decoder(part: Slice) -> None:
+    """Refuse a compression that nothing installed can decode, before anything is decoded."""
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import UID
+
+    syntax = UID(part.syntax)
+    if not syntax.is_compressed or syntax.is_deflated:
+        return
+    try:
+        ready = get_decoder(syntax).is_available
+    except NotImplementedError:
+        ready = False
+    if not ready:
+        raise ValueError(
+            f"{part.path}: compressed as {syntax.name}, which needs a plugin of pydicom: "
+            "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        )
+
+
+def _hounsfield(part: Slice, kind: np.dtype) -> np.ndarray:
+    from pydicom.pixels import pixel_array
+
+    try:
+        stored = pixel_array(part.path)
+    except Exception as error:  # decoders meet damage in many ways
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{part.path}: damaged or unsupported pixels: {reason}") from error
+    if stored.shape != (part.rows, part.columns):
+        raise ValueError(f"{part.path}: its pixels are not {part.columns}x{part.rows}, as it says")
+    if kind == np.int16:
+        limits = np.iinfo(np.int16)
+        return np.clip(stored.astype(np.int32) + int(part.intercept), limits.min, limits.max)
+    return stored * np.float32(part.slope) + np.float32(part.intercept)
+
+
+def _interpolate(values: np.ndarray, places: list[int]) -> None:
+    """Fill the slices between those that are there, in place."""
+    for below, above in zip(places, places[1:], strict=False):
+        for place in range(below + 1, above):
+            share = (place - below) / (above - below)
+            mixed = (1 - share) * values[below].astype(np.float32) + share * values[above]
+            values[place] = np.rint(mixed) if values.dtype == np.int16 else mixed
+
+
+def _pydicom() -> ModuleType:
+    try:
+        import pydicom
+    except ImportError as error:
+        raise ImportError("DICOM files need pydicom: pip install 'vizoo[ct]'") from error
+    return pydicom

@@ -1,0 +1,116 @@
+"""Reading and writing scans and maps as NIfTI (nibabel does the format)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from ...vision.io.files import atomic_write
+from .volume import CTVolume, check_axial
+
+__all__ = ["read_nifti", "write_nifti"]
+
+
+def read_nifti(path: str | os.PathLike) -> CTVolume:
+    """Read a CT scan.
+
+    Args:
+        path: the file, ``.nii`` or ``.nii.gz``.
+
+    Returns:
+        The scan, int16 where its units are whole numbers, else float32.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ImportError: nibabel is not installed.
+        ValueError: the file is damaged, no NIfTI, or holds no axial scan of several slices.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    nibabel = _nibabel()
+    try:
+        image = nibabel.load(path)
+        stored = np.asanyarray(image.dataobj.get_unscaled())
+    except Exception as error:  # damage: ImageFileError, EOFError, zlib.error, HeaderDataError ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path}: damaged or no NIfTI file: {reason}") from error
+    if not isinstance(image, nibabel.Nifti1Pair):
+        raise ValueError(f"{path}: {type(image).__name__}, wants NIfTI (.nii or .nii.gz)")
+    if stored.ndim > 3 and set(stored.shape[3:]) == {1}:
+        stored = stored.reshape(stored.shape[:3])
+    if stored.ndim != 3 or stored.dtype.kind not in "iuf":
+        shape = "x".join(map(str, stored.shape))
+        raise ValueError(f"{path}: {shape} of {stored.dtype}; a scan is one grey volume")
+    affine = np.asarray(image.affine, np.float64)
+    codes = int(image.header["sform_code"]), int(image.header["qform_code"])
+    if codes == (0, 0):
+        warnings.warn(
+            f"{path}: its header does not say how the patient lies; taken as nibabel does, columns "
+            "to the left, rows to the front, slices to the head",
+            stacklevel=2,
+        )
+    check_axial(affine, str(path))
+    values = _hounsfield(stored, float(image.dataobj.slope), float(image.dataobj.inter))
+    if not np.isfinite(values).all():
+        raise ValueError(f"{path}: holds values that are not finite")
+    volume = CTVolume(values.transpose(2, 1, 0), affine, source=str(path))
+    slices = volume.oriented()[0].shape[0]
+    if slices < 2:
+        raise ValueError(f"{path}: one slice; a scan has several")
+    return volume
+
+
+def write_nifti(path: str | os.PathLike, values: np.ndarray, affine: np.ndarray) -> None:
+    """Write a volume in a scan's own space, atomically.
+
+    Args:
+        path: the file, ``.nii`` or ``.nii.gz``.
+        values: (D, H, W): slices, rows, columns; bool becomes bytes, float64 float32.
+        affine: (4, 4), from (column, row, slice) to mm, RAS+.
+
+    Raises:
+        ImportError: nibabel is not installed.
+        ValueError: another suffix or shape.
+    """
+    path = Path(path)
+    if not path.name.endswith((".nii", ".nii.gz")):
+        raise ValueError(f"{path}: a NIfTI file ends in .nii or .nii.gz")
+    values = np.asarray(values)
+    if values.ndim != 3:
+        raise ValueError(f"{path}: a volume is (D, H, W), got {values.shape}")
+    kinds = {"bool": np.uint8, "int64": np.int32, "float64": np.float32, "float16": np.float32}
+    values = values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
+    image = _nibabel().Nifti1Image(values.transpose(2, 1, 0), affine)
+    image.set_sform(affine, code=1)
+    image.set_qform(affine, code=1, strip_shears=True)
+    image.header.set_xyzt_units("mm")
+    content = image.to_bytes()
+    if path.suffix == ".gz":
+        content = gzip.compress(content, 1, mtime=0)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _hounsfield(stored: np.ndarray, slope: float, intercept: float) -> np.ndarray:
+    limits = np.iinfo(np.int16)
+    if stored.dtype.kind in "iu" and slope == 1 and intercept.is_integer():
+        low, high = (int(edge) + int(intercept) for edge in (stored.min(), stored.max()))
+        if limits.min <= low and high <= limits.max:
+            if stored.dtype == np.int16 and intercept == 0:
+                return stored
+            return (stored.astype(np.int32) + int(intercept)).astype(np.int16)
+    return stored.astype(np.float32) * np.float32(slope) + np.float32(intercept)
+
+
+def _nibabel() -> ModuleType:
+    try:
+        import nibabel
+    except ImportError as error:
+        raise ImportError("NIfTI files need nibabel: pip install 'vizoo[ct]'") from error
+    return nibabel

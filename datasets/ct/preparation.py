@@ -1,0 +1,214 @@
+"""From a scan to what a network sees, and back to the scan's own space.
+
+A scan is turned to axial slices, columns to the patient's left, rows to the back, slices from the
+feet to the head; its values are windowed to [0, 1], its slices resized and cropped, and some of
+them taken. A prepared scan is a dictionary:
+
+==========  ================================================================================
+``volume``  (1, D, H, W) float32 in [0, 1]
+``slices``  (D,) int64: which of the prepared slices were taken
+``affine``  (4, 4) float64: the scan's own, from (column, row, slice) to mm, RAS+
+``shape``   (3,) int64: slices, rows, columns of the scan
+``grid``    (3, 2) float64: factor and offset, by axis, from the turned scan to prepared pixels
+==========  ================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ..files import check_choice
+from .sampling import SAMPLERS, random_slices
+from .volume import CTVolume, axis_codes, reorient
+
+__all__ = ["CTPreset", "frames_of", "prepare", "take", "to_scan"]
+
+_CHUNK = 16  # slices at a time, which bounds the memory
+_STEPS = 65535  # prepared values are kept in 16 bits
+
+
+@dataclass(frozen=True)
+class CTPreset:
+    """How scans are prepared; a trained network works with the one it was trained with.
+
+    Attributes:
+        size: (height, width) of the slices, pixels.
+        slices: how many are taken.
+        sampler: which in evaluation, a name of ``SAMPLERS``.
+        margin: slices are resized to this many times `size`, and their middle is cut out.
+        level: middle of the window, Hounsfield units.
+        width: of the window.
+        spacing: (slices, rows, columns) in mm to resample to, instead of the resizing; `size` is
+            then cut out of the middle, or padded with air.
+    """
+
+    size: tuple[int, int] = (128, 128)
+    slices: int = 32
+    sampler: str = "uniform"
+    margin: float = 1.25
+    level: float = -600.0
+    width: float = 1500.0
+    spacing: tuple[float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", tuple(self.size))
+        if self.spacing is not None:
+            object.__setattr__(self, "spacing", tuple(self.spacing))
+            if len(self.spacing) != 3 or min(self.spacing) <= 0:
+                raise ValueError(f"spacing {self.spacing}: wants three positive numbers, mm")
+        check_choice("sampler", self.sampler, tuple(SAMPLERS))
+        if len(self.size) != 2 or min(*self.size, self.slices) < 1:
+            raise ValueError(
+                f"size {self.size} and slices {self.slices}: want (height, width) and a number, "
+                "each at least 1"
+            )
+        if self.margin < 1 or self.width <= 0:
+            raise ValueError(
+                f"margin {self.margin} and width {self.width}: must be at least 1 and positive"
+            )
+
+
+def prepare(volume: CTVolume, preset: CTPreset, generator: Generator | None = None) -> dict:
+    """Prepare a scan for a network.
+
+    Args:
+        volume: the scan.
+        preset: how.
+        generator: of random slices, as in training; None takes those of the preset's sampler.
+
+    Returns:
+        A prepared scan, as described above.
+
+    Raises:
+        ValueError: the scan is empty, or has no known spacing and the preset asks for one.
+    """
+    return take(frames_of(volume, preset), preset, generator)
+
+
+def frames_of(volume: CTVolume, preset: CTPreset, window: bool = True) -> dict[str, Tensor]:
+    """Prepare all slices of a scan.
+
+    Args:
+        volume: the scan.
+        preset: how.
+        window: whether values are windowed; else they are 0 to 1 already.
+
+    Returns:
+        ``frames``, (D, H, W) uint16, steps of 1/65535, and ``affine``, ``shape`` and ``grid``.
+
+    Raises:
+        ValueError: see `prepare`.
+    """
+    if preset.spacing is not None and not volume.spaced:
+        raise ValueError(
+            f"{volume.source}: unknown spacing: pictures give no size of a voxel; leave spacing out"
+        )
+    values, affine = volume.oriented()
+    low, high = volume.span or (preset.level - preset.width / 2, preset.level + preset.width / 2)
+    if not window:
+        low, high = 0.0, 1.0
+    elif values.min() == values.max():
+        raise ValueError(f"{volume.source}: empty: every voxel is {values.flat[0]:g}")
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)[::-1]
+    wanted = [len(values), *(max(1, round(preset.margin * side)) for side in preset.size)]
+    if preset.spacing is not None:
+        extents = sizes * values.shape
+        wanted = [max(1, round(e / s)) for e, s in zip(extents, preset.spacing, strict=True)]
+    frames = torch.empty(len(values), *preset.size, dtype=torch.float32)
+    for start in range(0, len(values), _CHUNK):
+        chunk = np.ascontiguousarray(values[start : start + _CHUNK], np.float32)
+        seen = torch.from_numpy(chunk).sub_(low).div_(high - low).clamp_(0, 1)
+        frames[start : start + _CHUNK] = _centre(_resize(seen, wanted[1:]), preset.size)
+    if wanted[0] != len(values):
+        frames = _resize(frames.transpose(0, 1), (wanted[0], preset.size[1])).transpose(0, 1)
+    factors = np.array(wanted) / values.shape
+    spare = [0, *((w - side) // 2 for w, side in zip(wanted[1:], preset.size, strict=True))]
+    return {
+        "frames": frames.mul_(_STEPS).round_().to(torch.uint16),
+        "affine": torch.from_numpy(np.array(volume.affine, np.float64)),
+        "shape": torch.tensor(volume.values.shape),
+        "grid": torch.from_numpy(np.stack([factors, 0.5 * factors - 0.5 - spare], 1)),
+    }
+
+
+def take(frames: dict[str, Tensor], preset: CTPreset, generator: Generator | None = None) -> dict:
+    """Take slices of what `frames_of` made; see `prepare`."""
+    found = frames["frames"]
+    if generator is None:
+        slices = SAMPLERS[preset.sampler](len(found), preset.slices)
+    else:
+        slices = random_slices(len(found), preset.slices, generator)
+    # PyTorch indexes no uint16.
+    chosen = torch.from_numpy(found.numpy()[slices.numpy()].astype(np.float32)).div_(_STEPS)
+    rest = {name: frames[name] for name in ("affine", "shape", "grid")}
+    return {"volume": chosen[None], "slices": slices, **rest}
+
+
+def to_scan(values: Tensor, sample: dict) -> np.ndarray:
+    """Bring a map over a prepared volume, such as a heat map, back to the scan's own voxels.
+
+    Args:
+        values: (D, H, W) or (1, D, H, W), of the prepared volume's size.
+        sample: the prepared scan, not augmented and not in a batch.
+
+    Returns:
+        Float32 of the scan's ``shape``, to be written with the scan's ``affine``; interpolated
+        linearly, 0 where the network saw nothing.
+
+    Raises:
+        ValueError: the map is of another size.
+    """
+    wanted = tuple(sample["volume"].shape[1:])
+    if values.ndim == 4 and values.shape[0] == 1:
+        values = values[0]
+    if tuple(values.shape) != wanted:
+        raise ValueError(
+            f"a map of {tuple(values.shape)} over a volume of {wanted}: resize it to the volume"
+        )
+    affine, shape = sample["affine"].numpy(), tuple(sample["shape"].tolist())
+    # A volume of nothing tells the turned scan's shape and affine.
+    turned, turned_affine = reorient(np.broadcast_to(np.float32(0), shape), affine, "LPS")
+    slices, first = np.unique(sample["slices"].numpy(), return_index=True)
+    factors, offsets = sample["grid"].numpy().T
+    places = [f * np.arange(n) + o for f, o, n in zip(factors, offsets, turned.shape, strict=True)]
+    reach = max(1.0, float(np.median(np.diff(slices)))) / 2 if len(slices) > 1 else 0.5
+    seen = [(places[0] >= slices[0] - reach) & (places[0] <= slices[-1] + reach)]
+    seen += [(p >= -0.5) & (p <= n - 0.5) for p, n in zip(places[1:], wanted[1:], strict=True)]
+    places[0] = np.interp(places[0], slices, first)
+    found = values.detach().float().cpu().numpy()
+    for axis in (1, 2, 0):
+        found = _linear(found, places[axis], seen[axis], axis)
+    return np.ascontiguousarray(reorient(found, turned_affine, axis_codes(affine))[0])
+
+
+def _resize(values: Tensor, size: tuple[int, int] | list[int]) -> Tensor:
+    """Resize (N, H, W), averaging where it shrinks."""
+    if tuple(values.shape[1:]) == tuple(size):
+        return values
+    return F.interpolate(values[:, None], tuple(size), mode="bilinear", antialias=True)[:, 0]
+
+
+def _centre(values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut the middle out of (N, H, W), or pad it with zeros."""
+    top, left = ((have - want) // 2 for have, want in zip(values.shape[1:], size, strict=True))
+    below = size[0] - (values.shape[1] - top)
+    right = size[1] - (values.shape[2] - left)
+    return F.pad(values, (-left, right, -top, below))
+
+
+def _linear(values: np.ndarray, places: np.ndarray, seen: np.ndarray, axis: int) -> np.ndarray:
+    """Interpolate along an axis at fractional places; 0 where nothing was seen."""
+    places = places.clip(0, values.shape[axis] - 1)
+    below = np.floor(places).astype(int)
+    above = np.minimum(below + 1, values.shape[axis] - 1)
+    form = [-1 if other == axis else 1 for other in range(values.ndim)]
+    share = (places - below).astype(np.float32).reshape(form)
+    low, high = values.take(below, axis), values.take(above, axis)
+    low += share * (high - low)
+    low *= seen.reshape(form)
+    return low

@@ -1,0 +1,55 @@
+"""Reading a scan of any kind: a DICOM series, a NIfTI file, a folder of pictures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .dicom import is_dicom, read_dicom, series_of
+from .nifti import read_nifti
+from .pictures import SUFFIXES, in_order, read_slices
+from .volume import CTVolume
+
+__all__ = ["read_scan"]
+
+
+def read_scan(
+    path: str | os.PathLike,
+    series: str | None = None,
+    value_range: tuple[float, float] | None = None,
+    threads: int = 2,
+) -> CTVolume:
+    """Read a CT scan.
+
+    Args:
+        path: a NIfTI file; the folder of a DICOM series, or one of its files; or a folder of PNG or
+            TIFF slices, taken in the order of the numbers in their names.
+        series: SeriesInstanceUID, where a folder holds several series.
+        value_range: of slices with 16 bits, see `read_slices`.
+        threads: files decoded at a time.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ImportError: pydicom or nibabel is needed and not installed.
+        ValueError: it is no scan that can be used; one line says why.
+    """
+    path = Path(path)
+    if path.is_file():
+        if path.name.endswith((".nii", ".nii.gz")):
+            return read_nifti(path)
+        if is_dicom(path):
+            return read_dicom(path.parent, series or series_of(path), threads)
+        raise ValueError(
+            f"{path}: not a scan; give a NIfTI file (.nii, .nii.gz), or the folder of a DICOM "
+            "series or of PNG or TIFF slices"
+        )
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
+    pictures = [file for file in files if file.suffix.lower() in SUFFIXES]
+    if pictures:
+        return read_slices(in_order(pictures), value_range, threads)
+    nifti = [file for file in files if file.name.endswith((".nii", ".nii.gz"))]
+    if nifti:
+        raise ValueError(f"{path}: {len(nifti)} NIfTI files, first {nifti[0].name}: name one")
+    return read_dicom(path, series, threads)

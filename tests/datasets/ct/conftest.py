@@ -1,0 +1,32 @@
+"""What the tests of CT data share: one small scan, and who says what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from vizoo.datasets.ct import Chest
+
+pytest.importorskip("pydicom")
+pytest.importorskip("nibabel")
+
+
+@pytest.fixture(scope="session")
+def scan() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values (12, 20, 24), lesions, affine of a chest with opacities."""
+    return Chest(1, "covid").scan((12, 20, 24))
+
+
+@pytest.fixture
+def line() -> Callable:
+    """Calls what has to fail, and returns its message, which has to be one line."""
+
+    def said(make: Callable, kind: type = ValueError) -> str:
+        with pytest.raises(kind) as error:
+            make()
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    return said
