@@ -4,22 +4,41 @@ from __future__ import annotations
 
 from ..vision.hub.record import WeightsRecord
 
-__all__ = ["EASNET_SMALL", "FADNET_PLUS_TINY"]
+__all__ = ["EASNET_LIGHT", "EASNET_SMALL", "FADNET_PLUS_TINY"]
+
+EASNET_LIGHT = {
+    "generated": WeightsRecord(
+        sources=("package:stereo/weights/easnet_light.safetensors",),
+        sha256="41b35fc2a2287a1b55f2110521ee72843e496a1d05dda20331f89fcbd3b2385c",
+        size=4_773_588,
+        licence="Apache-2.0",
+        trained_on="generated scenes alone",
+        metrics={
+            "playground": {"epe": 0.682, "bad1": 0.159, "bad2": 0.056},
+            "cones": {"epe": 1.588, "bad1": 0.392, "bad2": 0.186},
+        },
+        command="python -m benchmarks.stereo_transfer",
+        training="vizoo fit --config search/easnet_light_generated.yaml",
+        input={"max_disparity": 96},
+        architecture={"max_disparity": 96},
+    )
+}
 
 EASNET_SMALL = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_small.safetensors",),
-        sha256="2ca3fae5e2d4675d709be734492f955d0d4c87d071505b55d57119a423152ff3",
+        sha256="1223c877b5920904c1b9b00b3acb85fed67ff2b5ff3126b73f6c8c06ce976eb7",
         size=1_023_708,
         licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={
-            "playground": {"epe": 0.556, "bad1": 0.109, "bad2": 0.041},
-            "cones": {"epe": 1.490, "bad1": 0.353, "bad2": 0.195},
+            "playground": {"epe": 0.704, "bad1": 0.115, "bad2": 0.053},
+            "cones": {"epe": 1.284, "bad1": 0.245, "bad2": 0.137},
         },
         command="python -m benchmarks.stereo_transfer",
-        training="vizoo fit --config search/easnet_generated.yaml, then its core by vizoo subnet "
-        "--architecture --recalibrate search/easnet_generated.yaml",
+        training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
+        "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
+        "--model.init_weights",
         input={"max_disparity": 96},
         architecture={"max_disparity": 96},
     )
@@ -33,8 +52,8 @@ FADNET_PLUS_TINY = {
         licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={
-            "playground": {"epe": 2.981, "bad1": 0.699, "bad2": 0.489},
-            "cones": {"epe": 2.841, "bad1": 0.664, "bad2": 0.456},
+            "playground": {"epe": 2.981, "bad1": 0.700, "bad2": 0.489},
+            "cones": {"epe": 2.843, "bad1": 0.664, "bad2": 0.456},
         },
         command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",

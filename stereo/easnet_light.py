@@ -42,6 +42,7 @@ from ._easnet_layers import (
     initialize,
 )
 from ._easnet_published import WIDTHS
+from ._weights import EASNET_LIGHT
 
 __all__ = ["EASNetLight", "easnet_light"]
 
@@ -193,7 +194,7 @@ def _second_convolution(index: int, channels: int) -> nn.Module:
     return dilated_convolution(channels)
 
 
-@register_model(task="stereo")
+@register_model(task="stereo", weights=EASNET_LIGHT)
 def easnet_light(
     *, max_disparity: int = 96, subnet: Mapping[str, Any] | None = None
 ) -> EASNetLight:

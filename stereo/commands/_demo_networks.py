@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
 
-SHIPPED = ("easnet_extended", "easnet_small", "fadnet_plus_tiny")
+SHIPPED = ("easnet_light", "easnet_small", "fadnet_plus_tiny")
 """Models whose weights come with the package, the most accurate first."""
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
