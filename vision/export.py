@@ -25,6 +25,7 @@ from ._export_checks import Check, Trial, check_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
 from .complexity import example_inputs, input_names
 from .hub.registry import PACKAGE, model_info
+from .inference import evaluating
 from .io.files import atomic_write
 
 __all__ = ["Check", "Exported", "export", "open_named", "standalone"]
@@ -118,7 +119,7 @@ def export(
         model, weights = open_named(model)
     net = standalone(model)
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
-    with _evaluating(net), torch.no_grad(), _quiet():
+    with evaluating(net), torch.no_grad(), _quiet():
         progress("running in PyTorch")
         trials = _trials(net, size, batch, inputs, dynamic)
         job = Job(
@@ -259,18 +260,6 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         "vizoo": __version__,
         "torch": torch.__version__,
     }
-
-
-@contextlib.contextmanager
-def _evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module's own."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextlib.contextmanager

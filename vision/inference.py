@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-__all__ = ["check_prediction", "convert", "optimize"]
+__all__ = ["check_prediction", "convert", "evaluating", "optimize"]
 
 _FOLDS = (
     (nn.Conv1d, nn.BatchNorm1d, False),
@@ -25,6 +26,8 @@ _FOLDS = (
     (nn.ConvTranspose2d, nn.BatchNorm2d, True),
     (nn.ConvTranspose3d, nn.BatchNorm3d, True),
 )
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -49,7 +52,11 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
         fast = _Frozen(net.fused(dtype), None)
     else:
         fast = _Frozen(convert(copy.deepcopy(net).eval(), dtype), dtype)
-    return fast.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    fast.eval().requires_grad_(False)
+    for tensor in (*fast.parameters(), *fast.buffers()):
+        if tensor.dim() in _CHANNELS_LAST:
+            tensor.data = tensor.data.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return fast
 
 
 def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:
@@ -63,6 +70,18 @@ def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:
             "the network's output is not finite: the weights are damaged or untrained, or "
             f"{str(dtype).removeprefix('torch.')} is too narrow for them (try float32)"
         )
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module's own."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 class _Frozen(nn.Module):

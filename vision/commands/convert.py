@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["add_arguments", "run"]
 
-_OPTIONS = ("normalization", "max_disparity")
+_OPTIONS = ("normalization", "max_disparity", "encoding")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="pixels that the network was trained for, if the file does not say",
+    )
+    parser.add_argument(
+        "--encoding",
+        type=_numbers,
+        metavar="N,N,…",
+        help="operations of CovidNet3D's cells, where tensors do not tell a skip from an identity",
     )
     parser.add_argument("--force", action="store_true", help="overwrite the target")
 
@@ -65,3 +71,10 @@ def run(args: argparse.Namespace) -> int:
     values = sum(tensor.numel() for tensor in stored.state.values())
     print(f"{args.target}: {stored.name}, {len(stored.state)} tensors, {values:,} values")
     return 0
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.strip("[]").split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are not numbers with commas between") from None

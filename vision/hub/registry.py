@@ -38,10 +38,14 @@ __all__ = [
 
 PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
+    "covidnet3d": "vision.classification.covidnet3d",
+    "densenet3d": "vision.classification.baselines",
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
+    "mc3": "vision.classification.baselines",
+    "resnet3d": "vision.classification.baselines",
     "spheredepth": "panorama.spheredepth",
 }
 """Family (first words of a model's name) to the module that registers it, inside the package."""

@@ -1,0 +1,1 @@
+"""Classification of CT volumes and of images, and where a network looked."""
