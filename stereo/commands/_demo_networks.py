@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
 
 SHIPPED = ("easnet_light", "easnet_small", "fadnet_plus_tiny")
-"""Models whose weights come with the package, the most accurate first."""
+"""Models whose weights come with the package, the supernet first."""
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
 _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
