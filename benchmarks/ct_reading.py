@@ -26,7 +26,7 @@ torch.set_num_threads(int(sys.argv[2]))
 from vizoo.datasets.ct import CTPreset, prepare, read_scan
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-preset = CTPreset((256, 256), 40)
+preset = CTPreset((512, 512), 32)
 marks = [(time.perf_counter(), time.process_time())]
 volume = read_scan(sys.argv[1], threads=int(sys.argv[2]))
 marks.append((time.perf_counter(), time.process_time()))
@@ -61,7 +61,7 @@ def main() -> None:
             # In a process of its own: a child's peak of memory begins with its parent's.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 pool.submit(generate, shape, series, nifti).result()
-        table = Table(title=f"{options.size}x{options.size}x{options.slices}, to 256x256x40")
+        table = Table(title=f"{options.size}x{options.size}x{options.slices}, to 512x512x32")
         for name in ("", "read, s", "CPU s", "prepare, s", "CPU s", "whole, s", "peak MiB"):
             table.add_column(name, justify="right" if name else "left")
         for name, path in (("DICOM", series), ("NIfTI, gzip", nifti)):

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from ..cache import SampleCache
 from .dicom import read_dicom
 from .pictures import SUFFIXES, read_slices
-from .preparation import CTPreset, frames_of, take
+from .preparation import CTPreset, frames_of, prepare, take
 from .reading import read_scan
 from .volume import CTVolume
 
@@ -87,7 +87,7 @@ class CTDataset(Dataset):
                 raise ValueError(f"{record.path}: label {record.label} of {len(self.classes)}")
         self.cache = SampleCache(cache, self._key() if cache else "", [])
         if self.records:
-            self._frames(0)
+            self[0]
 
     @property
     def labels(self) -> list[int]:
@@ -117,7 +117,11 @@ class CTDataset(Dataset):
 
     def _sample(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         record = self.records[index]
-        found = take(self._frames(index % len(self.records)), self.preset, generator)
+        index %= len(self.records)
+        if self.cache.folder is None:
+            found = prepare(self._read(index), self.preset, generator)
+        else:
+            found = take(self._frames(index), self.preset, generator)
         whose = {"name": record.name, "patient": record.patient}
         return {**found, "label": torch.tensor(record.label), **whose}
 

@@ -87,16 +87,22 @@ def prepare(volume: CTVolume, preset: CTPreset, generator: Generator | None = No
     Raises:
         ValueError: the scan is empty, or has no known spacing and the preset asks for one.
     """
-    return take(frames_of(volume, preset), preset, generator)
+    if preset.spacing is not None:
+        return take(frames_of(volume, preset), preset, generator)
+    slices = _choose(len(volume.oriented()[0]), preset, generator)
+    return _sample(frames_of(volume, preset, only=slices), slices)
 
 
-def frames_of(volume: CTVolume, preset: CTPreset, window: bool = True) -> dict[str, Tensor]:
-    """Prepare all slices of a scan.
+def frames_of(
+    volume: CTVolume, preset: CTPreset, window: bool = True, only: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Prepare the slices of a scan.
 
     Args:
         volume: the scan.
         preset: how.
         window: whether values are windowed; else they are 0 to 1 already.
+        only: slices to prepare, where the preset has no spacing; None: all.
 
     Returns:
         ``frames``, (D, H, W) uint16, steps of 1/65535, and ``affine``, ``shape`` and ``grid``.
@@ -119,17 +125,19 @@ def frames_of(volume: CTVolume, preset: CTPreset, window: bool = True) -> dict[s
     if preset.spacing is not None:
         extents = sizes * values.shape
         wanted = [max(1, round(e / s)) for e, s in zip(extents, preset.spacing, strict=True)]
-    frames = torch.empty(len(values), *preset.size, dtype=torch.float32)
-    for start in range(0, len(values), _CHUNK):
-        chunk = np.ascontiguousarray(values[start : start + _CHUNK], np.float32)
-        seen = torch.from_numpy(chunk).sub_(low).div_(high - low).clamp_(0, 1)
-        frames[start : start + _CHUNK] = _centre(_resize(seen, wanted[1:]), preset.size)
-    if wanted[0] != len(values):
-        frames = _resize(frames.transpose(0, 1), (wanted[0], preset.size[1])).transpose(0, 1)
     factors = np.array(wanted) / values.shape
+    if only is not None:
+        values = values[only.numpy()]
+    frames = np.empty((len(values), *preset.size), np.uint16)
+    for start in range(0, len(values), _CHUNK):
+        chunk = np.array(values[start : start + _CHUNK], np.float32, order="C")
+        seen = torch.from_numpy(chunk).sub_(low).div_(high - low).clamp_(0, 1)
+        frames[start : start + _CHUNK] = _kept(_centre(_resize(seen, wanted[1:]), preset.size))
+    if preset.spacing is not None:
+        frames = _along(frames, wanted[0])
     spare = [0, *((w - side) // 2 for w, side in zip(wanted[1:], preset.size, strict=True))]
     return {
-        "frames": frames.mul_(_STEPS).round_().to(torch.uint16),
+        "frames": torch.from_numpy(frames),
         "affine": torch.from_numpy(np.array(volume.affine, np.float64)),
         "shape": torch.tensor(volume.values.shape),
         "grid": torch.from_numpy(np.stack([factors, 0.5 * factors - 0.5 - spare], 1)),
@@ -137,16 +145,11 @@ def frames_of(volume: CTVolume, preset: CTPreset, window: bool = True) -> dict[s
 
 
 def take(frames: dict[str, Tensor], preset: CTPreset, generator: Generator | None = None) -> dict:
-    """Take slices of what `frames_of` made; see `prepare`."""
-    found = frames["frames"]
-    if generator is None:
-        slices = SAMPLERS[preset.sampler](len(found), preset.slices)
-    else:
-        slices = random_slices(len(found), preset.slices, generator)
+    """Take slices of what `frames_of` made of all; see `prepare`."""
+    slices = _choose(len(frames["frames"]), preset, generator)
     # PyTorch indexes no uint16.
-    chosen = torch.from_numpy(found.numpy()[slices.numpy()].astype(np.float32)).div_(_STEPS)
-    rest = {name: frames[name] for name in ("affine", "shape", "grid")}
-    return {"volume": chosen[None], "slices": slices, **rest}
+    chosen = torch.from_numpy(frames["frames"].numpy()[slices.numpy()])
+    return _sample({**frames, "frames": chosen}, slices)
 
 
 def to_scan(values: Tensor, sample: dict) -> np.ndarray:
@@ -186,11 +189,39 @@ def to_scan(values: Tensor, sample: dict) -> np.ndarray:
     return np.ascontiguousarray(reorient(found, turned_affine, axis_codes(affine))[0])
 
 
+def _choose(available: int, preset: CTPreset, generator: Generator | None) -> Tensor:
+    if generator is None:
+        return SAMPLERS[preset.sampler](available, preset.slices)
+    return random_slices(available, preset.slices, generator)
+
+
+def _sample(frames: dict[str, Tensor], slices: Tensor) -> dict:
+    volume = torch.from_numpy(frames["frames"].numpy().astype(np.float32)).div_(_STEPS)
+    rest = {name: frames[name] for name in ("affine", "shape", "grid")}
+    return {"volume": volume[None], "slices": slices, **rest}
+
+
 def _resize(values: Tensor, size: tuple[int, int] | list[int]) -> Tensor:
     """Resize (N, H, W), averaging where it shrinks."""
     if tuple(values.shape[1:]) == tuple(size):
         return values
     return F.interpolate(values[:, None], tuple(size), mode="bilinear", antialias=True)[:, 0]
+
+
+def _along(frames: np.ndarray, depth: int) -> np.ndarray:
+    """Resize kept slices (D, H, W) along their normal, some rows at a time."""
+    found = np.empty((depth, *frames.shape[1:]), np.uint16)
+    for start in range(0, frames.shape[1], _CHUNK):
+        part = slice(start, start + _CHUNK)
+        rows = frames[:, part].transpose(1, 0, 2).astype(np.float32) / _STEPS
+        resized = _resize(torch.from_numpy(rows), (depth, frames.shape[2]))
+        found[:, part] = _kept(resized).transpose(1, 0, 2)
+    return found
+
+
+def _kept(values: Tensor) -> np.ndarray:
+    """Values of [0, 1] as they are kept, in 16 bits."""
+    return values.mul(_STEPS).round_().clamp_(0, _STEPS).numpy().astype(np.uint16)
 
 
 def _centre(values: Tensor, size: tuple[int, int]) -> Tensor:

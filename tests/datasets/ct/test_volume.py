@@ -19,6 +19,7 @@ from vizoo.datasets.ct import (
     write_dicom,
     write_nifti,
 )
+from vizoo.datasets.ct.preparation import frames_of, take
 from vizoo.datasets.ct.volume import axis_codes, reorient
 
 CODES = [
@@ -189,6 +190,21 @@ def test_a_map_is_zero_beyond_what_was_seen(scan):
     assert not back[:, 0].any() and not back[:, :, 0].any() and back[5, 10, 12] == 1
     with pytest.raises(ValueError, match="resize it to the volume"):
         to_scan(torch.ones(4, 8, 9), sample)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "published", None])
+def test_all_prepared_or_only_those_taken(scan, sampler):
+    values = scan[0].astype(np.float32)
+    volume = CTVolume(values.copy(), scan[2])
+    preset = CTPreset((16, 20), 7, sampler or "uniform")
+    seeds = [None if sampler else torch.Generator().manual_seed(3) for _ in range(2)]
+    one, other = (
+        prepare(volume, preset, seeds[0]),
+        take(frames_of(volume, preset), preset, seeds[1]),
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert np.array_equal(volume.values, values)
 
 
 def test_presets():
