@@ -83,7 +83,7 @@ def test_weights_are_shown(weights, capsys, monkeypatch):
     assert main(["models", "fadnet_plus_micro"]) == 0
     said = capsys.readouterr().out
     assert ".one 1.5 MB, Apache-2.0, to download" in said and ".two 1.5 MB, MIT" in said
-    assert main(["models", "fadnet*", "--pretrained", "--json"]) == 0
+    assert main(["models", "fadnet_plus_micro*", "--pretrained", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert [w["name"] for w in row["weights"]] == ["fadnet_plus_micro.one", "fadnet_plus_micro.two"]
     assert row["weights"][0]["path"] is None and not weights.requests
