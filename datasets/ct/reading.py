@@ -47,7 +47,9 @@ def read_scan(
         raise FileNotFoundError(f"{path}: no such file or folder")
     files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
     pictures = [file for file in files if file.suffix.lower() in SUFFIXES]
-    if pictures:
+    # A series often lies beside a preview or a report's page.
+    series_there = any(is_dicom(file) for file in files if file not in pictures)
+    if pictures and not series_there:
         return read_slices(in_order(pictures), value_range, threads)
     nifti = [file for file in files if file.name.endswith((".nii", ".nii.gz"))]
     if nifti:

@@ -224,3 +224,29 @@ def test_batches():
     mixed = module(train=[scans, GeneratedCT(4, preset=CTPreset((16, 16), 4), seed=5)], seed=1)
     with pytest.raises(ValueError, match="samples of 4 and 6 slices in one batch"):
         list(mixed.train_dataloader())
+
+
+def test_a_preset_in_yaml(tmp_path, capsys):
+    """A config names the preset's own words; another word is refused."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    parser.add_subclass_arguments(CTDataModule, "data")
+    text = """
+data:
+  class_path: vizoo.datasets.ct.CTDataModule
+  init_args:
+    workers: 0
+    train:
+      - class_path: vizoo.datasets.ct.GeneratedCT
+        init_args: {length: 2, seed: 1, preset: {size: [16, 16], slices: 4, sampler: published}}
+"""
+    path = tmp_path / "config.yaml"
+    parser.add_argument("--config", action="config")
+    path.write_text(text)
+    data = parser.instantiate_classes(parser.parse_args(["--config", str(path)])).data
+    assert data.sets("train")[0].preset == CTPreset((16, 16), 4, "published")
+    path.write_text(text.replace("slices", "slises"))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--config", str(path)])
+    assert "slises" in capsys.readouterr().err

@@ -130,6 +130,9 @@ class TestDicom:
         (series / "notes.txt").write_text("none")
         with pytest.warns(UserWarning, match="1 files that are not DICOM passed over, first notes"):
             read_scan(series)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(series / "preview.png")
+        with pytest.warns(UserWarning, match="2 files that are not DICOM"):
+            assert len(read_scan(series).values) == 12
         (tmp_path / "empty").mkdir()
         said = line(lambda: read_scan(tmp_path / "empty"), FileNotFoundError)
         assert "no DICOM file, and no PNG" in said
