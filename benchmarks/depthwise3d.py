@@ -1,6 +1,6 @@
 """Depthwise 3D convolutions on this machine's CPU, and CovidNet3D in inference and training.
 
-    python -m benchmarks.depthwise3d [--threads 1] [--repeat 7]
+    python -m benchmarks.depthwise3d [--threads 1] [--repeat 7] [--only NAME …]
 
 Convolutions of one volume of CovidNet3D's shapes: in contiguous and in channels-last-3d memory; as
 sums of 2D depthwise convolutions over the taps of depth (in channels-last memory, and with all
@@ -62,10 +62,12 @@ def in_turns(functions: dict[str, Callable[[], object]], repeat: int) -> dict[st
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeat + 1):
         for name, function in functions.items():
+            function()  # what the others left in the caches should not matter
             times[name].append(1e3 * seconds(function))
     return {name: min(taken[1:]) for name, taken in times.items()}
 
 
+@torch.no_grad()
 def convolutions(repeat: int) -> None:
     """One line a shape and type: milliseconds of each form."""
     for dtype in (torch.float32, torch.bfloat16):
@@ -111,6 +113,7 @@ def gradients(repeat: int) -> None:
         report(f"training 4x{channels}x{depth}x{side}x{side} k{kernel}", in_turns(forms, repeat))
 
 
+@torch.no_grad()
 def networks(repeat: int) -> None:
     """One line a size: milliseconds of CovidNet3D-S for one volume."""
     net = create_model("covidnet3d_s", encoding=MIXED).eval()
@@ -133,19 +136,20 @@ def report(title: str, times: dict[str, float]) -> None:
     print(f"{title}: {columns}", flush=True)
 
 
+PARTS = {"convolutions": convolutions, "gradients": gradients, "networks": networks}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     print(machine())
-    with torch.no_grad():
-        convolutions(args.repeat)
-    gradients(args.repeat)
-    with torch.no_grad():
-        networks(args.repeat)
+    for name in args.only:
+        PARTS[name](args.repeat)
 
 
 if __name__ == "__main__":
