@@ -1,0 +1,199 @@
+"""Heat maps drawn over the pictures that they are about, images and slices of volumes alike."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from torch import Tensor
+
+__all__ = ["NOTICE", "overlay_picture"]
+
+#: What every output says.
+NOTICE = "Research software, not a medical device: not for diagnosis or treatment."
+
+_GROUND, _TEXT, _FAINT = "#0b0d10", "#f2f2f2", "#a8adb5"
+_PALETTE = "turbo"
+_DPI = 100
+_GAP = 8  # pixels between panels, and round them
+_BAR = 14  # pixels, width of the colour bar
+
+
+def overlay_picture(
+    images: Sequence[np.ndarray | Tensor],
+    heats: Sequence[np.ndarray | Tensor],
+    *,
+    captions: Sequence[str] = (),
+    title: str = "",
+    note: str = "",
+    label: str = "where the network looked",
+    marks: str = "",
+    columns: int | None = None,
+    side: int = 512,
+) -> np.ndarray:
+    """Draw heat maps over pictures, side by side, with a colour bar.
+
+    A picture shows through where its heat is low.
+
+    Args:
+        images: (H, W) grey, (3, H, W) RGB or (1, H, W), float in [0, 1].
+        heats: as many (H', W') in [0, 1], each resized to its picture.
+        captions: what stands in the upper left corner of each, if anything.
+        title: above all.
+        note: below all.
+        label: of the colour bar.
+        marks: four letters at the left, right, upper and lower edge of each picture, such as
+            ``RLAP`` of an axial slice.
+        columns: pictures in a row; by default as many as make a landscape format.
+        side: pixels that the longer side of a picture gets.
+
+    Returns:
+        (H'', W'', 3) uint8 RGB.
+
+    Raises:
+        ValueError: the numbers differ, or a shape is another one.
+    """
+    if not len(images) == len(heats) or not len(images) or len(captions) not in (0, len(images)):
+        raise ValueError(
+            f"{len(images)} pictures, {len(heats)} heat maps and {len(captions)} captions: want "
+            "as many of each, at least one"
+        )
+    panels = [_blended(image, heat, side) for image, heat in zip(images, heats, strict=True)]
+    return _arranged(panels, captions, title, note, label, marks, columns)
+
+
+def _blended(image: np.ndarray | Tensor, heat: np.ndarray | Tensor, side: int) -> np.ndarray:
+    """A heat map over a picture, (H, W, 3) float RGB in [0, 1], the longer side of given length."""
+    import matplotlib
+
+    picture, heat = _rgb(image), _array(heat)
+    if heat.ndim != 2:
+        raise ValueError(f"a heat map is (H, W), got {heat.shape}")
+    zoom = side / max(picture.shape[:2])
+    size = tuple(max(1, round(zoom * length)) for length in picture.shape[1::-1])
+    picture = cv2.resize(
+        picture, size, interpolation=cv2.INTER_AREA if zoom < 1 else cv2.INTER_CUBIC
+    )
+    heat = cv2.resize(heat, size, interpolation=cv2.INTER_LINEAR).clip(0, 1)
+    colours = matplotlib.colormaps[_PALETTE](heat)[:, :, :3]
+    opacity = _opacity(heat)[:, :, None]
+    return ((1 - opacity) * picture.clip(0, 1) + opacity * colours).astype(np.float32)
+
+
+def _opacity(heat: np.ndarray) -> np.ndarray:
+    """How much of the picture a heat covers."""
+    return 0.7 * heat * heat * (3 - 2 * heat)
+
+
+def _arranged(
+    panels: list[np.ndarray],
+    captions: Sequence[str],
+    title: str,
+    note: str,
+    label: str,
+    marks: str,
+    columns: int | None,
+) -> np.ndarray:
+    """Panels in rows on a dark ground, words on and around them."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    high, wide = (max(panel.shape[axis] for panel in panels) for axis in (0, 1))
+    columns = columns or min(len(panels), math.ceil(math.sqrt(1.5 * len(panels) * high / wide)))
+    rows = math.ceil(len(panels) / columns)
+    type_size = min(15.0, max(7.0, wide / 40))  # points
+    legend = _BAR + round(6.5 * type_size)
+    width = _GAP + columns * (wide + _GAP) + legend
+    title, note = _wrapped(title, 1.1 * type_size, width), _wrapped(note, 0.8 * type_size, width)
+    top = _GAP + (round(2.1 * type_size * (title.count("\n") + 1)) + _GAP if title else 0)
+    bottom = _GAP + (round(1.6 * type_size * (note.count("\n") + 1)) if note else 0)
+    height = top + rows * (high + _GAP) - _GAP + bottom
+    figure = Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
+    canvas = FigureCanvasAgg(figure)
+
+    def write(x: float, y: float, words: str, size: float = type_size, **style: object) -> None:
+        style = {"color": _TEXT, "ha": "left", "va": "top", **style}
+        figure.text(x / width, 1 - y / height, words, fontsize=size, **style)
+
+    whole = np.empty((height, width, 3), np.float32)
+    whole[:] = [int(_GROUND[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    inset = round(0.5 * type_size)
+    outline = _outline()
+    for number, panel in enumerate(panels):
+        x = _GAP + number % columns * (wide + _GAP)
+        y = top + number // columns * (high + _GAP)
+        tall, across = panel.shape[:2]
+        whole[y : y + tall, x : x + across] = panel
+        if captions:
+            write(x + inset, y + inset, captions[number], path_effects=outline)
+        places = (
+            (x + inset, y + tall / 2, "left", "center"),
+            (x + across - inset, y + tall / 2, "right", "center"),
+            (x + across / 2, y + inset, "center", "top"),
+            (x + across / 2, y + tall - inset, "center", "bottom"),
+        )
+        for mark, (left, low, ha, va) in zip(marks, places, strict=False):
+            write(left, low, mark, color=_FAINT, ha=ha, va=va, path_effects=outline)
+    figure.figimage(whole, 0, 0, origin="upper")
+    if title:
+        write(_GAP, _GAP, title, size=1.1 * type_size, linespacing=1.25)
+    if note:
+        write(_GAP, height - _GAP / 2, note, size=0.8 * type_size, color=_FAINT, va="bottom")
+    _colour_bar(figure, (width - legend + 2, top, _BAR, min(high, 512)), label, type_size)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba())[:height, :width, :3]
+
+
+def _colour_bar(figure: object, box: tuple[int, int, int, int], label: str, size: float) -> None:
+    """The palette as it looks over grey, 0 to 1; `box` is left, top, width, height in pixels."""
+    import matplotlib
+
+    width, height = (side * _DPI for side in figure.get_size_inches())
+    x, y, wide, tall = box
+    axes = figure.add_axes(
+        (x / width, 1 - (y + tall) / height, wide / width, tall / height), zorder=1
+    )
+    heat = np.linspace(1, 0, 256)[:, None]
+    opacity = _opacity(heat)[:, :, None]
+    ramp = opacity * matplotlib.colormaps[_PALETTE](heat)[:, :, :3] + (1 - opacity) * 0.35
+    axes.imshow(ramp, aspect="auto", extent=(0, 1, 0, 1))
+    axes.set_xticks([])
+    axes.yaxis.tick_right()
+    axes.set_yticks([0, 0.5, 1], ["low", "", "high"])
+    axes.yaxis.set_label_position("right")
+    axes.set_ylabel(label, color=_TEXT, fontsize=size)
+    axes.tick_params(colors=_TEXT, labelsize=0.9 * size, width=0.6)
+    for spine in axes.spines.values():
+        spine.set(color=_FAINT, linewidth=0.6)
+
+
+def _wrapped(words: str, size: float, width: int) -> str:
+    """Words broken into lines that fit a width in pixels, by the mean width of a letter."""
+    letters = max(16, int((width - 2 * _GAP) / (0.62 * size * _DPI / 72)))
+    return "\n".join("\n".join(textwrap.wrap(line, letters)) for line in words.splitlines())
+
+
+def _outline() -> list:
+    """A dark edge that keeps words legible on bright pixels."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2, foreground="black")]
+
+
+def _rgb(image: np.ndarray | Tensor) -> np.ndarray:
+    """A picture as (H, W, 3) float32."""
+    array = _array(image)
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.shape[0] not in (1, 3):
+        raise ValueError(f"a picture is (H, W), (1, H, W) or (3, H, W), got {array.shape}")
+    return np.ascontiguousarray(np.broadcast_to(array, (3, *array.shape[1:])).transpose(1, 2, 0))
+
+
+def _array(values: np.ndarray | Tensor) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values, np.float32)
