@@ -10,7 +10,6 @@ Example:
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 import zlib
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from ..vision.cameras import check_camera, lift
 from ..vision.device import choose_device, choose_dtype
+from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
@@ -34,7 +34,7 @@ from .presets import Thresholds
 if TYPE_CHECKING:
     from ..datasets.mvs.scene import Scene
 
-__all__ = ["MVSPredictor", "MVSResult", "load_network"]
+__all__ = ["MVSPredictor", "MVSResult"]
 
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -112,10 +112,10 @@ class MVSPredictor:
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        net = load_network(model, "mvs")
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
         self.fingerprint = _fingerprint(net)
-        self.net = optimize(net.eval().to(self.device), self.dtype)
+        self.net = optimize(net.to(self.device), self.dtype)
 
     def __call__(
         self,
@@ -211,19 +211,6 @@ class MVSPredictor:
             self, scene, out, views=views, size=size, thresholds=thresholds, seed=seed,
             restart=restart, voxel=voxel, normals=normals, mesh=mesh, report=report,
         )  # fmt: skip
-
-
-def load_network(model: str | os.PathLike) -> nn.Module:
-    """Load a multi-view-stereo network by what `vision.hub.sources.open_model` takes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or weights of no such model.
-        OSError: its weights cannot be had.
-    """
-    from ..vision.hub.sources import open_model
-
-    return open_model(model, task="mvs")[0]
 
 
 def view_seed(seed: int, name: str) -> int:

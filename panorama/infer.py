@@ -8,7 +8,6 @@ Example:
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Iterable
@@ -21,9 +20,10 @@ from torch import Tensor, nn
 
 from ..vision.device import choose_device, choose_dtype
 from ..vision.export import standalone
+from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, convert
 from ..vision.io.exr import write_exr
-from ..vision.io.files import atomic_write
+from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
@@ -33,7 +33,7 @@ from .mesh import level_of, spherical_mesh
 from .outputs import TriangleMesh, point_cloud, right_handed, triangle_mesh
 from .sampling import faces_to_equirectangular, sample_equirectangular
 
-__all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult", "load_network"]
+__all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult"]
 
 FORMATS = ("png", "npy", "exr", "pfm")
 _PNG_UNIT = 1000  # steps of a metre
@@ -130,7 +130,7 @@ class PanoramaResult:
             if furthest >= _PNG_LIMIT:
                 formats = [f for f in FORMATS if f != "png"]
                 warnings.warn(f"no 16-bit PNG written: it ends at {_PNG_LIMIT:g} m", stacklevel=2)
-        formats = check_formats(formats)
+        formats = check_formats(formats, FORMATS)
         if "png" in formats and furthest >= _PNG_LIMIT:
             raise ValueError(
                 f"{folder / name}_depth.png: a depth of {furthest:.1f} m does not fit: a 16-bit "
@@ -177,8 +177,8 @@ class PanoramaPredictor:
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
-        net = convert(standalone(net).eval(), torch.float32)
+        net = load_network(model, "panorama")
+        net = convert(standalone(net), torch.float32)
         self.net = net.requires_grad_(False).to(self.device)
 
     @torch.inference_mode()
@@ -220,32 +220,6 @@ class PanoramaPredictor:
             colours.float().cpu().numpy(),
             planes.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy(),
         )
-
-
-def load_network(model: str | os.PathLike) -> nn.Module:
-    """Load a panorama network by what `vision.hub.sources.open_model` takes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or weights of no panorama model.
-        OSError: its weights cannot be had.
-    """
-    from ..vision.hub.sources import open_model
-
-    return open_model(model, task="panorama")[0]
-
-
-def check_formats(formats: Iterable[str]) -> list[str]:
-    """Return the formats, each once.
-
-    Raises:
-        ValueError: one is unknown.
-    """
-    formats = list(dict.fromkeys(formats))
-    unknown = [f for f in formats if f not in FORMATS]
-    if unknown:
-        raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
-    return formats
 
 
 def write_depth(path: Path, depth: np.ndarray) -> None:

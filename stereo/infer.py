@@ -8,7 +8,6 @@ Example:
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Iterable
@@ -22,16 +21,17 @@ from torch import Tensor, nn
 from ..vision.device import choose_device, choose_dtype
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
 from ..vision.hub.registry import model_info
+from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
-from ..vision.io.files import atomic_write
+from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pointcloud import write_point_cloud
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 
-__all__ = ["StereoPredictor", "StereoResult", "load_network"]
+__all__ = ["FORMATS", "StereoPredictor", "StereoResult"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
@@ -135,7 +135,7 @@ class StereoResult:
             if highest >= _PNG_LIMIT:
                 formats = ("pfm", "npy")
                 warnings.warn("no 16-bit PNG written: it ends at 256 px", stacklevel=2)
-        formats = check_formats(formats)
+        formats = check_formats(formats, FORMATS)
         if "png" in formats and highest >= _PNG_LIMIT:
             raise ValueError(
                 f"{folder / name}_disparity.png: a disparity of {highest:.2f} px does not fit: a "
@@ -207,9 +207,9 @@ class StereoPredictor:
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        net = load_network(model, "stereo")
         self.max_disparity = _max_disparity(net)
-        self.net = optimize(net.eval().to(self.device), dtype=self.dtype)
+        self.net = optimize(net.to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
     def __call__(self, left: Image, right: Image) -> StereoResult:
@@ -236,32 +236,6 @@ class StereoPredictor:
         check_prediction(disparity, dtype=self.dtype)
         image = first.mul(255).round().byte().permute(1, 2, 0)
         return StereoResult(disparity.numpy(), image.contiguous().numpy())
-
-
-def load_network(model: str | os.PathLike) -> nn.Module:
-    """Load a stereo network by what `vision.hub.sources.open_model` takes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or weights of no stereo model.
-        OSError: its weights cannot be had.
-    """
-    from ..vision.hub.sources import open_model
-
-    return open_model(model, task="stereo")[0]
-
-
-def check_formats(formats: Iterable[str]) -> list[str]:
-    """Return the formats, each once.
-
-    Raises:
-        ValueError: one is not ``pfm``, ``png`` or ``npy``.
-    """
-    formats = list(dict.fromkeys(formats))
-    unknown = [f for f in formats if f not in FORMATS]
-    if unknown:
-        raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(FORMATS)}")
-    return formats
 
 
 def _max_disparity(net: nn.Module) -> int | None:

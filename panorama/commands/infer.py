@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
             "no --model: this version ships no trained weights for panoramas; `vizoo fit --config "
             "panorama/spheredepth_generated.yaml` trains a network; then --model FILE"
         )
-    from ...vision.io.files import atomic_write
-    from ..infer import PanoramaPredictor, check_formats
+    from ...vision.io.files import atomic_write, check_formats
+    from ..infer import FORMATS, PanoramaPredictor
 
     if args.format is not None:
-        args.format = check_formats(args.format)
+        args.format = check_formats(args.format, FORMATS)
     predictor = PanoramaPredictor(args.model, device=args.device, dtype=args.dtype)
     reports, failures = [], 0
     with progress() as bar:

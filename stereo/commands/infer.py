@@ -78,9 +78,10 @@ def run(args: argparse.Namespace) -> int:
     _check_folder(args.out, pairs)
     calibrations = _calibrations(args, pairs)
     if args.format is not None:
-        from ..infer import check_formats
+        from ...vision.io.files import check_formats
+        from ..infer import FORMATS
 
-        args.format = check_formats(args.format)
+        args.format = check_formats(args.format, FORMATS)
     predictor = _predictor(args)
     checked = set() if args.no_check else _spread(len(pairs), _CHECKED)
     reports, failures = [], 0

@@ -1,10 +1,12 @@
 """Weights by any of their spellings: names with tags, repositories, folders, files.
 
-`create_model` takes all of these but files, `open_model` (which the commands use) all of them.
+`create_model` takes all of these but files; `open_model`, which the commands use, and
+`load_network`, which the predictors use, take all of them.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping
@@ -20,7 +22,24 @@ if TYPE_CHECKING:
 
     from .record import WeightsRecord
 
-__all__ = ["open_model", "read_source"]
+__all__ = ["load_network", "open_model", "read_source"]
+
+
+def load_network(model: str | os.PathLike[str] | nn.Module, task: str) -> nn.Module:
+    """The network of a predictor, in evaluation mode: the caller's, copied, or by what is opened.
+
+    Args:
+        model: a network, or what `open_model` takes.
+        task: refuse models of other tasks.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or weights of another task.
+        OSError: its weights cannot be had.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return open_model(model, task=task)[0]
+    return copy.deepcopy(model).eval()
 
 
 def open_model(
@@ -41,7 +60,8 @@ def open_model(
             and fresh ones otherwise: for what depends on the architecture alone.
 
     Returns:
-        The network in evaluation mode on the CPU, and whether its weights are trained ones.
+        The network in evaluation mode on the CPU, and whether its weights are trained ones. A
+        classifier has `classes` and `input` where its source says them, see `weights.describe`.
 
     Raises:
         FileNotFoundError: no such file.
@@ -125,7 +145,9 @@ def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) ->
     if differing:
         raise ValueError(f"{source}: {path} holds {'; '.join(differing)}: the record is wrong")
     architecture = {**stored.architecture, **record.arguments}
-    return StoredWeights(stored.name, architecture, stored.state, stored.facts)
+    said = {"classes": list(record.classes), "input": thaw(record.input)}
+    facts = {**stored.facts, **{key: value for key, value in said.items() if value}}
+    return StoredWeights(stored.name, architecture, stored.state, facts)
 
 
 def _is_name(text: str) -> bool:

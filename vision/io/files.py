@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic_write"]
+__all__ = ["atomic_write", "check_formats"]
 
 
 @contextmanager
@@ -57,3 +57,16 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
         raise OSError(f"{path}: cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Return file formats, each once.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    formats = list(dict.fromkeys(formats))
+    unknown = [form for form in formats if form not in known]
+    if unknown:
+        raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(known)}")
+    return formats

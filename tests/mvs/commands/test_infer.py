@@ -19,7 +19,9 @@ def stand_in(monkeypatch, oracle, scene, tmp_path):
     """`--model stand-in` knows the depth of the scene in the folder `scene`."""
     monkeypatch.chdir(tmp_path)
     original = infer.load_network
-    monkeypatch.setattr(infer, "load_network", lambda m: oracle if m == "stand-in" else original(m))
+    monkeypatch.setattr(
+        infer, "load_network", lambda m, task: oracle if m == "stand-in" else original(m, task)
+    )
     opened = command._open
     monkeypatch.setattr(
         command, "_open", lambda path, *how: scene if path == "scene" else opened(path, *how)

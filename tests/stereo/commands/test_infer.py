@@ -26,7 +26,7 @@ def stand_in(monkeypatch):
     """`--model stand-in` is a network that always answers 5 px; other names are looked up."""
     original = infer.load_network
     monkeypatch.setattr(
-        infer, "load_network", lambda m: Constant() if m == "stand-in" else original(m)
+        infer, "load_network", lambda m, task: Constant() if m == "stand-in" else original(m, task)
     )
 
 
