@@ -25,6 +25,7 @@ _HOMES = {
     "read_scan": "reading",
     "read_slices": "pictures",
     "to_scan": "preparation",
+    "to_slices": "preparation",
     "write_dicom": "dicom_writer",
     "write_nifti": "nifti",
     "write_scans": "writers",

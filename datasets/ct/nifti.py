@@ -66,17 +66,21 @@ def read_nifti(path: str | os.PathLike) -> CTVolume:
     return volume
 
 
-def write_nifti(path: str | os.PathLike, values: np.ndarray, affine: np.ndarray) -> None:
+def write_nifti(
+    path: str | os.PathLike, values: np.ndarray, affine: np.ndarray, step: float | None = None
+) -> None:
     """Write a volume in a scan's own space, atomically.
 
     Args:
         path: the file, ``.nii`` or ``.nii.gz``.
         values: (D, H, W): slices, rows, columns; bool becomes bytes, float64 float32.
         affine: (4, 4), from (column, row, slice) to mm, RAS+.
+        step: values from 0 to 255 steps are kept as bytes, in whole steps, which a reader
+            multiplies again; None keeps them as they are.
 
     Raises:
         ImportError: nibabel is not installed.
-        ValueError: another suffix or shape.
+        ValueError: another suffix or shape, or values beyond 255 steps.
     """
     path = Path(path)
     if not path.name.endswith((".nii", ".nii.gz")):
@@ -84,12 +88,18 @@ def write_nifti(path: str | os.PathLike, values: np.ndarray, affine: np.ndarray)
     values = np.asarray(values)
     if values.ndim != 3:
         raise ValueError(f"{path}: a volume is (D, H, W), got {values.shape}")
+    if step is not None:
+        if not 0 <= values.min() <= values.max() < 255.5 * step:
+            raise ValueError(f"{path}: values beyond 0 to {255 * step:g} do not fit 255 steps")
+        values = np.rint(values / np.float32(step)).astype(np.uint8)
     kinds = {"bool": np.uint8, "int64": np.int32, "float64": np.float32, "float16": np.float32}
     values = values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
     image = _nibabel().Nifti1Image(values.transpose(2, 1, 0), affine)
     image.set_sform(affine, code=1)
     image.set_qform(affine, code=1, strip_shears=True)
     image.header.set_xyzt_units("mm")
+    if step is not None:
+        image.header.set_slope_inter(step, 0)
     content = image.to_bytes()
     if path.suffix == ".gz":
         content = gzip.compress(content, 1, mtime=0)

@@ -15,6 +15,7 @@ them taken. A prepared scan is a dictionary:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..files import check_choice
 from .sampling import SAMPLERS, random_slices
 from .volume import CTVolume, axis_codes, reorient
 
-__all__ = ["CTPreset", "frames_of", "prepare", "take", "to_scan"]
+__all__ = ["CTPreset", "frames_of", "prepare", "take", "to_scan", "to_slices"]
 
 _CHUNK = 16  # slices at a time, which bounds the memory
 _STEPS = 65535  # prepared values are kept in 16 bits
@@ -166,6 +167,29 @@ def to_scan(values: Tensor, sample: dict) -> np.ndarray:
     Raises:
         ValueError: the map is of another size.
     """
+    shape, affine = _turned(sample)
+    whole = np.empty(shape, np.float32)
+    for start in range(0, len(whole), _CHUNK):
+        part = range(start, min(start + _CHUNK, len(whole)))
+        whole[start : part.stop] = to_slices(values, sample, part)
+    own = axis_codes(sample["affine"].numpy())
+    return np.ascontiguousarray(reorient(whole, affine, own)[0])
+
+
+def to_slices(values: Tensor, sample: dict, slices: Sequence[int]) -> np.ndarray:
+    """The same for some slices of the turned scan alone.
+
+    Args:
+        values: see `to_scan`.
+        sample: see there.
+        slices: which, from the feet, 0 first.
+
+    Returns:
+        (N, H, W) float32: columns to the left, rows to the back.
+
+    Raises:
+        ValueError: the map is of another size.
+    """
     wanted = tuple(sample["volume"].shape[1:])
     if values.ndim == 4 and values.shape[0] == 1:
         values = values[0]
@@ -173,20 +197,25 @@ def to_scan(values: Tensor, sample: dict) -> np.ndarray:
         raise ValueError(
             f"a map of {tuple(values.shape)} over a volume of {wanted}: resize it to the volume"
         )
-    affine, shape = sample["affine"].numpy(), tuple(sample["shape"].tolist())
-    # A volume of nothing tells the turned scan's shape and affine.
-    turned, turned_affine = reorient(np.broadcast_to(np.float32(0), shape), affine, "LPS")
-    slices, first = np.unique(sample["slices"].numpy(), return_index=True)
+    taken, first = np.unique(sample["slices"].numpy(), return_index=True)
     factors, offsets = sample["grid"].numpy().T
-    places = [f * np.arange(n) + o for f, o, n in zip(factors, offsets, turned.shape, strict=True)]
-    reach = max(1.0, float(np.median(np.diff(slices)))) / 2 if len(slices) > 1 else 0.5
-    seen = [(places[0] >= slices[0] - reach) & (places[0] <= slices[-1] + reach)]
+    counts = [np.asarray(slices), *(np.arange(side) for side in _turned(sample)[0][1:])]
+    places = [f * n + o for f, n, o in zip(factors, counts, offsets, strict=True)]
+    reach = max(1.0, float(np.median(np.diff(taken)))) / 2 if len(taken) > 1 else 0.5
+    seen = [(places[0] >= taken[0] - reach) & (places[0] <= taken[-1] + reach)]
     seen += [(p >= -0.5) & (p <= n - 0.5) for p, n in zip(places[1:], wanted[1:], strict=True)]
-    places[0] = np.interp(places[0], slices, first)
+    places[0] = np.interp(places[0], taken, first)
     found = values.detach().float().cpu().numpy()
-    for axis in (1, 2, 0):
+    for axis in range(3):
         found = _linear(found, places[axis], seen[axis], axis)
-    return np.ascontiguousarray(reorient(found, turned_affine, axis_codes(affine))[0])
+    return found
+
+
+def _turned(sample: dict) -> tuple[tuple[int, ...], np.ndarray]:
+    """Shape and affine of the scan that was turned to axial slices."""
+    nothing = np.broadcast_to(np.float32(0), tuple(sample["shape"].tolist()))
+    turned, affine = reorient(nothing, sample["affine"].numpy(), "LPS")
+    return turned.shape, affine
 
 
 def _choose(available: int, preset: CTPreset, generator: Generator | None) -> Tensor:

@@ -16,6 +16,7 @@ from vizoo.datasets.ct import (
     read_nifti,
     read_scan,
     to_scan,
+    to_slices,
     write_dicom,
     write_nifti,
 )
@@ -214,3 +215,24 @@ def test_presets():
             CTPreset(**bad)
     with pytest.raises(ValueError, match="sampler 'even' is none of uniform, published"):
         CTPreset(sampler="even")
+
+
+@pytest.mark.parametrize("codes", ["LPS", "RAI", "ASL"])
+def test_some_slices_of_a_map_alone(scan, codes):
+    values, affine = reorient(scan[0], scan[2], codes)
+    sample = prepare(CTVolume(values, affine), CTPreset((16, 20), 5))
+    heat = torch.rand(5, 16, 20)
+    whole, _ = reorient(to_scan(heat, sample), affine, "LPS")
+    assert np.array_equal(to_slices(heat, sample, [7, 0, 11]), whole[[7, 0, 11]])
+
+
+def test_a_map_in_bytes(tmp_path, scan):
+    """Eight bits, which readers scale back to within half a step; what does not fit is refused."""
+    heat = np.random.rand(*scan[0].shape).astype(np.float32)
+    write_nifti(tmp_path / "map.nii.gz", heat, scan[2], step=1 / 255)
+    found = read_nifti(tmp_path / "map.nii.gz")
+    assert np.abs(found.values - heat).max() <= 0.5001 / 255
+    np.testing.assert_allclose(found.affine, scan[2], atol=1e-4)
+    for beyond in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="beyond 0 to 1 do not fit"):
+            write_nifti(tmp_path / "map.nii.gz", heat + beyond, scan[2], step=1 / 255)
