@@ -33,12 +33,15 @@ class MixedDataModule(LightningDataModule):
     only those that it uses.
 
     Args:
-        sources: for each of ``train``, ``val``, ``test`` and ``predict`` its sets.
         augment: called on training samples as ``augment(sample, generator)``; None for nothing.
-        weights: shares of the training sets in an epoch; None: in proportion to their sizes.
-        samples_per_epoch: length of an epoch; None: the number of training samples.
-        val_share: share of the training samples held out for validation where there is no set for
-            it, chosen by the seed; 0 for no validation.
+        train: training sets.
+        val: validation sets; without any, ``val_share`` of every training set is held out.
+        test: test sets.
+        predict: sets to predict; they need no ground truth.
+        weights: shares of the training sets in an epoch; by default in proportion to their sizes.
+        samples_per_epoch: length of an epoch; by default the number of training samples.
+        val_share: share of the training samples held out for validation where ``val`` is empty,
+            chosen by the seed; 0 for no validation.
         batch_size: training samples a process and step.
         eval_batch_size: samples a step elsewhere; more than 1 needs samples of one size.
         workers: processes that load data, for each loader.
@@ -51,15 +54,19 @@ class MixedDataModule(LightningDataModule):
 
     def __init__(
         self,
-        sources: dict[str, Sequence[Dataset | Callable[[], Dataset]]],
-        augment: Callable | None,
-        weights: list[float] | None,
-        samples_per_epoch: int | None,
-        val_share: float,
-        batch_size: int,
-        eval_batch_size: int,
-        workers: int,
-        seed: int,
+        *,
+        augment: Callable | None = None,
+        train: Sequence[Callable[[], Dataset]] = (),
+        val: Sequence[Callable[[], Dataset]] = (),
+        test: Sequence[Callable[[], Dataset]] = (),
+        predict: Sequence[Callable[[], Dataset]] = (),
+        weights: list[float] | None = None,
+        samples_per_epoch: int | None = None,
+        val_share: float = 0.0,
+        batch_size: int = 4,
+        eval_batch_size: int = 1,
+        workers: int = 4,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         if batch_size < 1 or eval_batch_size < 1 or workers < 0:
@@ -69,7 +76,7 @@ class MixedDataModule(LightningDataModule):
             )
         if not 0 <= val_share < 1:
             raise ValueError(f"val_share {val_share} must be at least 0 and less than 1")
-        self.sources = sources
+        self.sources = {"train": train, "val": val, "test": test, "predict": predict}
         self.augment = augment
         self.weights = weights
         self.samples_per_epoch = samples_per_epoch
@@ -144,8 +151,17 @@ class MixedDataModule(LightningDataModule):
         """Whole samples of the sets to predict, one set after the other."""
         return self._whole("predict")
 
+    def mixture(self, sets: Sequence[Dataset], length: int | None) -> Mixture:
+        """The training samples of an epoch; a task may mix in another way."""
+        return Mixture(sets, self.weights, length, self.augment, self.seed)
+
+    @staticmethod
+    def collate(samples: Sequence[dict]) -> dict:
+        """Stack samples into a batch; a task may stack in another way."""
+        return collate(samples)
+
     def _training(self, sets: Sequence[Dataset], length: int | None) -> DataLoader:
-        mixture = Mixture(sets, self.weights, length, self.augment, self.seed)
+        mixture = self.mixture(sets, length)
         sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
@@ -191,6 +207,6 @@ class MixedDataModule(LightningDataModule):
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
             pin_memory=torch.cuda.is_available(),
-            collate_fn=collate,
+            collate_fn=self.collate,
             **arguments,
         )

@@ -16,9 +16,7 @@ In a YAML file of ``vizoo fit``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from torch.utils.data import Dataset
+from typing import Any
 
 from ..datamodule import MixedDataModule
 from .transforms import augmentation as make_augmentation
@@ -29,63 +27,27 @@ __all__ = ["MVSDataModule"]
 class MVSDataModule(MixedDataModule):
     """Multi-view sets for training, validation, test and prediction.
 
-    Training sets are mixed by weights; their samples take sources drawn at random from the pair
-    lists. The others take each reference's best sources, several sets one after the other. The
-    same seed gives the same training samples whatever the number of workers; on several GPUs each
-    takes its share of every epoch, and of validation and test, where every sample counts once.
-
-    A set is given as a data set, or as a function that makes it, which is what a YAML file comes
-    to: the sets are then made, and their files checked, when ``fit``, ``test``, ... begins, and
-    only those that it uses.
+    Training samples take sources drawn at random from the pair lists; the others take each
+    reference's best sources.
 
     Args:
-        train: training sets.
-        val: validation sets; without any, ``val_share`` of every training set is held out.
-        test: test sets.
-        predict: sets to predict; they need no ground truth.
-        weights: shares of the training sets in an epoch; by default in proportion to their sizes.
-        samples_per_epoch: length of an epoch; by default the number of training samples.
-        val_share: share of the training samples held out for validation where ``val`` is empty,
-            chosen by the seed; 0 for no validation.
         augmentation: ``none``, as published, or ``colour`` (brightness and contrast jitter, which
             published code has and leaves off).
         crop_height: rows of a window cut out of training samples; by default they stay whole.
         crop_width: columns of that window.
-        batch_size: training samples a process and step.
-        eval_batch_size: samples a step elsewhere; more than 1 needs samples of one size.
-        workers: processes that load data, for each loader.
-        seed: of the mixture, the sources, the augmentation and the held-out share.
+        common: see `MixedDataModule`.
 
     Raises:
-        ValueError: the settings do not fit together; in ``setup`` also where a set to learn or
-            measure on has no ground truth.
+        ValueError: see `MixedDataModule`; or the augmentation is unknown.
     """
 
     def __init__(
         self,
-        train: Sequence[Callable[[], Dataset]] = (),
-        val: Sequence[Callable[[], Dataset]] = (),
-        test: Sequence[Callable[[], Dataset]] = (),
-        predict: Sequence[Callable[[], Dataset]] = (),
-        weights: list[float] | None = None,
-        samples_per_epoch: int | None = None,
-        val_share: float = 0.0,
+        *,
         augmentation: str = "none",
         crop_height: int | None = None,
         crop_width: int | None = None,
-        batch_size: int = 4,
-        eval_batch_size: int = 1,
-        workers: int = 4,
-        seed: int = 0,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            {"train": train, "val": val, "test": test, "predict": predict},
-            make_augmentation(augmentation, crop_height, crop_width),
-            weights,
-            samples_per_epoch,
-            val_share,
-            batch_size,
-            eval_batch_size,
-            workers,
-            seed,
-        )
+        augment = make_augmentation(augmentation, crop_height, crop_width)
+        super().__init__(augment=augment, **common)

@@ -23,8 +23,9 @@ class Numbers(Dataset):
 
 
 def _module(samples_per_epoch=None):
-    sources = {"train": [Numbers(0, 20), Numbers(100, 40)], "val": [], "test": [], "predict": []}
-    return MixedDataModule(sources, None, None, samples_per_epoch, 0.0, 3, 1, 0, seed=5)
+    train = [Numbers(0, 20), Numbers(100, 40)]
+    length = {"samples_per_epoch": samples_per_epoch}
+    return MixedDataModule(train=train, batch_size=3, workers=0, seed=5, **length)
 
 
 def _numbers(loader):
