@@ -172,6 +172,22 @@ class Part(Dataset):
         whole = groups_of(self.dataset)
         return None if whole is None else [whole[index] for index in self.indices]
 
+    @property
+    def labels(self) -> list[int]:
+        """The class of every sample, if the whole says it."""
+        whole = self.dataset.labels
+        return [whole[index] for index in self.indices]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes, if the whole has them."""
+        return self.dataset.classes
+
+    @property
+    def preset(self) -> object:
+        """How samples are prepared, if the whole says it."""
+        return self.dataset.preset
+
     def __len__(self) -> int:
         return len(self.indices)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import accumulate
 from math import ceil, cos, pi
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ __all__ = [
     "log_metrics",
     "log_picture",
     "optimisation",
+    "read_subnet",
     "round_at",
     "starting_network",
 ]
@@ -38,15 +41,43 @@ def starting_network(
 
     Args:
         model: its registered name.
-        arguments: of its architecture.
+        arguments: of its architecture; `subnet` may be the file in which a search wrote it.
         weights: file to start from; None starts from random numbers.
 
+    Returns:
+        The network; its `architecture` holds all arguments, also those that `weights` brought.
+
     Raises:
-        ValueError: the name is an address of weights.
+        FileNotFoundError: no such file.
+        ValueError: the name is an address of weights, or arguments or a file that do not fit.
     """
     if model.startswith(("hf-hub:", "local-dir:")):
         raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
-    return create_model(model, weights=weights, **(arguments or {}))
+    arguments = dict(arguments or {})
+    if isinstance(arguments.get("subnet"), str):
+        arguments["subnet"] = read_subnet(arguments["subnet"])
+    return create_model(model, weights=weights, **arguments)
+
+
+def read_subnet(path: str) -> dict[str, Any]:
+    """What a search wrote to `architecture.json`, as networks take it for `subnet`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: it is not such a file.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{path}: no such file of a subnet: a search by `vizoo fit` writes architecture.json "
+            "in its folder; name it by --model.model_args.subnet"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not an architecture: no JSON ({error})") from error
+    if not isinstance(found, dict) or "choices" not in found:
+        raise ValueError(f'{path}: not an architecture, which reads {{"version": 1, "choices": …}}')
+    return found
 
 
 def check_optimisation(optimizer: str, lr_schedule: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -66,6 +67,10 @@ class HalvedData(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         self.data.teardown(stage)
+
+    def sets(self, role: str) -> Sequence[Dataset]:
+        """The data sets of a role (`train`, `val`, …), of a data module that has them."""
+        return self.data.sets(role)
 
     def train_dataloader(self) -> dict[str, DataLoader]:
         """Loaders by the names `weights` and `logits`, in this order."""

@@ -30,6 +30,7 @@ from ..callbacks import EpochLines, KeepLast, WholeCheckpoints
 from ..configs import resolve_config
 from ..hub.weights import load_pickle
 from ..memory import keep_freed_memory
+from ..training import read_subnet
 from ._messages import condense, own_words
 
 __all__ = ["VizooCLI", "run"]
@@ -241,6 +242,8 @@ def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> I
     if key.endswith(f".{_START}"):
         return
     if isinstance(mine, dict) and isinstance(theirs, dict):
+        # A checkpoint has all arguments of its network, also those that init_weights brought.
+        described = described or key.endswith(".model_args")
         if "class_path" in mine and mine["class_path"] == theirs.get("class_path"):
             mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
             described = True
@@ -253,6 +256,8 @@ def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> I
             for index, pair in enumerate(zip(mine, theirs, strict=True)):
                 yield from _differences(f"{key}.{index}", *pair, described=True)
             return
+    if key.endswith(".model_args.subnet") and isinstance(mine, str):
+        mine = read_subnet(mine)
     if not _same(mine, theirs):
         yield f"{key} is {mine!r} here and {theirs!r} there"
 

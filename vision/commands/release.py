@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         command=args.command,
         training=args.training,
         origin=args.origin,
-        input=fed,
+        input={**getattr(net, "input", {}), **fed},
         dtype=getattr(torch, args.dtype) if args.dtype else None,
     )
     again = from_pretrained(args.out)

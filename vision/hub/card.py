@@ -33,6 +33,7 @@ def model_card(name: str, task: str, record: WeightsRecord) -> str:
         "trained on": record.trained_on,
         "trained by": f"`{record.training}`" if record.training else "",
         "origin": record.origin,
+        "classes": ", ".join(record.classes),
         **{f"input: {key}": _value(value) for key, value in record.input.items()},
         **{f"architecture: {key}": _value(v) for key, v in record.architecture.items()},
         "subnet": _value(record.subnet) if record.subnet is not None else "",

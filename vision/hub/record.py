@@ -122,9 +122,11 @@ class WeightsRecord:
         origin: where the weights come from if they are not ours (a URL, a paper), or empty.
         input: what the network was fed in training. Usual keys: ``mean`` and ``std`` (a value a
             channel, of images in [0, 1]; networks here normalise inside), ``divisor`` (sizes are
-            padded inside to multiples of it), ``size`` (height and width), ``max_disparity``.
+            padded inside to multiples of it), ``size`` (height and width), ``max_disparity``; of a
+            classifier all settings by which its inputs are prepared.
         architecture: arguments for `create_model`.
         subnet: which part of a supernet it is, for `create_model`'s argument ``subnet``, or None.
+        classes: of a classifier the names of its outputs, in order.
 
     Raises:
         ValueError: a field of a wrong form; the message names it.
@@ -153,6 +155,7 @@ class WeightsRecord:
     input: Mapping[str, Any] = Frozen()
     architecture: Mapping[str, Any] = Frozen()
     subnet: Mapping[str, Any] | None = None
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.sources, str):
@@ -181,6 +184,9 @@ class WeightsRecord:
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name} must hold JSON values: {error}") from error
             object.__setattr__(self, name, frozen)
+        if isinstance(self.classes, str) or not all(isinstance(n, str) for n in self.classes):
+            raise ValueError(f"classes are names, a list of strings, not {self.classes!r}")
+        object.__setattr__(self, "classes", tuple(self.classes))
         self._check_metrics()
         if "subnet" in self.architecture:
             raise ValueError("the subnet stands in the field of that name, not in architecture")
@@ -203,7 +209,7 @@ class WeightsRecord:
         """Plain dictionaries and lists, without the fields that are empty."""
         values = {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
         optional = {field.name for field in fields(self)} - _REQUIRED
-        return {k: v for k, v in values.items() if k not in optional or v not in (None, "", {})}
+        return {k: v for k, v in values.items() if k not in optional or v not in (None, "", {}, [])}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> WeightsRecord:

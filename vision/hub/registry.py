@@ -154,7 +154,8 @@ def create_model(
         **architecture: the network's own arguments.
 
     Returns:
-        The network, with ``model.architecture = {"name": name, **architecture}``.
+        The network, with ``model.architecture = {"name": name, **architecture}``; a trained
+        classifier also with ``model.classes`` and ``model.input`` where its weights say them.
 
     Raises:
         ValueError: unknown name, tag or argument, no trained weights, or weights that do not fit.
@@ -181,7 +182,7 @@ def create_model(
             return _build(entry, architecture)
 
     from .sources import read_source
-    from .weights import load_state
+    from .weights import describe, load_state
 
     source = name if weights is None else os.fspath(weights)
     stored = read_source(source)
@@ -192,7 +193,7 @@ def create_model(
         )
     model = _build(model_info(stored.name), {**stored.architecture, **architecture})
     load_state(model, stored.state, source)
-    return model
+    return describe(model, stored.facts)
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,15 @@ from .card import model_card
 from .download import DownloadError, offline_flag, sha256_of
 from .record import Frozen, Source, WeightsRecord
 from .registry import model_info
-from .weights import StoredWeights, build, check_stored, few, read_weights, write_weights
+from .weights import (
+    StoredWeights,
+    build,
+    check_stored,
+    described,
+    few,
+    read_weights,
+    write_weights,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +62,7 @@ def save_pretrained(
     training: str = "",
     origin: str = "",
     input: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
     dtype: torch.dtype | None = None,
 ) -> WeightsRecord:
     """Write a network as a folder that `from_pretrained` and ``local-dir:`` load.
@@ -61,7 +70,8 @@ def save_pretrained(
     Args:
         model: from `create_model`.
         folder: made if it is missing; files of these names in it are replaced.
-        licence, trained_on, metrics, command, training, origin, input: see `WeightsRecord`.
+        licence, trained_on, metrics, command, training, origin: see `WeightsRecord`.
+        input, classes: see there; by default what the model has.
         dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
             size; loading brings them back to the network's own. Vectors (biases, statistics) stay
             as they are.
@@ -97,12 +107,14 @@ def save_pretrained(
         "command": command,
         "training": training,
         "origin": origin,
-        "input": Frozen(input),
+        "input": Frozen(described(model).get("input") if input is None else input),
+        "classes": tuple(described(model).get("classes", ()) if classes is None else classes),
         "architecture": {k: v for k, v in complete.items() if k != "subnet"},
         "subnet": complete.get("subnet"),
     }
     WeightsRecord((), "0" * 64, 1, **facts)  # a wrong fact stops before anything is written
-    path = write_weights(StoredWeights(name, architecture, state), folder / WEIGHTS)
+    stored = StoredWeights(name, architecture, state, described(model))
+    path = write_weights(stored, folder / WEIGHTS)
     record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
     config = {"library": "vizoo", "format": FORMAT, "model": name, "file": WEIGHTS}
     for file, text in (

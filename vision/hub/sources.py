@@ -132,6 +132,7 @@ def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) ->
         ValueError: it is for another model or other arguments.
     """
     from .published import recognise
+    from .record import thaw
 
     stored = read_weights(path) if names_its_model(path) else recognise(path)
     stated = _plain({**model_info(model).defaults, **record.arguments})

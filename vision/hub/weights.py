@@ -30,6 +30,8 @@ __all__ = [
     "check_finite",
     "check_state",
     "check_stored",
+    "describe",
+    "described",
     "load_state",
     "load_weights",
     "names_its_model",
@@ -52,7 +54,8 @@ class StoredWeights:
         name: the model's registered name.
         architecture: arguments for `create_model`.
         state: tensor name to tensor, on the CPU.
-        facts: whatever else was saved with them (data set, error, step …).
+        facts: whatever else was saved with them (data set, error, step …); of a classifier
+            `classes`, the names of its outputs in order, and `input`, how its inputs are prepared.
     """
 
     name: str
@@ -67,7 +70,8 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
     Args:
         model: from `create_model` (it needs ``model.architecture``).
         path: ends in ``.safetensors``.
-        **facts: JSON values kept in the file, such as ``trained_on="generated scenes"``.
+        **facts: JSON values kept in the file, such as ``trained_on="generated scenes"``, besides
+            the `classes` and the `input` that the model has (see `describe`).
 
     Returns:
         The path.
@@ -82,6 +86,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
         raise ValueError(
             f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
         )
+    facts = {**described(model), **facts}
     return write_weights(StoredWeights(name, architecture, model.state_dict(), facts), path)
 
 
@@ -143,7 +148,31 @@ def build(stored: StoredWeights, source: str) -> nn.Module:
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     load_state(model, stored.state, source)
-    return model.eval()
+    return describe(model, stored.facts).eval()
+
+
+def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
+    """Give a network what is known of its outputs and inputs, as attributes beside `architecture`.
+
+    Args:
+        model: gets `classes`, names in the order of the outputs, and `input`, the settings by which
+            its inputs are prepared; each only where the facts hold it.
+        facts: of `StoredWeights`.
+
+    Returns:
+        The model.
+    """
+    if facts.get("classes"):
+        model.classes = tuple(map(str, facts["classes"]))
+    if facts.get("input"):
+        model.input = dict(facts["input"])
+    return model
+
+
+def described(model: nn.Module) -> dict[str, Any]:
+    """What `describe` gave a network, as JSON values."""
+    classes, fed = getattr(model, "classes", ()), getattr(model, "input", {})
+    return {**({"classes": list(classes)} if classes else {}), **({"input": fed} if fed else {})}
 
 
 def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
@@ -284,7 +313,8 @@ def _read_lightning(path: Path) -> StoredWeights:
         for key, value in checkpoint.get("state_dict", {}).items()
         if key.startswith(prefix)
     }
-    facts = {key: checkpoint[key] for key in ("epoch", "global_step") if key in checkpoint}
+    known = ("epoch", "global_step", "classes", "input")
+    facts = {key: checkpoint[key] for key in known if key in checkpoint}
     name, architecture = _untagged(path, name, dict(parameters.get("model_args") or {}))
     return StoredWeights(name, architecture, state, facts)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-__all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture"]
+__all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture", "draw_figure"]
 
 _UNKNOWN = (0, 0, 0)
 
@@ -179,7 +179,7 @@ def _arrange(panels: list[tuple], width: int, height: int, title: str | None) ->
         legend.outline.set_linewidth(0.5)
     if title:
         figure.text(0.5, 1 - 0.6 * heading / size[1], title, ha="center", va="center", fontsize=12)
-    return _draw(figure)
+    return draw_figure(figure)
 
 
 def _scale(
@@ -212,10 +212,11 @@ def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarr
     bar.set_label(label, fontsize=size)
     bar.ax.tick_params(labelsize=size, width=0.6)
     bar.outline.set_linewidth(0.6)
-    return _draw(figure)[:height, :width]
+    return draw_figure(figure)[:height, :width]
 
 
-def _draw(figure: Figure) -> np.ndarray:
+def draw_figure(figure: Figure) -> np.ndarray:
+    """Matplotlib's figure as (H, W, 3) uint8 RGB."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
