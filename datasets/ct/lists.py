@@ -81,11 +81,12 @@ def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> Non
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def check_disjoint(roles: Mapping[str, Sequence]) -> None:
+def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:
     """Refuse patients that are in two roles.
 
     Args:
         roles: data sets by what they are for (``train``, ``val``, ``test``).
+        what: their groups are, in the plural.
 
     Raises:
         ValueError: a patient has two roles; the message counts them and names the first.
@@ -96,7 +97,7 @@ def check_disjoint(roles: Mapping[str, Sequence]) -> None:
         both = [name for name in patients if seen.get(name, role) != role]
         if both:
             raise ValueError(
-                f"{len(both)} patients are in both {seen[both[0]]} and {role}, first {both[0]}: "
+                f"{len(both)} {what} are in both {seen[both[0]]} and {role}, first {both[0]}: "
                 "take them out of one of the lists"
             )
         seen |= dict.fromkeys(patients, role)

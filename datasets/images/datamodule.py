@@ -1,0 +1,102 @@
+"""The Lightning data module of images with labels.
+
+In a YAML file of ``vizoo fit``::
+
+    data:
+      class_path: vizoo.datasets.images.ImageDataModule
+      init_args:
+        train:
+          - class_path: vizoo.datasets.images.ImageFolders
+            init_args: {root: $VIZOO_DATA/skin10, part: train}
+        val:
+          - class_path: vizoo.datasets.images.ImageFolders
+            init_args: {root: $VIZOO_DATA/skin10, part: val}
+        batch_size: 32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from ..ct.lists import check_disjoint
+from ..datamodule import MixedDataModule
+from ..mixture import Mixture, Part, collate
+from .transforms import augmentation as make_augmentation
+
+__all__ = ["ImageDataModule", "collate_images"]
+
+
+class ImageDataModule(MixedDataModule):
+    """Image sets for training, validation, test and prediction; training crops are random.
+
+    Args:
+        balanced: every class has the same share of an epoch, however many images it has, instead
+            of `weights`.
+        augmentation: ``none``, ``flips``, ``colour``, ``randaugment`` or ``trivialaugment``, see
+            `ImageAugmentation`.
+        batch_size: training samples a process and step.
+        eval_batch_size: samples a step elsewhere.
+        common: see `MixedDataModule`.
+
+    Raises:
+        ValueError: see `MixedDataModule`; the augmentation is unknown, or classes are balanced and
+            sets have weights; in ``setup`` also where images of one source have two roles.
+    """
+
+    def __init__(
+        self,
+        *,
+        balanced: bool = False,
+        augmentation: str = "colour",
+        batch_size: int = 32,
+        eval_batch_size: int = 32,
+        **common: Any,
+    ) -> None:
+        sizes = {"batch_size": batch_size, "eval_batch_size": eval_batch_size}
+        super().__init__(augment=make_augmentation(augmentation), **sizes, **common)
+        if balanced and self.weights is not None:
+            raise ValueError("give weights of the sets or balanced classes, not both")
+        self.balanced = balanced
+
+    def setup(self, stage: str) -> None:
+        """Make the sets of a stage; for a fit also those of the test, and compare their sources.
+
+        Raises:
+            FileNotFoundError: files are missing; the message counts and names them.
+            ValueError: see the class.
+        """
+        super().setup(stage)
+        if stage == "fit":
+            roles = {role: self.sets(role) for role in ("train", "val", "test")}
+            check_disjoint(roles, "sources of images")
+
+    def mixture(self, sets: Sequence[Dataset], length: int | None) -> Mixture:
+        """The training samples of an epoch."""
+        if not self.balanced:
+            return super().mixture(sets, length)
+        length = length or sum(len(found) for found in sets)
+        parts, shares = [], []
+        for number in sorted({label for found in sets for label in found.labels}):
+            places = [[i for i, n in enumerate(s.labels) if n == number] for s in sets]
+            total = sum(map(len, places))
+            for found, indices in zip(sets, places, strict=True):
+                if indices:
+                    parts.append(Part(found, indices))
+                    shares.append(len(indices) / total)
+        return Mixture(parts, shares, length, self.augment, self.seed)
+
+    @staticmethod
+    def collate(samples: Sequence[dict]) -> dict:
+        """See `collate_images`."""
+        return collate_images(samples)
+
+
+def collate_images(samples: Sequence[dict]) -> dict:
+    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
+    names = ("boxes", "box_labels")
+    plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
+    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
+    return {**plain, **lists}

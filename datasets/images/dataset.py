@@ -1,0 +1,149 @@
+"""Images with labels.
+
+A sample is
+
+==============  ===================================================================
+``image``       (3, H, W) float32 in [0, 1], RGB
+``label``       () int64: the class
+``name``        what the image is called within its data set
+``boxes``       (N, 4) float32: left, top, right, bottom in pixels; where there are any
+``box_labels``  (N,) int64: the class of each
+==============  ===================================================================
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import Dataset
+
+from ...vision.io.images import read_image
+from .preparation import ImagePreset
+
+__all__ = ["ImageDataset", "ImageRecord", "LabelledImages"]
+
+
+class LabelledImages(Dataset):
+    """What sets of images share: whole in evaluation, random crops in training (`draw`).
+
+    Args:
+        classes: names, by number.
+        preset: how the images are prepared.
+    """
+
+    has_truth = True
+
+    def __init__(self, classes: Sequence[str], preset: ImagePreset) -> None:
+        self.classes, self.preset = tuple(classes), preset
+
+    def picture(self, index: int) -> dict[str, Tensor | str]:
+        """A sample as it is in the file; ``boxes`` are in its pixels."""
+        raise NotImplementedError
+
+    def with_preset(self, preset: ImagePreset) -> LabelledImages:
+        """The same images prepared in another way."""
+        other = copy.copy(self)
+        other.preset = preset
+        return other
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Read one image.
+
+        Raises:
+            FileNotFoundError: the file has gone since the data set was made.
+            ValueError: it cannot be read; the message names it.
+        """
+        return self._prepared(self.picture(index), None, False)
+
+    def draw(self, index: int, generator: Generator) -> dict[str, Tensor | str]:
+        """The same, cropped at random."""
+        return self._prepared(self.picture(index), generator, True)
+
+    def _prepared(self, sample: dict, generator: Generator | None, crops: bool) -> dict:
+        image = sample["image"]
+        if crops:
+            region = self.preset.random_region(*image.shape[1:], generator)
+        else:
+            region = self.preset.region(*image.shape[1:])
+        sample = {**sample, "image": self.preset.prepare(image, region)}
+        if "boxes" in sample:
+            sample["boxes"], kept = self.preset.move(sample["boxes"], region)
+            sample["box_labels"] = sample["box_labels"][kept]
+        return sample
+
+
+class ImageRecord(NamedTuple):
+    """One image.
+
+    Attributes:
+        name: what it is called within its data set.
+        path: the file.
+        label: number of its class.
+        source: where it comes from; a split keeps images of one source together.
+        boxes: (left, top, right, bottom) in pixels, each.
+        box_labels: the class of each.
+    """
+
+    name: str
+    path: str
+    label: int
+    source: str
+    boxes: tuple[tuple[float, float, float, float], ...] | None = None
+    box_labels: tuple[int, ...] = ()
+
+
+class ImageDataset(LabelledImages):
+    """Images from files.
+
+    Args:
+        records: the images, in order.
+        classes: names, by number.
+        preset: how the images are prepared.
+        title: of the set.
+
+    Raises:
+        ValueError: a label is no class's.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[ImageRecord],
+        classes: Sequence[str],
+        preset: ImagePreset,
+        title: str = "images",
+    ) -> None:
+        super().__init__(classes, preset)
+        self.records, self.title = list(records), title
+        for record in self.records:
+            if not all(0 <= n < len(self.classes) for n in (record.label, *record.box_labels)):
+                raise ValueError(f"{record.path}: a label beyond the {len(self.classes)} classes")
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of every image."""
+        return [record.label for record in self.records]
+
+    @property
+    def groups(self) -> list[str]:
+        """Where every image comes from: what a split keeps together."""
+        return [f"{self.title}, {record.source}" for record in self.records]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def picture(self, index: int) -> dict[str, Tensor | str]:
+        """See `LabelledImages.picture`."""
+        record = self.records[index]
+        label = torch.tensor(record.label)
+        sample = {"image": read_image(record.path), "label": label, "name": record.name}
+        if record.boxes is not None:
+            sample["boxes"] = torch.tensor(record.boxes, dtype=torch.float32).reshape(-1, 4)
+            sample["box_labels"] = torch.tensor(record.box_labels, dtype=torch.int64)
+        return sample
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} images of {len(self.classes)} classes)"

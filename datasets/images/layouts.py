@@ -1,0 +1,177 @@
+"""Images in a folder for each class, or in a CSV list."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..files import check_files, expand_path
+from .dataset import ImageDataset, ImageRecord
+from .preparation import ImagePreset
+from .splits import part_of
+
+__all__ = ["SUFFIXES", "ImageFolders", "ListedImages", "find_images"]
+
+#: Files that count as images.
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".webp")
+
+
+def find_images(folder: str | os.PathLike) -> list[Path]:
+    """Sorted image files in a folder and below it; hidden ones are left out."""
+    root = Path(folder)
+    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
+    inner = [path.relative_to(root).parts for path in files]
+    hidden = [any(part.startswith(".") for part in parts) for parts in inner]
+    return sorted(path for path, out in zip(files, hidden, strict=True) if not out)
+
+
+class ImageFolders(ImageDataset):
+    """A folder for each class, named as the class: ``root/melanoma/0001.jpg``.
+
+    Args:
+        root: the folder of the folders; ``~`` and ``$VARIABLES`` are expanded.
+        part: ``train``, ``val``, ``test`` or ``all``.
+        preset: how the images are prepared.
+        classes: the folders in the order of their numbers; by default all, sorted.
+        source: regular expression of which the first group (or all of it) in a file's name says
+            where the image comes from, such as the patient; images of one source stay in one part.
+            None: each comes from its own.
+        shares: of ``train``, ``val`` and ``test``, of every class.
+        folds: cross-validation instead: one of so many folds is ``test``, the next ``val``.
+        fold: which one is ``test``, from 0.
+        seed: of the split; all parts want the same.
+
+    Raises:
+        FileNotFoundError: no such folder, or one without images.
+        ValueError: no classes, an unknown part, numbers out of range, or a name without a source.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        part: str = "all",
+        preset: ImagePreset = ImagePreset(),  # noqa: B008 (it is frozen)
+        classes: Sequence[str] | None = None,
+        source: str | None = None,
+        shares: Sequence[float] = (0.6, 0.2, 0.2),
+        folds: int | None = None,
+        fold: int = 0,
+        seed: int = 0,
+    ) -> None:
+        where = expand_path(root)
+        if not where.is_dir():
+            raise FileNotFoundError(f"images at {where}: no such folder")
+        names = classes or sorted(
+            path.name for path in where.iterdir() if path.is_dir() and path.name[0] != "."
+        )
+        if len(names) < 2:
+            raise ValueError(f"images at {where}: {len(names)} folders; want one for each class")
+        records = []
+        for label, name in enumerate(names):
+            files = find_images(where / name)
+            if not files:
+                raise FileNotFoundError(f"images at {where}: no image in {where / name}")
+            for file in files:
+                title = file.relative_to(where).as_posix()
+                records.append(ImageRecord(title, str(file), label, _source(title, source)))
+        records = _part(records, part, shares, folds, fold, seed)
+        super().__init__(records, names, preset, str(where))
+
+
+class ListedImages(ImageDataset):
+    """Images named in a CSV file with the columns ``path``, ``label`` and perhaps ``source``.
+
+    Args:
+        list_file: the CSV file; its first line names the columns. ``label`` is a class's name.
+        root: what paths are relative to; by default the list's folder.
+        part: see `ImageFolders`; images of one ``source`` stay in one part.
+        preset: how the images are prepared.
+        classes: names in the order of their numbers; by default those of the whole list, sorted.
+        shares: see `ImageFolders`.
+        folds: see there.
+        fold: see there.
+        seed: see there.
+
+    Raises:
+        FileNotFoundError: the list or images are missing.
+        ValueError: it is no such list; the message says the line.
+    """
+
+    def __init__(
+        self,
+        list_file: str,
+        root: str | None = None,
+        part: str = "all",
+        preset: ImagePreset = ImagePreset(),  # noqa: B008 (it is frozen)
+        classes: Sequence[str] | None = None,
+        shares: Sequence[float] = (0.6, 0.2, 0.2),
+        folds: int | None = None,
+        fold: int = 0,
+        seed: int = 0,
+    ) -> None:
+        listed = expand_path(list_file)
+        rows = _read_list(listed)
+        names = list(classes or sorted({label for _, label, _ in rows.values()}))
+        where = expand_path(root) if root else listed.parent
+        records = []
+        for line, (path, label, source) in rows.items():
+            if label not in names:
+                raise ValueError(
+                    f"{listed}, line {line}: class {label!r} is none of {', '.join(names)}"
+                )
+            records.append(ImageRecord(path, str(where / path), names.index(label), source or path))
+        paths = [record.path for record in records]
+        check_files("images", where, {"images": paths}, f"those of {listed}", what="images")
+        if len(names) < 2:
+            raise ValueError(f"{listed}: {len(names)} class; want two or more")
+        records = _part(records, part, shares, folds, fold, seed)
+        super().__init__(records, names, preset, str(listed))
+
+
+def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
+    """Line number to path, label and source."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in ("path", "label") if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ValueError(
+                    f"{path}: no column {missing[0]!r} in its first line: want path,label[,source]"
+                )
+            rows = {}
+            for row in reader:
+                found = tuple((row.get(key) or "").strip() for key in ("path", "label", "source"))
+                if not found[0] or not found[1]:
+                    raise ValueError(f"{path}, line {reader.line_num}: wants a path and a label")
+                rows[reader.line_num] = found
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such list file") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV list: {error}") from error
+    if not rows:
+        raise ValueError(f"{path}: no image in it")
+    return rows
+
+
+def _source(name: str, pattern: str | None) -> str:
+    if pattern is None:
+        return name
+    found = re.search(pattern, Path(name).name)
+    if found is None:
+        raise ValueError(f"source {pattern!r} finds nothing in {name}")
+    return found[1] if found.re.groups else found[0]
+
+
+def _part(
+    records: list[ImageRecord],
+    part: str,
+    shares: Sequence[float],
+    folds: int | None,
+    fold: int,
+    seed: int,
+) -> list[ImageRecord]:
+    labels, sources = [r.label for r in records], [r.source for r in records]
+    return [records[i] for i in part_of(part, labels, sources, shares, folds, fold, seed)]

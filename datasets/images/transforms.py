@@ -1,0 +1,89 @@
+"""Augmentation of images through torchvision: mirrors, RandAugment, TrivialAugment.
+
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from ..files import check_choice
+
+__all__ = ["AUGMENTATIONS", "ImageAugmentation", "augmentation"]
+
+#: Names that ``augmentation`` knows.
+AUGMENTATIONS = ("none", "flips", "colour", "randaugment", "trivialaugment")
+
+_SEEDS = 1 << 31
+
+
+class ImageAugmentation:
+    """Mirror an image along both axes half of the time each, and more by name; boxes follow.
+
+    Args:
+        name: ``flips`` for mirrors alone; ``colour`` also changes brightness, contrast and
+            saturation by factors of 0.7 to 1.3 and hue by up to 0.03 of the circle;
+            ``randaugment`` adds two operations of RandAugment (Cubuk et al., CVPRW 2020) instead,
+            ``trivialaugment`` one of TrivialAugment (Müller and Hutter, ICCV 2021).
+        magnitude: of RandAugment's operations, 0 to 30.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+
+    def __init__(self, name: str = "colour", magnitude: int = 9) -> None:
+        check_choice("augmentation", name, AUGMENTATIONS[1:])
+        more = {
+            "flips": [v2.Identity()],
+            "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
+            "randaugment": [v2.RandAugment(2, magnitude)],
+            "trivialaugment": [v2.TrivialAugmentWide()],
+        }
+        flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
+        self.name, self.flips, self.colours = name, v2.Compose(flips), v2.Compose(more[name])
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        if self.name.endswith("augment") and "boxes" in sample:
+            raise ValueError(
+                f"augmentation {self.name!r} moves what an image shows, and boxes could not "
+                "follow: choose flips or colour"
+            )
+        with torch.random.fork_rng(devices=[], enabled=generator is not None):
+            if generator is not None:
+                torch.manual_seed(int(torch.randint(_SEEDS, (), generator=generator)))
+            image = tv_tensors.Image(sample["image"])
+            if "boxes" not in sample:
+                return {**sample, "image": self._changed(self.flips(image))}
+            size = tuple(image.shape[1:])
+            boxes = tv_tensors.BoundingBoxes(sample["boxes"], format="XYXY", canvas_size=size)
+            image, boxes = self.flips(image, boxes)
+            plain = boxes.as_subclass(torch.Tensor)
+            return {**sample, "image": self._changed(image), "boxes": plain}
+
+    def _changed(self, image: torch.Tensor) -> torch.Tensor:
+        if self.name.endswith("augment"):  # some of their operations are for 8 bits
+            image = v2.functional.to_dtype(image, torch.uint8, scale=True)
+            image = v2.functional.to_dtype(self.colours(image), torch.float32, scale=True)
+        else:
+            image = self.colours(image)
+        return image.as_subclass(torch.Tensor).contiguous()
+
+
+def augmentation(name: str) -> Callable | None:
+    """Return the augmentation of a name.
+
+    Args:
+        name: ``none``, or see `ImageAugmentation`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    check_choice("augmentation", name, AUGMENTATIONS)
+    return None if name == "none" else ImageAugmentation(name)
