@@ -42,7 +42,8 @@ def starting_network(
     Args:
         model: its registered name.
         arguments: of its architecture; `subnet` may be the file in which a search wrote it.
-        weights: file to start from; None starts from random numbers.
+        weights: file to start from, or `pretrained` for a network that brings weights of another
+            task (its `load_pretrained`); None starts from random numbers.
 
     Returns:
         The network; its `architecture` holds all arguments, also those that `weights` brought.
@@ -56,7 +57,13 @@ def starting_network(
     arguments = dict(arguments or {})
     if isinstance(arguments.get("subnet"), str):
         arguments["subnet"] = read_subnet(arguments["subnet"])
-    return create_model(model, weights=weights, **arguments)
+    if weights != "pretrained":
+        return create_model(model, weights=weights, **arguments)
+    net = create_model(model, **arguments)
+    if not hasattr(net, "load_pretrained"):
+        raise ValueError(f"{model} brings no pretrained weights: give a file as init_weights")
+    net.load_pretrained()
+    return net
 
 
 def read_subnet(path: str) -> dict[str, Any]:
@@ -118,6 +125,8 @@ def optimisation(
         )
     except TypeError as error:
         raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
+    for group in optimizer.param_groups:  # of `layer_decay`, which timm leaves to its schedulers
+        group["lr"] *= group.get("lr_scale", 1.0)
     total = trainer.estimated_stepping_batches
     if hparams.lr_schedule == "cosine" and total == float("inf"):
         raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")

@@ -44,6 +44,7 @@ FAMILIES: dict[str, str] = {
     "easnet": "stereo.easnet",
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
+    "image_classifier": "vision.classification.backbones",
     "mc3": "vision.classification.baselines",
     "resnet3d": "vision.classification.baselines",
     "spheredepth": "panorama.spheredepth",
