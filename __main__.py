@@ -75,6 +75,16 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
                 "--format exr --out result",
             ),
         ),
+        "ct": Command(
+            "vision.classification.commands.infer_ct",
+            "class of chest CT scans, and where the network looked (research software)",
+            (
+                "vizoo infer ct series --model last.ckpt --out result",
+                "vizoo infer ct 'scans/*.nii.gz' --model last.ckpt --out result --csv scans.csv",
+                "vizoo infer ct series --model last.ckpt --out result --method grad-cam "
+                "--layer stages.1 --class NCP",
+            ),
+        ),
     },
     "evaluate": {
         "mvs": Command(
@@ -100,6 +110,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         (
             "vizoo rooms out/rooms --layout matterport3d",
             "vizoo rooms out/rooms --layout 3d60 --rooms 100 10 10 --size 256x512",
+        ),
+    ),
+    "scans": Command(
+        "vision.classification.commands.scans",
+        "write generated CT scans of chests to disk, with lesions of known place",
+        (
+            "vizoo scans out/scans --layout dicom",
+            "vizoo scans out/scans --layout mosmed --scans 100 20 20 --size 128x128 --slices 40",
         ),
     ),
     "models": Command(

@@ -18,7 +18,22 @@ from torch.nn import functional as F
 
 from ..inference import evaluating
 
-__all__ = ["ActivationMap", "cam", "class_activation", "grad_cam", "scaled"]
+__all__ = [
+    "METHODS",
+    "ActivationMap",
+    "cam",
+    "class_activation",
+    "explain",
+    "grad_cam",
+    "last_layer_with",
+    "scaled",
+]
+
+#: How `explain` can make a map.
+METHODS = ("auto", "cam", "grad-cam", "windows")
+
+_LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
+_CELLS = 4  # in depth, which tell slices apart
 
 
 @dataclass(frozen=True)
@@ -158,6 +173,85 @@ def grad_cam(
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
     values = scaled(raw, inputs.shape[2:])
     return ActivationMap(values, raw, classes, logits.detach(), method)
+
+
+def explain(
+    net: nn.Module,
+    inputs: Tensor,
+    classes: Tensor | None = None,
+    method: str = "auto",
+    layer: str | None = None,
+) -> ActivationMap:
+    """Make a map by a method's name.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, H, W) or (B, 1, D, H, W).
+        classes: (B,), what to explain; None for the predicted ones.
+        method: ``cam``; ``grad-cam``; ``windows``, CAM of windows of a quarter of the slices;
+            ``auto``: CAM where it holds and its map has four cells or more along the first axis,
+            which tell slices apart, and elsewhere Grad-CAM at the last layer that has them.
+        layer: of Grad-CAM, which ``auto`` then stands for; None: that last layer.
+
+    Raises:
+        ValueError: an unknown method, a layer for another one than Grad-CAM, or one of `cam` and
+            `grad_cam`.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
+    if layer is not None and method not in ("auto", "grad-cam"):
+        raise ValueError(f"layer {layer!r} is for grad-cam, not for {method}")
+    if method == "cam":
+        return cam(net, inputs, classes)
+    if method == "windows":
+        return cam(net, inputs, classes, depth_window=max(1, inputs.shape[2] // 4))
+    if method == "auto" and layer is None:
+        try:
+            found = cam(net, inputs, classes)
+        except ValueError:
+            pass  # this network has none
+        else:
+            if found.raw.shape[1] >= min(_CELLS, inputs.shape[2]):
+                return found
+    return grad_cam(net, inputs, layer or last_layer_with(net, inputs), classes)
+
+
+def last_layer_with(net: nn.Module, inputs: Tensor, cells: int = _CELLS) -> str:
+    """Return the last stage of a network whose output keeps some cells along the first axis.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, H, W) or (B, 1, D, H, W).
+        cells: wanted, at most the length of that axis.
+
+    Raises:
+        ValueError: there is none.
+    """
+    wanted, fitting, handles = min(cells, inputs.shape[2]), [], []
+
+    def look(name: str, output: object) -> None:
+        if (
+            isinstance(output, Tensor)
+            and output.dim() == inputs.dim()
+            and output.shape[2] >= wanted
+        ):
+            fitting.append(name)
+
+    for name, part in net.named_modules():
+        if name and name.count(".") < _LEVELS:
+            hook = part.register_forward_hook(lambda _, args, output, name=name: look(name, output))
+            handles.append(hook)
+    try:
+        with evaluating(net), torch.no_grad():
+            net(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not fitting:
+        raise ValueError(
+            f"{type(net).__name__} has no layer with {wanted} cells along its first axis: name one"
+        )
+    return fitting[-1]
 
 
 def _windows(

@@ -1,0 +1,72 @@
+"""Which scans `vizoo infer ct` was asked for, found before any work starts."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from ....datasets.ct.dicom import is_dicom
+from ....datasets.ct.pictures import SUFFIXES
+
+__all__ = ["find_scans"]
+
+_NIFTI = (".nii.gz", ".nii")
+
+
+def find_scans(words: list[str]) -> dict[str, Path]:
+    """The scans that files, folders and globs name, by the first part of their results' names.
+
+    A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
+    folders are searched for such.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: two results would have one name.
+    """
+    found: list[Path] = []
+    for word in words:
+        path = Path(word)
+        paths = [path]
+        if not path.exists() and glob.has_magic(word):
+            paths = sorted(Path(name) for name in glob.glob(word, recursive=True))
+        if not paths or not paths[0].exists():
+            what = "nothing matches" if glob.has_magic(word) else "no such file or folder"
+            raise FileNotFoundError(f"{word}: {what}")
+        scans = [scan for path in paths for scan in ([path] if path.is_file() else _within(path))]
+        if not scans:
+            raise FileNotFoundError(
+                f"{word}: no scan: no DICOM file, no NIfTI file (.nii, .nii.gz) and no PNG or TIFF "
+                "slices"
+            )
+        found += scans
+    return _named(list(dict.fromkeys(found)))
+
+
+def _within(folder: Path) -> list[Path]:
+    """The scans in a folder; a folder of slices is one scan, whatever else lies in it."""
+    entries = sorted(entry for entry in folder.iterdir() if entry.name[0] != ".")
+    files = [entry for entry in entries if entry.is_file()]
+    if any(file.suffix.lower() in SUFFIXES or is_dicom(file) for file in files):
+        return [folder]
+    scans = [file for file in files if file.name.endswith(_NIFTI)]
+    return scans + [scan for entry in entries if entry.is_dir() for scan in _within(entry)]
+
+
+def _named(scans: list[Path]) -> dict[str, Path]:
+    """Name results by file or folder, with folders in front where that alone is not unique."""
+    for parents in range(4):
+        names = [_name(scan, parents) for scan in scans]
+        if len(set(names)) == len(names):
+            return dict(zip(names, scans, strict=True))
+    twice = next(name for name in names if names.count(name) > 1)
+    one, other = [scan for scan, name in zip(scans, names, strict=True) if name == twice][:2]
+    raise ValueError(
+        f"{one} and {other} would both write {twice}.json; infer them into different folders"
+    )
+
+
+def _name(scan: Path, parents: int) -> str:
+    *above, last = scan.absolute().resolve().parts
+    for suffix in _NIFTI:
+        last = last.removesuffix(suffix)
+    return "_".join((*above[len(above) - parents :], last))
