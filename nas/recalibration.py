@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .elastic.base import ElasticModule, Part, put
 
-__all__ = ["recalibrate"]
+__all__ = ["batch_statistics", "recalibrate", "run_batch"]
 
 
 def recalibrate(
@@ -23,6 +24,7 @@ def recalibrate(
     batches: Iterable[Any],
     *,
     forward: Callable[[nn.Module, Any], object] | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> None:
     """Measure the statistics of every batch normalisation anew, for what is active in `model`.
 
@@ -38,6 +40,9 @@ def recalibrate(
         batches: arguments of `model`, a tuple or list (or one tensor) each, on its device; size
             is that of the first dimension of what a layer sees.
         forward: called as ``forward(model, batch)`` instead, for batches of any other kind.
+        group: processes that have the same weights and architecture and share the batches among
+            them, however, so that some may have none: each ends with the statistics of all. By
+            default this process has all batches. No layer may run on some processes alone.
 
     Raises:
         ValueError: there is no batch.
@@ -53,12 +58,10 @@ def recalibrate(
     with torch.no_grad(), _evaluating(model), _keeping(averages), _measuring(averages):
         count = 0
         for count, batch in enumerate(batches, start=1):  # noqa: B007
-            if forward is not None:
-                forward(model, batch)
-            elif isinstance(batch, (tuple, list)):
-                model(*batch)
-            else:
-                model(batch)
+            run_batch(model, batch, forward)
+    with torch.no_grad():
+        if group is not None:
+            count = _shared(averages, count, group)
     if not count:
         raise ValueError("no batch to recalibrate batch normalisation on")
     with torch.no_grad():
@@ -67,20 +70,75 @@ def recalibrate(
                 _set_statistics(layer, average.mean, average.variance)
 
 
+def run_batch(
+    model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], object] | None
+) -> object:
+    """Run a model on a batch, as `recalibrate` says."""
+    if forward is not None:
+        return forward(model, batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+@contextmanager
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Within the block every batch is normalised by its own statistics, and all else is evaluated.
+
+    Gradients pass through the statistics. Modes and every layer's own statistics and counters are
+    afterwards as before.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    counters = [layer for layer in layers if layer.num_batches_tracked is not None]
+    kept = [layer.num_batches_tracked.clone() for layer in counters]
+    tracking = [layer for layer in layers if layer.running_mean is not None]
+    with _evaluating(model), _keeping(tracking):
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
+            for layer, count in zip(counters, kept, strict=True):
+                layer.num_batches_tracked.copy_(count)
+
+
 class _Average:
-    """Running averages of a layer's batch statistics."""
+    """Running averages of a layer's batch statistics, in double precision."""
 
     weight = 0
     mean: Tensor
     variance: Tensor
 
     def add(self, mean: Tensor, variance: Tensor, size: int) -> None:
+        mean, variance = mean.double(), variance.double()
         if not self.weight:
             self.mean, self.variance = mean.clone(), variance.clone()
         self.weight += size
         share = size / self.weight
         self.mean += (mean - self.mean) * share
         self.variance += (variance - self.variance) * share
+
+
+def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.ProcessGroup) -> int:
+    """Let averages be those of all processes, in one message; the number of all batches."""
+    rows = []
+    for layer, average in averages.items():
+        width = sum(length for _, length in _active_parts(layer))
+        sums = layer.running_mean.new_zeros(2 * width + 1, dtype=torch.float64)
+        if average.weight:
+            weighted = torch.cat([average.mean, average.variance]) * average.weight
+            sums = torch.cat([weighted, weighted.new_full((1,), average.weight)])
+        rows.append(sums)
+    if not rows:
+        return count
+    total = torch.cat([*rows, rows[0].new_full((1,), count)])
+    dist.all_reduce(total, group=group)
+    parts = total[:-1].split([len(row) for row in rows])
+    for average, sums in zip(averages.values(), parts, strict=True):
+        average.weight = int(sums[-1])
+        if average.weight:
+            average.mean, average.variance = (sums[:-1] / sums[-1]).chunk(2)
+    return int(total[-1])
 
 
 def _set_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
@@ -121,7 +179,8 @@ def _measuring(averages: dict[_BatchNorm, _Average]) -> Iterator[None]:
     """Before a layer runs, set and count the statistics of what it is about to normalise."""
 
     def measure(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
-        x = inputs[0].float()
+        x = inputs[0]
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
         dims = [dim for dim in range(x.dim()) if dim != 1]
         variance, mean = torch.var_mean(x, dims, correction=0)
         averages[layer].add(mean, variance, len(x))

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
+from ..distributed.ranks import place
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 
-__all__ = ["Watched", "named_subnet", "recalibrate_all", "standing_in", "watch"]
+__all__ = ["Watched", "first_batches", "named_subnet", "recalibrate_all", "standing_in", "watch"]
 
 
 @dataclass(eq=False)
@@ -99,10 +101,12 @@ def recalibrate_all(
 ) -> None:
     """Recalibrate networks in one pass over the first training batches.
 
+    Several processes share the batches, and all end with the statistics of all of them.
+
     Args:
         trainer: whose data module or training data gives the batches.
         nets: in evaluation or training mode, which they keep.
-        count: batches, at most.
+        count: batches, at most, over all processes.
         run: called as `run(net, batch)` for a training step's forward pass.
 
     Raises:
@@ -114,7 +118,29 @@ def recalibrate_all(
             for net in nets:
                 run(net, batch)
 
-    # Samples and augmentation are the same each time, and training draws on as if nothing were.
+    rank, processes = place()
+    group = dist.group.WORLD if processes > 1 else None
+    with first_batches(trainer, count, rank, processes) as batches:
+        recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)
+
+
+@contextmanager
+def first_batches(
+    trainer: Trainer, count: int | None = None, rank: int = 0, processes: int = 1
+) -> Iterator[Iterator[Any]]:
+    """The first training batches, on the trainer's device, the same each time.
+
+    Training draws on afterwards as if nothing had been.
+
+    Args:
+        trainer: whose data module or training data gives them.
+        count: at most; None for an epoch.
+        rank: which share of these batches to give.
+        processes: number of the shares.
+
+    Raises:
+        ValueError: there is no training data.
+    """
     with isolate_rng():
         torch.manual_seed(0)
         random.seed(0)
@@ -123,10 +149,12 @@ def recalibrate_all(
         set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
         if set_epoch is not None:
             set_epoch(0)
-        batches = islice(iter(loader), count)
-        recalibrate(
-            nn.ModuleList(nets), map(trainer.strategy.batch_to_device, batches), forward=forward
-        )
+        divided = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+        if divided and count is not None:
+            batches = islice(loader, len(range(rank, count, processes)))
+        else:
+            batches = islice(loader, None if divided else rank, count, 1 if divided else processes)
+        yield map(trainer.strategy.batch_to_device, batches)
 
 
 def _loader(trainer: Trainer) -> Any:

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..distributed.ranks import check_same_subnets
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
 from .evaluation import Watched, named_subnet, recalibrate_all, standing_in, watch
@@ -52,8 +54,10 @@ class SupernetTask(LightningModule):
     `val/largest/epe` and so on. The supernet's own statistics are then those of its largest, so
     that a checkpoint predicts as that.
 
-    On several processes all train the same subnets; the strategy has to allow unused parameters
-    (`ddp_find_unused_parameters_true`).
+    On several processes all train the same subnets, which is checked in each step, and gradients
+    travel once a step. The strategy has to allow unused parameters: `HookDDPStrategy` of
+    `vizoo.nas.distributed` with the hook `subnet`, by which only active ones travel, or
+    `ddp_find_unused_parameters_true`. Processes share the batches of recalibration.
 
     Args:
         task: what trains and measures the network, see this module.
@@ -159,12 +163,18 @@ class SupernetTask(LightningModule):
         """Train the subnets of this step on a batch."""
         architectures = self.subnets(self.global_step)
         accumulate = self.trainer.accumulate_grad_batches
+        stepping = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
+        self._tell_processes(architectures)
         with self._collecting() as logged:
-            for loss in self._losses(architectures, batch, batch_idx):
-                if loss is not None:
-                    self.manual_backward(loss / (len(architectures) * accumulate))
+            losses = self._losses(architectures, batch, batch_idx)
+            for number, loss in enumerate(losses, start=1):
+                with self._gradients_travel(stepping and number == len(architectures)):
+                    if loss is not None:
+                        self.manual_backward(loss / (len(architectures) * accumulate))
+                    elif self.trainer.world_size > 1:
+                        raise ValueError("on several processes no step can be left out (no loss)")
         self._log_collected(logged)
-        if (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch:
+        if stepping:
             optimizer = self.optimizers()
             optimizer.step()
             optimizer.zero_grad()
@@ -251,6 +261,20 @@ class SupernetTask(LightningModule):
                 guide = apply_to_collection(outputs, Tensor, Tensor.detach)
             yield loss if distance is None else loss + self.distillation_weight * distance
 
+    def _tell_processes(self, architectures: list[Architecture]) -> None:
+        """Prove that all processes train the same subnets, and let the strategy know them."""
+        if self.trainer.world_size > 1:
+            check_same_subnets(architectures, self.device)
+            tell = getattr(self.trainer.strategy, "train_subnets", None)
+            if tell is not None:
+                tell(self.task.net, architectures)
+
+    def _gradients_travel(self, now: bool) -> AbstractContextManager[None]:
+        """Whether a backward pass averages over processes what was collected since the last did."""
+        strategy = self.trainer.strategy
+        several = isinstance(strategy, ParallelStrategy) and not now
+        return strategy.block_backward_sync() if several else nullcontext()
+
     def _step_schedules(self, interval: str, count: int) -> None:
         for schedule in self.trainer.lr_scheduler_configs:
             if schedule.interval == interval and count % schedule.frequency == 0:
@@ -312,7 +336,7 @@ class SupernetTask(LightningModule):
 
     def _save_hyperparameters(self, task: LightningModule, frame: FrameType | None) -> None:
         """Keep what a config said, or else what the checkpoint's readers need, as plain values."""
-        objects = ["task", "sampler", "teacher", "stages", "temperature", "cost"]
+        objects = ["task", "sampler", "teacher", "stages", "temperature", "cost", "splitter"]
         self.save_hyperparameters(ignore=objects, frame=frame)
         if "_class_path" in self.hparams:
             self.save_hyperparameters()

@@ -55,7 +55,8 @@ class StoredWeights:
         architecture: arguments for `create_model`.
         state: tensor name to tensor, on the CPU.
         facts: whatever else was saved with them (data set, error, step …); of a classifier
-            `classes`, the names of its outputs in order, and `input`, how its inputs are prepared.
+            `classes`, the names of its outputs in order, and `input`, how its inputs are prepared;
+            of a part of a supernet `subspace`, the search space that it was trained for.
     """
 
     name: str
@@ -313,7 +314,7 @@ def _read_lightning(path: Path) -> StoredWeights:
         for key, value in checkpoint.get("state_dict", {}).items()
         if key.startswith(prefix)
     }
-    known = ("epoch", "global_step", "classes", "input")
+    known = ("epoch", "global_step", "classes", "input", "subspace")
     facts = {key: checkpoint[key] for key in known if key in checkpoint}
     name, architecture = _untagged(path, name, dict(parameters.get("model_args") or {}))
     return StoredWeights(name, architecture, state, facts)

@@ -1,0 +1,42 @@
+"""NAS-LID: a supernet is split where its candidates want different weights.
+
+Paper: He et al., "NAS-LID: Efficient Neural Architecture Search with Local Intrinsic Dimension",
+AAAI 2023, arXiv 2211.12759.
+
+`lid` and the other functions of tensors work on any features; `profile` measures the layers of a
+network, `Splitter` decides which choice to split and how, `SplitTree` is what splits come to, and
+`FewShotTraining` trains its leaves.
+"""
+
+from .estimators import distances, lid, two_nn
+from .leaves import Leaves
+from .partition import Partition, choose_edge, partition, rate
+from .profile import gradients, named_layers, profile
+from .ranking import Comparison, compare
+from .similarity import similarity
+from .splitting import Splitter, joined
+from .training import FewShotTraining
+from .tree import Split, SplitTree, splittable
+
+__all__ = [
+    "Comparison",
+    "FewShotTraining",
+    "Leaves",
+    "Partition",
+    "Split",
+    "SplitTree",
+    "Splitter",
+    "choose_edge",
+    "compare",
+    "distances",
+    "gradients",
+    "joined",
+    "lid",
+    "named_layers",
+    "partition",
+    "profile",
+    "rate",
+    "similarity",
+    "splittable",
+    "two_nn",
+]

@@ -1,0 +1,166 @@
+"""What a batch says of the architecture that a supernet runs: dimensions of layers, or gradients.
+
+Both leave the network as it is: hooks live as long as the call, normalisation layers use the
+batch's own statistics and keep theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ..architecture import near
+from ..elastic.base import ElasticModule
+from ..recalibration import batch_statistics, run_batch
+from .estimators import Estimator, lid
+
+__all__ = ["gradients", "named_layers", "profile"]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, ElasticModule)
+
+
+def named_layers(model: nn.Module, patterns: Sequence[str] | None = None) -> dict[str, nn.Module]:
+    """The layers to profile, in the network's order.
+
+    Args:
+        model: a network.
+        patterns: of names, part by part, such as `cells.*` for the members of `cells`. By default
+            the blocks: what has elastic layers as its own, or in its containers.
+
+    Raises:
+        ValueError: a pattern meets no layer, or there is nothing elastic.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    if patterns is None:
+        found = {
+            name: module
+            for name, module in modules.items()
+            if not isinstance(module, _CONTAINERS) and _holds_elastic(module)
+        }
+        return found or _all_layers(modules)
+    met: set[str] = set()
+    for pattern in patterns:
+        now = {name for name in modules if _meets(name, pattern)}
+        if not now:
+            raise ValueError(f"no layer is called {pattern!r}{near(pattern, modules)}")
+        met |= now
+    return {name: module for name, module in modules.items() if name in met}
+
+
+def profile(
+    model: nn.Module,
+    batch: Any,
+    layers: Mapping[str, nn.Module] | None = None,
+    *,
+    k: int = 20,
+    estimator: Estimator = "paper",
+    running_statistics: bool = False,
+    forward: Callable[[nn.Module, Any], object] | None = None,
+) -> Tensor:
+    """The local intrinsic dimension of each layer's output for a batch.
+
+    No gradients, and no more than one layer's output is held beyond the forward pass.
+
+    Args:
+        model: a supernet with its architecture active, or any other network.
+        batch: arguments of `model`, a tuple or list, or one tensor.
+        layers: as `named_layers` gives them, which is the default.
+        k: neighbours, see `lid`.
+        estimator: see `lid`.
+        running_statistics: normalise by the layers' own statistics instead of the batch's.
+        forward: called as ``forward(model, batch)`` instead, for batches of any other kind.
+
+    Returns:
+        (layers,), float64: the mean over samples, and over the calls of a layer that runs several
+        times; NaN for one that does not run.
+
+    Raises:
+        ValueError: a layer's output has too few samples or values that are not finite.
+    """
+    layers = named_layers(model) if layers is None else layers
+    found: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def measure(name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        if not tensors:
+            raise ValueError(f"layer {name!r} returns no tensor, so it has no dimension")
+        flat = [t.flatten(1) for t in tensors]
+        try:
+            values = lid(flat[0] if len(flat) == 1 else torch.cat(flat, 1), k, estimator)
+        except ValueError as error:
+            raise ValueError(f"layer {name!r}: {error}") from error
+        found[name].append(values.mean())
+
+    handles = [
+        layer.register_forward_hook(partial(measure, name)) for name, layer in layers.items()
+    ]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad(), nullcontext() if running_statistics else batch_statistics(model):
+            if running_statistics:
+                model.eval()
+            run_batch(model, batch, forward)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes:
+            module.training = training
+    missing = torch.tensor(torch.nan, dtype=torch.float64)
+    return torch.stack(
+        [torch.stack(values).mean().cpu() if values else missing for values in found.values()]
+    )
+
+
+def gradients(
+    model: nn.Module, batch: Any, loss: Callable[[nn.Module, Any], Tensor]
+) -> dict[str, Tensor]:
+    """The gradient of a loss for every parameter that the active architecture uses.
+
+    Gradient matching compares these (Hu et al., "Generalizing Few-Shot NAS with Gradient
+    Matching", ICLR 2022). What the parameters hold in `grad` stays.
+
+    Args:
+        model: a supernet with its architecture active.
+        batch: given to `loss`.
+        loss: called as ``loss(model, batch)``; a scalar.
+
+    Returns:
+        Parameter's name to gradient, flattened.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with batch_statistics(model), torch.enable_grad():
+        value = loss(model, batch)
+        found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+    return {
+        name: gradient.flatten()
+        for name, gradient in zip(parameters, found, strict=True)
+        if gradient is not None
+    }
+
+
+def _holds_elastic(module: nn.Module) -> bool:
+    """Whether an elastic module is reached through containers alone."""
+    return any(
+        isinstance(child, ElasticModule)
+        or (isinstance(child, _CONTAINERS) and _holds_elastic(child))
+        for child in module.children()
+    )
+
+
+def _all_layers(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    found = {name: module for name, module in modules.items() if isinstance(module, ElasticModule)}
+    if not found:
+        raise ValueError("the network has nothing elastic: name the layers to profile")
+    return found
+
+
+def _meets(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

@@ -1,0 +1,246 @@
+"""The tree of splits: a search space parted again and again, each time by the values of a choice.
+
+Its leaves are search spaces that `SearchSpace.restrict` makes; they share no architecture, and
+together they hold all. The root is called `root`, its children `0` and `1`, theirs `00`, `01` …
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..architecture import near
+from ..files import read_json, write_json
+from ..space import Scalar, SearchSpace
+
+__all__ = ["ROOT", "Split", "SplitTree", "child_names", "parent_name", "splittable"]
+
+ROOT = "root"
+VERSION = 1
+_FORMAT = "vizoo split tree"
+
+
+@dataclass(frozen=True)
+class Split:
+    """A choice whose values part a space.
+
+    Attributes:
+        choice: its name.
+        groups: values of the parts, two or more; each value once.
+        scores: what decided, as plain values: choice to figures.
+    """
+
+    choice: str
+    groups: tuple[tuple[Scalar, ...], ...]
+    scores: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "choice": self.choice,
+            "groups": [list(group) for group in self.groups],
+            "scores": dict(self.scores),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Split:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        try:
+            groups = tuple(tuple(group) for group in data["groups"])
+            return cls(data["choice"], groups, dict(data.get("scores", {})))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a split: {error!r}") from error
+
+
+class SplitTree:
+    """A search space and its splits.
+
+    Args:
+        space: of the root.
+
+    Attributes:
+        space: of the root.
+        splits: node's name to its split; nodes without are leaves.
+        checkpoints: node's name to the file of its weights, from the tree's folder.
+        about: what else is known, as plain values: how it was trained.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self.splits: dict[str, Split] = {}
+        self.checkpoints: dict[str, str] = {}
+        self.about: dict[str, Any] = {}
+        self._spaces = {ROOT: space}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All nodes, parents first, level by level."""
+        return tuple(sorted(self._spaces, key=lambda name: (depth(name), name)))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The nodes that are not split."""
+        return tuple(name for name in self.names if name not in self.splits)
+
+    def space_of(self, name: str) -> SearchSpace:
+        """The space of a node.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        if name not in self._spaces:
+            raise ValueError(f"the tree has no node {name!r}{near(name, self.names)}")
+        return self._spaces[name]
+
+    def split(self, name: str, split: Split) -> tuple[str, ...]:
+        """Split a leaf.
+
+        Returns:
+            The names of its children.
+
+        Raises:
+            ValueError: it is no leaf, the choice does not matter in all of its architectures, or
+                the groups do not hold each of the choice's values once.
+        """
+        space = self.space_of(name)
+        if name in self.splits:
+            raise ValueError(f"node {name!r} is split already")
+        if split.choice not in splittable(space):
+            raise ValueError(
+                f"node {name!r} cannot be split by {split.choice!r}: only by a choice that matters "
+                "in all of its architectures and has several values"
+                f"{near(split.choice, splittable(space))}"
+            )
+        values = [value for group in split.groups for value in group]
+        own = space.choices[split.choice].values
+        if (
+            len(split.groups) < 2
+            or not all(split.groups)
+            or sorted(map(repr, values)) != sorted(map(repr, own))
+        ):
+            raise ValueError(
+                f"node {name!r}: the groups {[list(g) for g in split.groups]} do not hold each "
+                f"value of {split.choice!r} once; it has {list(own)}"
+            )
+        children = child_names(name, len(split.groups))
+        for child, group in zip(children, split.groups, strict=True):
+            self._spaces[child] = space.restrict({split.choice: group})
+        self.splits[name] = split
+        return children
+
+    def leaf_of(self, architecture: Mapping[str, Scalar | None]) -> str:
+        """The leaf that holds an architecture.
+
+        Raises:
+            ValueError: it is not of this space.
+        """
+        architecture, name = self.space.validate(architecture), ROOT
+        while name in self.splits:
+            split = self.splits[name]
+            value = architecture[split.choice]
+            index = next(i for i, group in enumerate(split.groups) if value in group)
+            name = child_names(name, len(split.groups))[index]
+        return name
+
+    def path_splits(self, name: str) -> list[Split]:
+        """The splits that lead to a node, the root's first."""
+        self.space_of(name)
+        ancestors = [parent_name(name)] if name != ROOT else []
+        while ancestors and ancestors[-1] != ROOT:
+            ancestors.append(parent_name(ancestors[-1]))
+        return [self.splits[ancestor] for ancestor in reversed(ancestors)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "version": VERSION,
+            "space": self.space.to_json(),
+            "splits": {n: self.splits[n].to_json() for n in self.names if n in self.splits},
+            "checkpoints": {n: self.checkpoints[n] for n in self.names if n in self.checkpoints},
+            "about": self.about,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> SplitTree:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is not that, or of a version that this program does not know.
+        """
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise ValueError("not a tree of splits; `vizoo split` writes one")
+        if data.get("version") != VERSION:
+            raise ValueError(
+                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
+            )
+        splits, files = data.get("splits"), data.get("checkpoints", {})
+        if not isinstance(splits, dict) or not isinstance(files, dict):
+            raise ValueError("a damaged tree of splits: no splits by name")
+        tree = cls(SearchSpace.from_json(data.get("space")))
+        for name in sorted(splits, key=lambda name: (depth(name), name)):
+            tree.split(name, Split.from_json(splits[name]))
+        for name, file in files.items():
+            tree.space_of(name)
+            tree.checkpoints[name] = str(file)
+        tree.about = dict(data.get("about", {}))
+        return tree
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as JSON, atomically."""
+        return write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> SplitTree:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            space: where given, what the tree has to part.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it holds no tree, or one of another space.
+        """
+        try:
+            tree = cls.from_json(read_json(path, "a tree of splits"))
+        except ValueError as error:
+            message = str(error)
+            where = "" if message.startswith(f"{path}:") else f"{path}: "
+            raise ValueError(f"{where}{message}") from None
+        if space is not None and tree.space != space:
+            raise ValueError(f"{path}: this tree parts another search space")
+        return tree
+
+
+def splittable(space: SearchSpace) -> tuple[str, ...]:
+    """The choices that part a space: several values, and in use in every architecture.
+
+    An architecture in which a choice does not matter would belong to all parts.
+    """
+    return tuple(c.name for c in space if len(c.values) > 1 and c.name not in space.conditions)
+
+
+def child_names(name: str, count: int = 2) -> tuple[str, ...]:
+    """The names of a node's children."""
+    return tuple(f"{'' if name == ROOT else name}{index}" for index in range(count))
+
+
+def parent_name(name: str) -> str:
+    """The name of a node's parent, which the root has not."""
+    return name[:-1] or ROOT
+
+
+def depth(name: str) -> int:
+    """Splits between the root and a node."""
+    return 0 if name == ROOT else len(name)
+
+
+def nodes_of_level(level: int) -> Sequence[str]:
+    """The nodes of a tree whose nodes are all split in two, after so many splits."""
+    return [format(i, f"0{level}b") for i in range(2**level)] if level else [ROOT]
