@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from .mvs.infer import MVSPredictor
     from .panorama.infer import PanoramaPredictor
     from .stereo.infer import StereoPredictor
+    from .vision.classification.image_infer import ImagePredictor
+    from .vision.classification.infer import CTPredictor
     from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
     from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
 
 __all__ = [
+    "CTPredictor",
+    "ImagePredictor",
     "MVSPredictor",
     "PanoramaPredictor",
     "StereoPredictor",
@@ -42,6 +46,8 @@ _PUBLIC = {
     "save_pretrained": ".vision.hub.sharing",
     "load_weights": ".vision.hub.weights",
     "save_weights": ".vision.hub.weights",
+    "CTPredictor": ".vision.classification.infer",
+    "ImagePredictor": ".vision.classification.image_infer",
     "MVSPredictor": ".mvs.infer",
     "PanoramaPredictor": ".panorama.infer",
     "StereoPredictor": ".stereo.infer",

@@ -137,7 +137,9 @@ def _choose(where: str, slices: list[Slice], series: str | None) -> list[Slice]:
     if series is not None and series not in groups:
         raise ValueError(f"{where}: no series {series}; there is {shown}")
     if series is None and len(groups) > 1:
-        raise ValueError(f"{where}: {len(groups)} series mixed: name one of {shown}")
+        raise ValueError(
+            f"{where}: {len(groups)} series mixed: name one (series, --series) of {shown}"
+        )
     chosen = groups[series] if series is not None else next(iter(groups.values()))
     scouts = sum(part.localiser for part in slices)
     if scouts:

@@ -33,7 +33,7 @@ __all__ = [
 METHODS = ("auto", "cam", "grad-cam", "windows")
 
 _LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
-_CELLS = 4  # in depth, which tell slices apart
+_CELLS = 4
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,9 @@ def explain(
         inputs: (B, C, H, W) or (B, 1, D, H, W).
         classes: (B,), what to explain; None for the predicted ones.
         method: ``cam``; ``grad-cam``; ``windows``, CAM of windows of a quarter of the slices;
-            ``auto``: CAM where it holds and its map has four cells or more along the first axis,
-            which tell slices apart, and elsewhere Grad-CAM at the last layer that has them.
+            ``auto``: CAM where it holds and its map has four cells or more along the first axis (of
+            fewer than 16 slices: a cell for four), which tell slices apart, and elsewhere Grad-CAM
+            at the last layer that has them.
         layer: of Grad-CAM, which ``auto`` then stands for; None: that last layer.
 
     Raises:
@@ -211,31 +212,29 @@ def explain(
         except ValueError:
             pass  # this network has none
         else:
-            if found.raw.shape[1] >= min(_CELLS, inputs.shape[2]):
+            if found.raw.shape[1] >= _wanted(inputs):
                 return found
     return grad_cam(net, inputs, layer or last_layer_with(net, inputs), classes)
 
 
-def last_layer_with(net: nn.Module, inputs: Tensor, cells: int = _CELLS) -> str:
+def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) -> str:
     """Return the last stage of a network whose output keeps some cells along the first axis.
 
     Args:
         net: runs in evaluation mode.
         inputs: (B, C, H, W) or (B, 1, D, H, W).
-        cells: wanted, at most the length of that axis.
+        cells: wanted, or the most that a stage has if that is less; None for four, or one for four
+            slices where there are fewer than 16.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no stage has an output of as many axes as the inputs.
     """
-    wanted, fitting, handles = min(cells, inputs.shape[2]), [], []
+    seen: list[tuple[str, int]] = []
+    handles = []
 
     def look(name: str, output: object) -> None:
-        if (
-            isinstance(output, Tensor)
-            and output.dim() == inputs.dim()
-            and output.shape[2] >= wanted
-        ):
-            fitting.append(name)
+        if isinstance(output, Tensor) and output.dim() == inputs.dim():
+            seen.append((name, output.shape[2]))
 
     for name, part in net.named_modules():
         if name and name.count(".") < _LEVELS:
@@ -247,11 +246,15 @@ def last_layer_with(net: nn.Module, inputs: Tensor, cells: int = _CELLS) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    if not fitting:
-        raise ValueError(
-            f"{type(net).__name__} has no layer with {wanted} cells along its first axis: name one"
-        )
-    return fitting[-1]
+    if not seen:
+        raise ValueError(f"{type(net).__name__} has no stage that keeps its inputs' axes")
+    wanted = min(cells or _wanted(inputs), max(count for _, count in seen))
+    return [name for name, count in seen if count >= wanted][-1]
+
+
+def _wanted(inputs: Tensor) -> int:
+    """Cells along the first axis that tell slices apart."""
+    return max(1, min(_CELLS, inputs.shape[2] // 4))
 
 
 def _windows(

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from ...datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
 from ..device import choose_device, choose_dtype
-from ..export import standalone
-from ..inference import check_prediction, optimize
+from ..inference import check_prediction, optimize, standalone
 from ..io.files import atomic_write
 from ..io.images import write_image
 from .cam import explain

@@ -10,7 +10,14 @@ import timm
 import torch
 from torch import nn
 
-from vizoo.vision.classification.cam import cam, class_activation, grad_cam, scaled
+from vizoo.vision.classification.cam import (
+    cam,
+    class_activation,
+    explain,
+    grad_cam,
+    last_layer_with,
+    scaled,
+)
 from vizoo.vision.classification.covidnet3d import convert_published
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state
@@ -112,6 +119,28 @@ def test_windows_tell_slices_apart():
     )
 
 
+def test_the_method_is_chosen_by_what_tells_slices_apart():
+    deep = create_model("covidnet3d_s", encoding=[8] * 21)
+    volume = torch.rand(1, 1, 32, 32, 32)
+    assert explain(deep, volume).method == "Grad-CAM at stages.1, 4x4x4 cells"
+    assert explain(deep, volume[:, :, :8]).method == "Grad-CAM at stages.0, 2x8x8 cells"
+    assert explain(deep, volume, layer="stages.0").method == "Grad-CAM at stages.0, 8x8x8 cells"
+    assert explain(deep, volume, method="cam").method == "CAM, 1x1x1 cells"
+    assert explain(deep, volume, method="windows").method == "CAM, mean of windows of 8 slices"
+    assert explain(Spots(3), volume).method == "CAM, 32x32x32 cells"
+    found = [last_layer_with(deep, volume, cells) for cells in (1, 2, 8, 99)]
+    assert found == ["head", "stages.3", "stages.0", "first"]
+    assert not any(module._forward_hooks for module in deep.modules())
+
+
+def test_images_too():
+    images = torch.rand(1, 3, 128, 128)
+    plain = timm.create_model("resnet18", pretrained=False, num_classes=4).eval()
+    assert explain(plain, images).method == "CAM, 4x4 cells"
+    mobile = timm.create_model("mobilenetv3_small_050", pretrained=False).eval()
+    assert explain(mobile, images).method == "Grad-CAM at blocks, 4x4 cells"
+
+
 def test_scaling():
     maps = torch.tensor([[[1.0, 3.0], [1.0, 3.0]], [[5.0, 5.0], [5.0, 5.0]]])
     found = scaled(maps, (2, 4))
@@ -135,6 +164,10 @@ def test_what_does_not_fit_is_named():
         grad_cam(net, image, "fc")
     with pytest.raises(ValueError, match="window of 8 slices does not fit"):
         cam(net, image, depth_window=8)
+    with pytest.raises(ValueError, match="method 'lime' is none of auto, cam"):
+        explain(net, image, method="lime")
+    with pytest.raises(ValueError, match="layer 'fc' is for grad-cam, not for cam"):
+        explain(net, image, method="cam", layer="fc")
     mobile = timm.create_model("mobilenetv3_small_050", pretrained=False)
     with pytest.raises(ValueError, match="not linear in its averaged features.*take grad_cam"):
         cam(mobile, torch.rand(1, 3, 32, 32))

@@ -11,6 +11,7 @@ from ....datasets.ct.pictures import SUFFIXES
 __all__ = ["find_scans"]
 
 _NIFTI = (".nii.gz", ".nii")
+_ENDINGS = (*_NIFTI, ".dcm", ".dicom", ".ima")
 
 
 def find_scans(words: list[str]) -> dict[str, Path]:
@@ -67,6 +68,6 @@ def _named(scans: list[Path]) -> dict[str, Path]:
 
 def _name(scan: Path, parents: int) -> str:
     *above, last = scan.absolute().resolve().parts
-    for suffix in _NIFTI:
-        last = last.removesuffix(suffix)
+    for ending in _ENDINGS:
+        last = last.removesuffix(ending)
     return "_".join((*above[len(above) - parents :], last))

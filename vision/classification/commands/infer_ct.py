@@ -78,8 +78,12 @@ def run(args: argparse.Namespace) -> int:
     """Classify all scans; return 0, or 2 if any of several failed."""
     if args.montage < 1:
         raise ValueError(f"--montage {args.montage}: must be at least 1")
-    if args.no_overlays and (args.layer or args.explained or args.method != "auto"):
-        raise ValueError("--no-overlays makes no map: leave out --method, --layer and --class")
+    if (args.no_overlays or args.out is None) and (
+        args.layer or args.explained or args.method != "auto"
+    ):
+        raise ValueError(
+            "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
+        )
     scans = _scans(args)
     out = None if args.out is None else check_folder(args.out)
     _check_targets(scans, out)
@@ -185,7 +189,9 @@ def _show(report: dict) -> None:
     )
     if "map" in report:
         where = report["map"]
-        print(f"  {where['method']}, highest at slice {where['peak_slice']} from the feet")
+        print(
+            f"  {where['method']}, highest at slice {where['peak_slice']} of {depth}, from the feet"
+        )
     for file in _condensed(report["files"]):
         print(f"  {file}")
 

@@ -1,0 +1,106 @@
+"""Whether maps of a CT classifier point at lesions: the pointing game on generated scans.
+
+A map scores where its maximum lies in a lesion, or near one. It is for the class that the scan has,
+whatever was predicted. Beside it stand the same numbers of a random voxel of the lungs, and of all
+that the network sees.
+
+python -m benchmarks.cam_hits CHECKPOINT [--scans 50] [--seed 1000] [--tolerance 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.ndimage import distance_transform_edt
+
+from benchmarks._machine import machine
+from vizoo.datasets.ct import CTVolume, GeneratedCT, to_scan
+from vizoo.vision.classification.infer import CTPredictor, CTResult
+
+_LUNG = (-950, -650)  # Hounsfield units, without vessels and lesions
+
+
+def scans(classes: tuple[str, ...], count: int, seed: int, shape: tuple[int, int, int]):
+    """Volumes with lesions, where these are, and the names of their classes."""
+    data = GeneratedCT(count * len(classes), len(classes), seed=seed)
+    if data.classes != classes:
+        raise SystemExit(f"trained for {classes}; generated scans have {data.classes}")
+    ill = [i for i, label in enumerate(data.labels) if classes[label] != "Normal"][:count]
+    for index in track(ill, "scans", console=Console(stderr=True)):
+        values, lesions, affine = data.chest(index).scan(shape)
+        yield CTVolume(values, affine), lesions, classes[data.labels[index]]
+
+
+def score(result: CTResult, lesions: np.ndarray, distance: np.ndarray) -> list[float]:
+    """Distance of the map's maximum to a lesion in mm; share of heat and of voxels in lesions."""
+    _, place = result.peak()
+    column, row, plane = np.rint(np.linalg.inv(result.volume.affine) @ [*place, 1])[:3].astype(int)
+    heat = result.map()
+    seen = to_scan(torch.ones(result.sample["volume"].shape[1:]), result.sample) > 0.5
+    share = heat[lesions].sum() / max(heat.sum(), 1e-9)
+    return [distance[plane, row, column], share, lesions[seen].mean()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", help="checkpoint of `vizoo fit`, or weight file")
+    parser.add_argument("--scans", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1000, help="of the scans, none of training's")
+    parser.add_argument("--tolerance", type=float, default=10.0, help="mm")
+    parser.add_argument("--shape", type=int, nargs=3, default=(48, 128, 128))
+    options = parser.parse_args()
+    if options.model is None:
+        print("cam_hits: give a checkpoint of a CT classifier", file=sys.stderr)
+        return
+    predictor = CTPredictor(options.model)
+    stages = [name for name, _ in predictor.net.named_modules() if name.count(".") == 1]
+    stages = [name for name in stages if name.startswith(("stages.", "features."))]
+    methods = [("auto", None), ("cam", None), ("windows", None)]
+    methods += [("grad-cam", stage) for stage in stages]
+    rows: dict[str, list[list[float]]] = {}
+    chances, right = [], 0
+    for volume, lesions, kind in scans(
+        predictor.classes, options.scans, options.seed, options.shape
+    ):
+        distance = distance_transform_edt(~lesions, sampling=volume.spacing)
+        lung = lesions | ((volume.values > _LUNG[0]) & (volume.values < _LUNG[1]))
+        near = distance <= options.tolerance
+        for number, (method, layer) in enumerate(methods):
+            result = predictor(volume, method=method, layer=layer, explained=kind)
+            name = f"auto: {result.method}" if method == "auto" else result.method
+            rows.setdefault(name, []).append(score(result, lesions, distance))
+            if number == 0:
+                right += result.predicted == kind
+                seen = to_scan(torch.ones(result.sample["volume"].shape[1:]), result.sample) > 0.5
+                pairs = [(lesions[part].mean(), near[part].mean()) for part in (lung, seen)]
+                chances.append(pairs)
+    table = Table(
+        title=f"{Path(options.model).name} ({predictor.name}), {options.scans} scans with lesions, "
+        f"{right} classified rightly"
+    )
+    columns = ("", "in a lesion", f"within {options.tolerance:g} mm", "heat in lesions")
+    for name in columns:
+        table.add_column(name, justify="right" if name else "left")
+    for name, found in rows.items():
+        distances, heat, _ = np.array(found).T
+        cells = ((distances == 0).mean(), (distances <= options.tolerance).mean(), heat.mean())
+        table.add_row(name, *(f"{100 * cell:.0f} %" for cell in cells))
+    lungs, seen = np.array(chances).mean(0)
+    voxels = np.array(next(iter(rows.values())))[:, 2].mean()
+    table.add_row("chance: a voxel of the lungs", *(f"{100 * c:.0f} %" for c in lungs), "")
+    cells = (*seen, voxels)
+    table.add_row("chance: a voxel that is seen", *(f"{100 * cell:.0f} %" for cell in cells))
+    console = Console(width=120)
+    console.print(machine())
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

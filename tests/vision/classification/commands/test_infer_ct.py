@@ -1,0 +1,300 @@
+"""`vizoo infer ct`: what it writes and says, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.__main__ import main
+from vizoo.datasets.ct import Chest, CTPreset, list_series, write_dicom, write_nifti
+from vizoo.vision.classification.cam import METHODS
+from vizoo.vision.classification.commands import infer_ct
+from vizoo.vision.classification.overlays import NOTICE
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.io.images import write_image
+
+pydicom = pytest.importorskip("pydicom")
+pytest.importorskip("nibabel")
+
+CLASSES = ("CP", "NCP", "Normal")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    torch.manual_seed(0)
+    net = create_model("covidnet3d_tiny", classes=3, encoding=[0, 8, 8, 8, 8])
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    facts = {"classes": CLASSES, "input": dataclasses.asdict(CTPreset((16, 16), 4))}
+    return str(save_weights(net, path, **facts))
+
+
+@pytest.fixture(scope="module")
+def scan():
+    return Chest(1, "covid").scan((8, 20, 24))
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path, scan):
+    """A folder with a DICOM series, a NIfTI file and PNG slices."""
+    monkeypatch.chdir(tmp_path)
+    values, _, affine = scan
+    write_dicom(tmp_path / "series", values, affine)
+    write_nifti(tmp_path / "scan.nii.gz", values, affine)
+    for number, plane in enumerate(values):
+        pixels = ((plane + 1350) / 1500 * 255).clip(0, 255).astype(np.uint8)
+        write_image(tmp_path / "slices" / f"{number}.png", pixels)
+
+
+def call(*words):
+    return main(["infer", "ct", *words, "--device", "cpu"])
+
+
+def change(file, **tags):
+    image = pydicom.dcmread(file)
+    for name, value in tags.items():
+        setattr(image, name, value)
+    image.save_as(file)
+
+
+@pytest.mark.parametrize("scan_word", ["series", "scan.nii.gz", "slices", "series/0003.dcm"])
+def test_one_scan(weights, tmp_path, capsys, scan_word):
+    assert call(scan_word, "--model", weights, "--out", "out", "--montage", "2") == 0
+    told = capsys.readouterr()
+    first, second, third, *files, notice = told.out.splitlines()
+    assert told.err == "" and notice == NOTICE
+    assert re.fullmatch(rf"{scan_word}: \w+ \((CP|NCP|Normal) [\d.]+, .*\)", first) or (
+        scan_word == "series/0003.dcm" and first.startswith("series: ")
+    )
+    assert re.fullmatch(r"  4 of 8 slices, window -?\d+ to \d+, covidnet3d_tiny, [\d.]+ s", second)
+    assert re.fullmatch(r"  (Grad-)?CAM.*, highest at slice \d of 8, from the feet", third)
+    name = {"scan.nii.gz": "scan", "series/0003.dcm": "0003"}.get(scan_word, scan_word)
+    assert {file.split(" (")[0].strip() for file in files} == {
+        f"out/{name}{ending}" for ending in (".json", "_montage.png", "_slices/", "_map.nii.gz")
+    }
+    said = json.loads((tmp_path / f"out/{name}.json").read_text())
+    assert said["class"] in CLASSES and sum(said["probabilities"].values()) == pytest.approx(1)
+    assert said["model"] == weights and said["network"] == "covidnet3d_tiny"
+    assert said["preset"]["slices"] == 4 and said["notice"] == NOTICE
+    assert len(list((tmp_path / f"out/{name}_slices").iterdir())) == 4
+
+
+def test_kinds_agree(weights, capsys):
+    """The same scan in three forms gets the same answer; pictures have been rounded."""
+    assert call("series", "scan.nii.gz", "slices", "--model", weights, "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["notice"] == NOTICE and summary["model"] == weights
+    shares = [list(report["probabilities"].values()) for report in summary["scans"]]
+    assert shares[0] == pytest.approx(shares[1], abs=1e-6)
+    assert shares[0] == pytest.approx(shares[2], abs=0.01)
+    assert all("map" not in report and report["files"] == [] for report in summary["scans"])
+
+
+def test_a_batch_of_which_one_is_damaged(weights, tmp_path, capsys, scan):
+    for number in range(3):
+        write_nifti(tmp_path / f"batch/{number}.nii.gz", scan[0], scan[2])
+    (tmp_path / "batch/1.nii.gz").write_bytes(b"garbage")
+    write_dicom(tmp_path / "batch/more/a", scan[0], scan[2])
+    words = ("--model", weights, "--out", "out", "--csv", "out/all.csv", "--no-overlays")
+    assert call("batch", *words) == 2
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-2:] == ["out/all.csv", NOTICE]
+    damaged, last = told.err.splitlines()
+    assert "batch/1.nii.gz: damaged" in damaged
+    assert last == "vizoo: error: 1 of 4 scans failed"
+    rows = list(csv.DictReader((tmp_path / "out/all.csv").open()))
+    assert [row["scan"] for row in rows] == [
+        *(f"batch/{number}.nii.gz" for number in range(3)),
+        "batch/more/a",
+    ]
+    assert "damaged" in rows[1]["error"] and rows[1]["class"] == rows[1]["p_NCP"] == ""
+    for row in (rows[0], rows[2], rows[3]):
+        assert row["class"] in CLASSES and row["slices_used"] == "4" and row["error"] == ""
+        assert sum(float(row[f"p_{name}"]) for name in CLASSES) == pytest.approx(1, abs=1e-5)
+        assert row["notice"] == NOTICE
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        *(f"{name}.json" for name in ("0", "2", "a")),
+        "all.csv",
+    }
+
+
+def test_how_the_map_is_made(weights, tmp_path, capsys):
+    words = ("series", "--model", weights, "--out", "out", "--montage", "1", "--class", "CP")
+    for extra, method in (
+        (("--method", "cam"), "CAM, 1x2x2 cells"),
+        (("--method", "windows"), "CAM, mean of windows of 1 slices"),
+        (("--layer", "stages.0"), "Grad-CAM at stages.0, 1x4x4 cells"),
+    ):
+        assert call(*words, *extra) == 0
+        assert method in capsys.readouterr().out
+        said = json.loads((tmp_path / "out/series.json").read_text())["map"]
+        assert said["method"] == method and said["class"] == "CP"
+
+
+def test_mixed_series(weights, tmp_path, capsys, scan):
+    for file in write_dicom(tmp_path / "b", scan[0][:5], scan[2], series="2").iterdir():
+        file.rename(tmp_path / f"series/b{file.name}")
+    uids = list_series(tmp_path / "series")
+    assert call("series", "--model", weights) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "2 series mixed" in line and all(uid in line for uid in uids) and "--series" in line
+    for uid in uids:
+        assert call("series", "--model", weights, "--series", uid) == 0
+    capsys.readouterr()
+    assert call("series", "--model", weights, "--series", "1.2.3") == 2
+    assert "no series 1.2.3; there is" in capsys.readouterr().err
+
+
+def test_missing_slices_and_localisers(weights, tmp_path, capsys, scan):
+    values, _, affine = scan
+    folder = write_dicom(tmp_path / "gap", np.repeat(values, 2, 0), affine)
+    (folder / "0005.dcm").unlink()
+    assert call("gap", "--model", weights, "--json") == 0
+    told = capsys.readouterr()
+    (note,) = json.loads(told.out)["scans"][0]["warnings"]
+    assert "1 of 16 slices are missing, first after 0004.dcm" in note
+    assert told.err == f"vizoo: warning: {note}\n"
+    change(folder / "0001.dcm", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
+    assert call("gap", "--model", weights) == 0
+    assert "1 localisers (scouts) passed over" in capsys.readouterr().err
+    for number in (7, 8, 9):
+        (folder / f"{number:04d}.dcm").unlink()
+    assert call("gap", "--model", weights) == 2
+    assert "copy the whole series" in capsys.readouterr().err
+    for file in folder.iterdir():
+        change(file, ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
+    assert call("gap", "--model", weights) == 2
+    assert "only localisers (scouts), which are no scan" in capsys.readouterr().err
+
+
+def bad(tmp_path, scan, what):
+    """A scan with which something is wrong, and its path."""
+    values, _, affine = scan
+    path = tmp_path / "bad.nii.gz"
+    if what == "one slice":
+        write_nifti(path, values[:1], affine)
+    elif what == "empty":
+        write_nifti(path, np.full_like(values, -1000), affine)
+    elif what == "no units":
+        write_nifti(path, (values + 1024) / 4096, affine)
+    elif what == "coronal":
+        write_nifti(path, values, affine[:, [0, 2, 1, 3]] * [1, 1 / 6, 2, 1])
+    elif what == "cut":
+        write_nifti(path, values, affine)
+        path.write_bytes(path.read_bytes()[:900])
+    elif what == "nothing":
+        path = tmp_path / "nothing"
+        path.mkdir()
+    elif what == "text":
+        path = tmp_path / "notes.txt"
+        path.write_text("none")
+    elif what == "one picture":
+        path = tmp_path / "single"
+        write_image(path / "1.png", np.zeros((8, 8), np.uint8))
+    elif what == "16 bits":
+        path = tmp_path / "deep"
+        for number in range(3):
+            write_image(path / f"{number}.png", np.full((8, 8), 900 * number, np.uint16))
+    else:
+        path = write_dicom(tmp_path / "bad", values, affine)
+        tags = {
+            "sagittal": {"ImageOrientationPatient": [0, 1, 0, 0, 0, -1]},
+            "no spacing": {"PixelSpacing": None},
+            "magnetic": {"Modality": "MR"},
+        }[what]
+        for file in path.iterdir():
+            change(file, **tags)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("one slice", "bad.nii.gz: one slice; a scan has several"),
+        ("empty", "bad.nii.gz: empty: every voxel is -1000"),
+        ("no units", "bad.nii.gz: values from .* are no Hounsfield units"),
+        ("coronal", "bad.nii.gz: coronal slices"),
+        ("cut", "bad.nii.gz: damaged or no NIfTI file"),
+        ("nothing", "nothing: no scan: no DICOM file, no NIfTI file"),
+        ("text", "notes.txt: not a scan; give a NIfTI file"),
+        ("one picture", "1.png: 1 slices; a scan has several"),
+        ("16 bits", "0.png: 16 bits; say which values become 0 and 1.*--value-range"),
+        ("sagittal", "bad: sagittal slices; take the scan's axial series"),
+        ("no spacing", "0001.dcm: no usable PixelSpacing in its header"),
+        ("magnetic", "0001.dcm: modality MR; wants a CT series"),
+    ],
+)
+def test_bad_scans(weights, tmp_path, capsys, scan, what, message):
+    assert call(bad(tmp_path, scan, what), "--model", weights, "--out", "out") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("vizoo: error: ") and re.search(message, line), line
+    assert not (tmp_path / "out").exists()
+
+
+def test_sixteen_bits(weights, tmp_path, capsys, scan):
+    path = bad(tmp_path, scan, "16 bits")
+    assert call(path, "--model", weights, "--value-range", "0", "4000") == 0
+    assert "window 0 to 4000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("series",), "no --model: this version ships no trained weights for CT.*fit"),
+        (("series", "--model", "covidnet3d_tiny"), "has no trained weights"),
+        (("series", "--model", "fadnet_plus_tiny"), "is a model for stereo"),
+        (("series", "--model", "none.ckpt"), "none.ckpt: no such"),
+        (("series", "--model", "scan.nii.gz"), "scan.nii.gz"),
+        (
+            ("series", "--model", "W", "--class", "Flu", "--out", "o"),
+            "--class Flu: none of CP, NCP, Normal",
+        ),
+        (("series", "--model", "W", "--method", "lime"), "invalid choice: 'lime'"),
+        (("series", "--model", "W", "--out", "o", "--layer", "stage"), "no layer 'stage'"),
+        (("series", "--model", "W", "--method", "cam", "--layer", "x", "--out", "o"), "for grad-c"),
+        (
+            ("series", "--model", "W", "--no-overlays", "--class", "CP"),
+            "are for the map: give --out",
+        ),
+        (("series", "--model", "W", "--method", "cam"), "are for the map: give --out"),
+        (("series", "--model", "W", "--montage", "0"), "--montage 0"),
+        (("series", "slices", "--model", "W", "--series", "1.2"), "the one folder"),
+        (("none", "--model", "W"), "none: no such file or folder"),
+        (("none*", "--model", "W"), "none.*: nothing matches"),
+        (("series", "--model", "W", "--out", "series"), "--out series is where series lies"),
+        (("series", "--model", "W", "--out", "scan.nii.gz"), "scan.nii.gz is a file"),
+        (("series", "--modle", "W"), "did you mean --model"),
+        ((), "SERIES"),
+    ],
+)
+def test_refused(weights, capsys, words, message):
+    assert call(*(weights if word == "W" else word for word in words)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("vizoo: error: ") and re.search(message, line), line
+
+
+def test_networks_that_do_not_say_enough(tmp_path, capsys):
+    net = create_model("covidnet3d_tiny", classes=3, encoding=[0, 8, 8, 8, 8])
+    path = save_weights(net, tmp_path / "bare.safetensors")
+    assert call("series", "--model", str(path)) == 2
+    assert "bare.safetensors: does not say the names of its classes" in capsys.readouterr().err
+    facts = {"classes": CLASSES, "input": {"size": [8, 8], "mean": [0.5]}}
+    save_weights(net, path, **facts)
+    assert call("series", "--model", str(path)) == 2
+    assert "not a classifier of CT scans" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    assert main(["infer", "ct", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert NOTICE in said and "vizoo infer ct series --model last.ckpt --out result" in said
+
+
+def test_the_choices_are_the_methods():
+    assert infer_ct._METHODS == METHODS

@@ -1,0 +1,43 @@
+"""`vizoo scans`."""
+
+from __future__ import annotations
+
+import pytest
+
+from vizoo.__main__ import main
+from vizoo.datasets.ct import CTPreset, MosMed, read_scan
+from vizoo.datasets.ct.writers import LAYOUTS
+from vizoo.vision.classification.commands import scans as command
+
+pytest.importorskip("nibabel")
+
+
+def test_writes_what_the_reader_reads(tmp_path, capsys):
+    words = ["scans", str(tmp_path / "s"), "--layout", "mosmed", "--size", "24x24"]
+    assert main([*words, "--slices", "6", "--scans", "2", "1", "1", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{tmp_path / 's'}: 4 scans of 6 slices of 24x24 pixels; train.json")
+    preset = CTPreset((16, 16), 4)
+    sizes = [len(MosMed(tmp_path / "s", f"{name}.json", preset)) for name in ("train", "test")]
+    assert sizes == [2, 1]
+    (lesion, *_) = sorted((tmp_path / "s/lesions").iterdir())
+    (scan,) = (tmp_path / "s").glob(f"*/study_{lesion.name}")
+    assert read_scan(scan).values.shape == (6, 24, 24)
+
+
+def test_the_choices_are_the_writers():
+    assert set(command._LAYOUTS) == set(LAYOUTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--size", "16"], "--size 16: give height and width"),
+        (["--slices", "1"], "--slices 1: a scan has several"),
+        (["--scans", "2", "0", "1"], "three numbers"),
+        (["--layout", "lidc"], "invalid choice: 'lidc'"),
+    ],
+)
+def test_refused(tmp_path, capsys, words, said):
+    assert main(["scans", str(tmp_path / "s"), *words]) == 2
+    assert said in capsys.readouterr().err
