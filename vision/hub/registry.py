@@ -46,6 +46,7 @@ FAMILIES: dict[str, str] = {
     "fadnet": "stereo.fadnet",
     "image_classifier": "vision.classification.backbones",
     "mc3": "vision.classification.baselines",
+    "nasbench201": "vision.classification.nasbench201",
     "resnet3d": "vision.classification.baselines",
     "spheredepth": "panorama.spheredepth",
 }
