@@ -1,0 +1,171 @@
+"""What the processes of the tests of distributed training do; plain values come back."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from toy_regression import Data, Net, Regression
+
+from vizoo.nas import activate, search_space
+from vizoo.nas.distributed import HookDDPStrategy, ReplicaDriftCheck
+from vizoo.nas.distributed.ranks import same_everywhere
+from vizoo.nas.distributed.registry import make_hook
+from vizoo.nas.training import SupernetTask, UniformSampler
+
+
+def trainer(strategy="auto", devices=1, **settings):
+    return Trainer(
+        **{"max_epochs": 2, "num_sanity_val_steps": 0, "limit_val_batches": 0, **settings},
+        default_root_dir=settings.get("default_root_dir") or tempfile.mkdtemp(),
+        accelerator="cpu",
+        devices=devices,
+        strategy=strategy,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+
+
+class Shares(Data):
+    """The toy data in order, divided among processes so that together they see whole batches."""
+
+    def train_dataloader(self):
+        place = {"num_replicas": self.trainer.world_size, "rank": self.trainer.global_rank}
+        sampler = DistributedSampler(self.train, **place, shuffle=False)
+        return DataLoader(self.train, batch_size=self.batch_size, sampler=sampler)
+
+
+def weights(net):
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def train_supernet(rank, processes, settings):
+    """Train the toy supernet, batches of 8 over all processes.
+
+    Returns:
+        Weights, statistics of batch normalisation, the logged metrics, megabytes sent.
+    """
+    settings = dict(settings)
+    torch.manual_seed(0)
+    task = Regression()
+    arguments = {
+        name: settings.pop(name) for name in ("sampler", "distillation") if name in settings
+    }
+    module = SupernetTask(task, recalibration_batches=2, **arguments)
+    strategy, hook = "auto", settings.pop("hook", "subnet")
+    if processes > 1:
+        more = {"find_unused_parameters": True} if hook != "subnet" else {}
+        strategy = HookDDPStrategy(hook, process_group_backend="gloo", **more)
+    found = trainer(strategy, processes, sync_batchnorm=processes > 1, **settings)
+    found.fit(module, Shares(32, batch_size=8 // processes))
+    statistics = [b.flatten() for b in task.net.buffers() if b.is_floating_point()]
+    return {
+        "weights": weights(task.net).tolist(),
+        "statistics": torch.cat(statistics).tolist(),
+        "metrics": {name: value.item() for name, value in found.callback_metrics.items()},
+        "bytes": strategy.hook.bytes_sent if processes > 1 else 0,
+        "kinds": sorted({type(module).__name__ for module in task.net.modules()}),
+    }
+
+
+class DifferByRank(UniformSampler):
+    def subnets(self, space, step):
+        self.seed = dist.get_rank()
+        return super().subnets(space, step)
+
+
+def different_subnets(rank):
+    try:
+        train_supernet(rank, 2, {"sampler": DifferByRank(), "max_epochs": 1})
+    except RuntimeError as error:
+        return str(error)
+
+
+class Push(Callback):
+    """Moves a weight on one process by one bit."""
+
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == 2 and trainer.global_rank == 1:
+            with torch.no_grad():
+                weight = next(module.parameters()).view(-1)
+                weight[0] = torch.nextafter(weight[0], weight[0] + 1)
+
+
+def drift(rank, on_drift):
+    torch.manual_seed(0)
+    task = Regression()
+    callbacks = [Push(), ReplicaDriftCheck(1, on_drift)]
+    strategy = HookDDPStrategy(process_group_backend="gloo", find_unused_parameters=True)
+    settings = {"callbacks": callbacks, "max_epochs": 1}
+    try:
+        trainer(strategy, 2, **settings).fit(SupernetTask(task), Data(32, batch_size=4))
+    except RuntimeError as error:
+        return str(error)
+    return weights(task.net).tolist()
+
+
+def facts(rank):
+    """What PyTorch's DistributedDataParallel does, that the hooks build on."""
+    found = {"same": same_everywhere(7), "differ": same_everywhere(rank)}
+    torch.manual_seed(0)
+    net = Net()
+    space = search_space(net)
+    hook = make_hook("subnet")
+    model = DistributedDataParallel(net, find_unused_parameters=True, bucket_cap_mb=0.0005)
+    hook.setup(model.module, torch.device("cpu"))
+    calls = []
+    model.register_comm_hook(None, lambda state, bucket: (calls.append(1), hook.reduce(bucket))[1])
+    x = torch.randn(4, 4, 6, 6, generator=torch.Generator().manual_seed(rank))
+    errors, sizes = [], []
+    for step in range(4):
+        architecture = UniformSampler(1, seed=3).subnets(space, step)[0]
+        activate(net, architecture)
+        hook.train_subnets(net, [architecture])
+        before = hook.bytes_sent
+        net.zero_grad()
+        model(x).square().mean().backward()
+        sizes.append(hook.bytes_sent - before)
+        mean = {n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None}
+        twin = copy.deepcopy(net)
+        twin.zero_grad()
+        twin(x).square().mean().backward()
+        for name, parameter in twin.named_parameters():
+            if (parameter.grad is None) != (name not in mean):
+                errors.append(float("inf"))
+            elif parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                errors.append((parameter.grad / 2 - mean[name]).abs().max().item())
+        used = nn.utils.parameters_to_vector(mean.values()).count_nonzero().item()
+        found.setdefault("used", []).append(4 * used)
+    return {**found, "calls": len(calls), "error": max(errors), "sizes": sizes}
+
+
+def recalibrated(rank, share):
+    """Statistics of a subnet after recalibration on this process's batches."""
+    from vizoo.nas.recalibration import recalibrate
+
+    torch.manual_seed(0)
+    net = Net().double()
+    activate(net, search_space(net).smallest())
+    batches = recalibration_batches()
+    recalibrate(net, [batches[i] for i in share[rank]], group=dist.group.WORLD)
+    return torch.cat([b.flatten() for b in net.buffers()]).tolist()
+
+
+def recalibration_batches():
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(n, 4, 6, 6, generator=generator).double() * n for n in (4, 3, 2, 4, 1)]
+
+
+def start_weights():
+    torch.manual_seed(0)
+    return weights(Regression().net)
