@@ -75,6 +75,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
                 "--format exr --out result",
             ),
         ),
+        "image": Command(
+            "vision.classification.commands.infer_image",
+            "class of images, and where the networks looked (research software)",
+            (
+                "vizoo infer image lesion.jpg --model last.ckpt --out result",
+                "vizoo infer image photos --model ensemble.json --tta --out result --csv all.csv",
+            ),
+        ),
         "ct": Command(
             "vision.classification.commands.infer_ct",
             "class of chest CT scans, and where the network looked (research software)",
@@ -96,6 +104,15 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
     },
+    "ensemble": Command(
+        "vision.classification.commands.ensemble",
+        "several image classifiers as one, calibrated on validation data",
+        (
+            "vizoo ensemble a.ckpt b.ckpt --data classification/skin10.yaml --out ensemble.json",
+            "vizoo ensemble a.ckpt detector.ckpt --method weighted --data mine.yaml --tta "
+            "--out ensemble.json",
+        ),
+    ),
     "scene": Command(
         "mvs.commands.scene",
         "write a generated multi-view scene to disk, with exact depth, in a published layout",

@@ -188,6 +188,10 @@ class Part(Dataset):
         """How samples are prepared, if the whole says it."""
         return self.dataset.preset
 
+    def with_preset(self, preset: object) -> Part:
+        """The same samples prepared in another way, if the whole can."""
+        return Part(self.dataset.with_preset(preset), self.indices)
+
     def __len__(self) -> int:
         return len(self.indices)
 

@@ -16,7 +16,6 @@ _HOMES = {
     "ImageRecord": "dataset",
     "ListedImages": "layouts",
     "VocImages": "boxes",
-    "find_images": "layouts",
     "split_groups": "splits",
 }
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ...vision.io.images import SUFFIXES
 from ..files import check_files, expand_path
 from .dataset import ImageDataset, ImageRecord
-from .layouts import SUFFIXES
 from .preparation import ImagePreset
 
 __all__ = ["CocoImages", "VocImages"]

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...vision.io.images import SUFFIXES
 from ..files import check_files, expand_path
 from .dataset import ImageDataset, ImageRecord
 from .preparation import ImagePreset
 from .splits import part_of
 
-__all__ = ["SUFFIXES", "ImageFolders", "ListedImages", "find_images"]
-
-#: Files that count as images.
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".webp")
-
-
-def find_images(folder: str | os.PathLike) -> list[Path]:
-    """Sorted image files in a folder and below it; hidden ones are left out."""
-    root = Path(folder)
-    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
-    inner = [path.relative_to(root).parts for path in files]
-    hidden = [any(part.startswith(".") for part in parts) for parts in inner]
-    return sorted(path for path, out in zip(files, hidden, strict=True) if not out)
+__all__ = ["ImageFolders", "ListedImages"]
 
 
 class ImageFolders(ImageDataset):
@@ -71,7 +59,7 @@ class ImageFolders(ImageDataset):
             raise ValueError(f"images at {where}: {len(names)} folders; want one for each class")
         records = []
         for label, name in enumerate(names):
-            files = find_images(where / name)
+            files = _images_in(where / name)
             if not files:
                 raise FileNotFoundError(f"images at {where}: no image in {where / name}")
             for file in files:
@@ -129,6 +117,14 @@ class ListedImages(ImageDataset):
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
         records = _part(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(listed))
+
+
+def _images_in(root: Path) -> list[Path]:
+    """The images in a folder and below it, sorted; hidden ones are left out."""
+    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
+    inner = [path.relative_to(root).parts for path in files]
+    hidden = [any(part.startswith(".") for part in parts) for parts in inner]
+    return sorted(path for path, out in zip(files, hidden, strict=True) if not out)
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:

@@ -49,7 +49,7 @@ def draw_lesions(kind: str, side: int, rng: np.random.Generator) -> tuple[np.nda
 def _skin(side: int, rng: np.random.Generator) -> np.ndarray:
     share = rng.uniform()
     tone = _TONES[0] * (1 - share) + _TONES[1] * share
-    blotches = 0.03 * _smooth(side, side / 6, rng) + 0.015 * _smooth(side, side / 40, rng)
+    blotches = 0.03 * _smooth(side, side / 5, rng) + 0.015 * _smooth(side, 2.0, rng)
     return tone * (1 + blotches[..., None])
 
 
@@ -65,7 +65,7 @@ def _lesion(
     """How much the lesion covers each pixel, (side, side) in [0, 1], and its colours."""
     radius = side * rng.uniform(0.10, 0.2)
     centre = _place(side, radius, others, rng)
-    x, y = np.meshgrid(*[np.arange(side, dtype=np.float32)] * 2)
+    y, x = np.mgrid[:side, :side].astype(np.float32)
     turn = rng.uniform(0, np.pi)
     along = (x - centre[0]) * np.cos(turn) + (y - centre[1]) * np.sin(turn)
     beside = (y - centre[1]) * np.cos(turn) - (x - centre[0]) * np.sin(turn)
@@ -79,11 +79,11 @@ def _lesion(
     r = r / (1 + wobble)
     inside = _edge(1 - r, radius / 3)
     colour = np.float32(_COLOURS[kind]) * rng.uniform(0.85, 1.15)
-    shades = 1 + 0.06 * _smooth(side, side / 25, rng)[..., None]
+    shades = 1 + 0.06 * _smooth(side, side / 12, rng)[..., None]
     if kind == "ring":
         return inside * _edge(r - 0.62, radius / 3) * 0.9, colour * shades
     if kind == "plaque":
-        scales = (_smooth(side, side / 60, rng) > 0.9)[..., None] * inside[..., None]
+        scales = (_smooth(side, side / 24, rng) > 0.8)[..., None] * inside[..., None]
         return inside * 0.8, colour * shades * (1 - scales) + scales * np.float32([0.95, 0.92, 0.9])
     if kind == "freckles":
         return _dots(centre, radius, x, y, rng) * 0.85, colour * shades
@@ -131,9 +131,11 @@ def _hairs(image: np.ndarray, side: int, rng: np.random.Generator) -> np.ndarray
     return image * (1 - cover[..., None]) + np.float32([0.12, 0.08, 0.06]) * cover[..., None]
 
 
-def _smooth(side: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    """Noise of mean 0 and deviation 1 that varies over `sigma` pixels."""
-    noise = cv2.GaussianBlur(rng.normal(size=(side, side)), (0, 0), max(sigma, 0.6))
+def _smooth(side: int, scale: float, rng: np.random.Generator) -> np.ndarray:
+    """Noise of mean 0 and deviation 1 that varies over `scale` pixels."""
+    coarse = max(4, round(side / max(scale, 1.0)))
+    noise = rng.normal(size=(coarse, coarse)).astype(np.float32)
+    noise = cv2.resize(noise, (side, side), interpolation=cv2.INTER_CUBIC)
     return (noise - noise.mean()) / noise.std()
 
 

@@ -6,7 +6,6 @@ batch, and the validation loop says how good it is. So no task is known by name 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import random
@@ -20,11 +19,10 @@ import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
-from ...vision.commands._messages import condense
+from ...vision.commands._config import instantiate
 from ...vision.configs import resolve_config
 from ..recalibration import recalibrate
 
@@ -67,18 +65,7 @@ class FitConfig:
         if _argument(content.get("model"), "init_weights") is not None:
             # For the network that is replaced: the file may be gone by now.
             del content["model"]["init_args"]["init_weights"]
-        parser = LightningArgumentParser(exit_on_error=False)
-        parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
-        parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-        for part in ("model", "data"):
-            if part not in content:
-                raise ValueError(f"{name}: the config has no `{part}`; give one of `vizoo fit`")
-        try:
-            parsed = parser.parse_object({part: content[part] for part in ("model", "data")})
-            # jsonargparse renames the method in 5.
-            made = getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
-        except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
-            raise ValueError(f"{name}: {condense(str(error))}") from error
+        made = instantiate(name, content, ("model", "data"))
         if not isinstance(getattr(made.model, "net", None), nn.Module):
             raise ValueError(
                 f"{name}: {type(made.model).__name__} has no network named `net`, where a "

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...vision.commands._images import check_apart, find_images
 from ...vision.commands._work import check_folder, collect_warnings, progress, warn
 
 if TYPE_CHECKING:
     from ..infer import PanoramaPredictor
-
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".webp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +56,9 @@ def run(args: argparse.Namespace) -> int:
     """Infer all panoramas; return 0, or 2 if any of several failed."""
     if args.max_ratio and args.max_ratio < 1:
         raise ValueError(f"--max-ratio {args.max_ratio:g}: must be at least 1, or 0 for no cut")
-    images = find_images(args.images)
+    images = find_images(args.images, "_depth.*")
     out = check_folder(args.out)
-    for image in images.values():
-        if image.parent.resolve() == out.resolve():
-            raise ValueError(
-                f"--out {out} is where {image.name} lies: results could overwrite data there; "
-                "name another folder"
-            )
+    check_apart(images, out)
     if args.model is None:
         raise ValueError(
             "no --model: this version ships no trained weights for panoramas; `vizoo fit --config "
@@ -104,36 +97,6 @@ def run(args: argparse.Namespace) -> int:
     if failures:
         print(f"vizoo: error: {failures} of {len(images)} panoramas failed", file=sys.stderr)
     return 2 if failures else 0
-
-
-def find_images(words: list[str]) -> dict[str, Path]:
-    """The images that files, folders and globs name, by the first part of their results' names.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: two results would have one name.
-    """
-    found: dict[str, Path] = {}
-    for word in words:
-        path = Path(word)
-        if path.is_dir():
-            files = [file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES]
-            nothing = f"{word}: no image in this folder ({' '.join(_SUFFIXES)})"
-        else:
-            magic = not path.is_file() and glob.has_magic(word)
-            files = [Path(n) for n in glob.glob(word, recursive=True)] if magic else [path]
-            files = [file for file in files if file.is_file()]
-            nothing = f"{word}: no {'file matches' if magic else 'such file'}"
-        if not files:
-            raise FileNotFoundError(nothing)
-        for file in sorted(files):
-            other = found.setdefault(file.stem, file)
-            if other.resolve() != file.resolve():
-                raise ValueError(
-                    f"{other} and {file} would both write {file.stem}_depth.*; infer them into "
-                    "different folders"
-                )
-    return found
 
 
 def _infer(

@@ -19,7 +19,10 @@ from torch import Tensor
 
 from .files import atomic_write
 
-__all__ = ["as_image", "read_image", "read_pixels", "write_image"]
+__all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "write_image"]
+
+#: Files in a folder that count as images.
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".webp")
 
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
