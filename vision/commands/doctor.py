@@ -166,6 +166,21 @@ def _models() -> Check:
     return Check("models", True, found, core=True)
 
 
+def _dicom() -> Check:
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless
+
+    kinds = {
+        "JPEG lossless": JPEGLosslessSV1,
+        "JPEG-LS": JPEGLSLossless,
+        "JPEG 2000": JPEG2000Lossless,
+    }
+    missing = [name for name, syntax in kinds.items() if not get_decoder(syntax).is_available]
+    found = f"cannot read {', '.join(missing)}" if missing else ", ".join(kinds)
+    todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg" if missing else ""
+    return Check("compressed DICOM", not missing, found, todo)
+
+
 def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
@@ -184,6 +199,10 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "onnx": _package("onnx", "onnx", core=False),
     "onnxscript": _package("onnxscript", "onnxscript", core=False),
     "onnxruntime": _package("onnxruntime", "onnxruntime", core=False),
+    "pydicom": _package("pydicom", "pydicom", core=False),
+    "compressed DICOM": _dicom,
+    "nibabel": _package("nibabel", "nibabel", core=False),
+    "monai": _package("monai", "monai", core=False),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,
