@@ -35,6 +35,8 @@ class GeneratedCT(Dataset):
         preset: how the scans are prepared.
         depth: slices of a scan, from which the preset's are taken.
         seed: names the series of scans.
+        paired: each patient is scanned once with every class, so that nothing but lesions tells the
+            classes apart; else each scan has a patient of its own.
         cache: folder that keeps the prepared scans, so that later epochs read what the first one
             made. None: every scan is made anew.
 
@@ -51,6 +53,7 @@ class GeneratedCT(Dataset):
         preset: CTPreset = CTPreset((64, 64), 16),  # noqa: B008 (it is frozen)
         depth: int = 24,
         seed: int = 0,
+        paired: bool = False,
         cache: str | None = None,
     ) -> None:
         if classes not in CLASSES:
@@ -60,8 +63,9 @@ class GeneratedCT(Dataset):
                 f"generated scans: length {length} and depth {depth} must be at least 1 and 2"
             )
         self.length, self.depth, self.seed, self.preset = length, depth, seed, preset
-        self.classes = CLASSES[classes]
-        name = f"chests{CHEST_VERSION}-{seed}-{classes}-{depth}-{preset}".replace(" ", "")
+        self.classes, self.paired = CLASSES[classes], paired
+        kind = f"{seed}-{classes}-{depth}" + ("-paired" if paired else "")
+        name = f"chests{CHEST_VERSION}-{kind}-{preset}".replace(" ", "")
         self.cache = SampleCache(cache, name, [])
 
     @property
@@ -72,7 +76,7 @@ class GeneratedCT(Dataset):
     @property
     def groups(self) -> list[str]:
         """The patient of every scan."""
-        return [self._name(index) for index in range(self.length)]
+        return [self._patient(index) for index in range(self.length)]
 
     def __len__(self) -> int:
         return self.length
@@ -92,7 +96,8 @@ class GeneratedCT(Dataset):
     def chest(self, index: int) -> Chest:
         """The chest of a scan, to scan it at another resolution."""
         kind = self.classes[index % len(self.classes)]
-        return Chest(Draws("item", self.seed, index).bits(), FINDING_OF[kind])
+        number = index // len(self.classes) if self.paired else index
+        return Chest(Draws("item", self.seed, number).bits(), FINDING_OF[kind])
 
     def _sample(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         if not -self.length <= index < self.length:
@@ -101,7 +106,7 @@ class GeneratedCT(Dataset):
         made = self.cache.recall(index, self._make)
         found = take(made, self.preset, generator)
         lesion = made["lesion"][found["slices"]][None]
-        whose = {"name": self._name(index), "patient": self._name(index)}
+        whose = {"name": self._name(index), "patient": self._patient(index)}
         return {**found, "label": torch.tensor(self.labels[index]), "lesion": lesion, **whose}
 
     def _make(self, index: int) -> dict[str, Tensor]:
@@ -114,6 +119,9 @@ class GeneratedCT(Dataset):
 
     def _name(self, index: int) -> str:
         return f"generated-{self.seed}-{index:06d}"
+
+    def _patient(self, index: int) -> str:
+        return self._name(index // len(self.classes) * len(self.classes) if self.paired else index)
 
     def __repr__(self) -> str:
         kinds = ", ".join(self.classes)
