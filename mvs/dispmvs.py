@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import active, extract, search_space
+from ..nas.supernet import extract
 from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.layers import convex_upsample
@@ -127,12 +127,10 @@ class DispMVS(nn.Module):
         self.checkpointing = False
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
+        """A faster form for inference, see `inference.optimize`."""
         from ._dispmvs_inference import FusedExtractor, FusedUpdateBlock
 
-        # Fused layers read whole weights.
-        net = extract(self, active(self)) if len(search_space(self)) else self
-        net = copy.copy(net)
+        net = copy.copy(self)
         parts = {name: FusedExtractor(net._modules[name], dtype) for name in ("fnet", "cnet")}
         for name in ("update_block_4", "update_block_2"):
             parts[name] = FusedUpdateBlock(net._modules[name], dtype)

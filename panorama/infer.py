@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..vision.device import choose_device, choose_dtype
-from ..vision.export import standalone
 from ..vision.hub.sources import load_network
-from ..vision.inference import check_prediction, convert
+from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
 from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image

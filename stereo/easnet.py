@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import active, extract, search_space
+from ..nas.supernet import extract, search_space
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import DeformableConv2d, normalize_images
@@ -214,9 +214,8 @@ class EASNet(nn.Module):
         return (tuple(reversed(found)),), tuple(zip(scores, steps, strict=True))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
-        net = extract(self, active(self)) if len(search_space(self)) else copy.deepcopy(self)
-        return convert(net.eval(), dtype)
+        """A faster form for inference, see `inference.optimize`."""
+        return convert(copy.deepcopy(self).eval(), dtype)
 
     def cost_volumes(self, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""

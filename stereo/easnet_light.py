@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import active, extract, search_space
+from ..nas.supernet import extract
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import convex_upsample, normalize_images
@@ -152,9 +152,8 @@ class EASNetLight(nn.Module):
         return ((full, finest, *coarser),), tuple(zip(scores, steps, strict=True))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
-        net = extract(self, active(self)) if len(search_space(self)) else copy.deepcopy(self)
-        return convert(net.eval(), dtype)
+        """A faster form for inference, see `inference.optimize`."""
+        return convert(copy.deepcopy(self).eval(), dtype)
 
     def _match(self, left: Tensor, right: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the upsampling reads, (B, C, h, w), and each level's scores, finest first."""

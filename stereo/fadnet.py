@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
-from ..nas.supernet import active, extract, search_space
+from ..nas.supernet import extract
 from ..nas.values import Value, concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import normalize_images, pad_to
@@ -395,11 +395,6 @@ class FADNetPlus(_TwoStage):
         fuse = _sliced_block(concat(encoder[0], _STORED_SHIFTS), encoder[2])
         super().__init__(encoder, decoder, encoder[0], fuse, normalization)
         self.shifts = max_disparity // 8 + 16
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        # Of a supernet what is active, since fused layers read whole weights.
-        net = extract(self, active(self)) if len(search_space(self)) else self
-        return super(FADNetPlus, net).fused(dtype)
 
     def _correlate(self, left: Tensor, right: Tensor) -> Tensor:
         volume = super()._correlate(left, right)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +23,11 @@ from torch import Tensor, nn
 from ._export_checks import Check, Trial, check_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
 from .complexity import example_inputs, input_names
-from .hub.registry import PACKAGE, model_info
-from .inference import evaluating
+from .hub.registry import model_info
+from .inference import evaluating, standalone
 from .io.files import atomic_write
 
-__all__ = ["Check", "Exported", "export", "open_named", "standalone"]
+__all__ = ["Check", "Exported", "export", "open_named"]
 
 _LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
 """Loggers of the exporters, which warn of their own insides."""
@@ -165,15 +164,6 @@ def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
     elif trained and ":" not in name and "." not in name:
         name = model_info(name).tagged_names[0]
     return net, name if trained else "random"
-
-
-def standalone(net: nn.Module) -> nn.Module:
-    """Of a supernet the active subnet, extracted; any other network itself."""
-    # Nothing is elastic where the engine was never imported, and this floor does not import it.
-    engine = sys.modules.get(f"{PACKAGE}.nas.supernet")
-    if engine is None or not len(engine.search_space(net)):
-        return net
-    return engine.extract(net, engine.active(net))
 
 
 def _inputs(

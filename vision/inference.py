@@ -8,6 +8,7 @@ channels-last memory.
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-__all__ = ["check_prediction", "convert", "evaluating", "optimize"]
+from .hub.registry import PACKAGE
+
+__all__ = ["check_prediction", "convert", "evaluating", "optimize", "standalone"]
 
 _FOLDS = (
     (nn.Conv1d, nn.BatchNorm1d, False),
@@ -36,8 +39,9 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     Call it when the network is on the device it will run on. The copy has the same call; it takes
     and returns float32 whatever `dtype` is, needs no gradients and stays in evaluation mode.
 
-    Any `nn.Module` will do. A module that defines `fused(dtype) -> nn.Module` is replaced by what
-    that returns; elsewhere a batch norm that follows a convolution is folded into it.
+    Any `nn.Module` will do; of a supernet it is the active subnet. A module that defines
+    `fused(dtype) -> nn.Module` is replaced by what that returns; elsewhere a batch norm that
+    follows a convolution is folded into it.
 
     Args:
         net: stays as it is.
@@ -48,6 +52,7 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     """
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype must be float32, bfloat16 or float16, not {dtype}")
+    net = standalone(net)
     if hasattr(net, "fused"):
         fast = _Frozen(net.fused(dtype), None)
     else:
@@ -57,6 +62,15 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
         if tensor.dim() in _CHANNELS_LAST:
             tensor.data = tensor.data.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
     return fast
+
+
+def standalone(net: nn.Module) -> nn.Module:
+    """Of a supernet the active subnet, extracted; any other network itself."""
+    # Nothing is elastic where the engine was never imported, and this floor does not import it.
+    engine = sys.modules.get(f"{PACKAGE}.nas.supernet")
+    if engine is None or not len(engine.search_space(net)):
+        return net
+    return engine.extract(net, engine.active(net))
 
 
 def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
-from ...nas.supernet import active, extract, search_space
 from ..hub.registry import register_model
 from ..inference import convert
 from ._covidnet3d_inference import FusedCell, FusedConvNorm
@@ -221,8 +220,8 @@ class CovidNet3D(nn.Module):
         return example_volumes(height, width, **like)
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`; of a supernet what is active."""
-        net = extract(self, active(self)) if len(search_space(self)) else copy.deepcopy(self)
+        """A faster form for inference, see `inference.optimize`."""
+        net = copy.deepcopy(self)
         classifier = net.classifier.eval()
         net.classifier = nn.Identity()
         convert(net.eval(), dtype).classifier = classifier  # it takes no time, and stays exact
