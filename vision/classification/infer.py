@@ -207,6 +207,8 @@ class CTResult:
         draw(folder / f"{name}_montage.png", self.highest(montage), 384)
         for place in self.slices:
             draw(folder / f"{name}_slices" / f"{place + 1:04d}.png", [place], 512)
+        for old in set((folder / f"{name}_slices").glob("[0-9]*.png")) - set(written):
+            old.unlink()  # of a run with another preset
         written.append(folder / f"{name}_map.nii.gz")
         write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP)
         return written

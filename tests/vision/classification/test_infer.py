@@ -109,7 +109,10 @@ def test_scans_of_any_kind(tmp_path, kind):
     assert result.classes == ("dark", "bright") and result.predicted == "bright"
     assert result.probabilities.sum() == pytest.approx(1)
     assert result.slices == [0, 2, 4, 7, 9, 11]
+    (tmp_path / "out/scan_slices").mkdir(parents=True)
+    (tmp_path / "out/scan_slices/0002.png").touch()
     files = result.save(tmp_path / "out", "scan", montage=4)
+    assert {file for file in (tmp_path / "out").rglob("*") if file.is_file()} == set(files)
     names = {str(file.relative_to(tmp_path / "out")) for file in files}
     slices = {f"scan_slices/{number:04d}.png" for number in (1, 3, 5, 8, 10, 12)}
     assert names == {"scan.json", "scan_montage.png", "scan_map.nii.gz", *slices}

@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     _check_targets(scans, out)
     if args.model is None:
         raise ValueError(
-            "no --model: this version ships no trained weights for CT; `vizoo fit --config "
-            "classification/covidnet3d_generated.yaml` trains a network; then --model FILE"
+            "no --model: this version ships no trained weights for CT; `vizoo fit` finds and "
+            "trains a network (classification/covidnet3d_search_generated.yaml, then "
+            "covidnet3d_retrain_generated.yaml); then --model FILE"
         )
     from ..infer import CTPredictor
 
