@@ -39,6 +39,7 @@ DETECTORS = ("fasterrcnn", "retinanet", "fcos", "ssdlite")
 #: How boxes become the class of an image.
 RULES = ("best", "sum")
 
+_BACKGROUND = ("fasterrcnn", "ssdlite")  # their class 0; the others have a sigmoid for each class
 _BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 _SMALLEST_SCORE = 0.05
 _USUAL_SIZE, _USUAL_ANCHOR = 800, 32  # pixels, of torchvision's own
@@ -82,7 +83,8 @@ class ImageDetector(nn.Module):
         if classes < 1 or size < 32:
             raise ValueError(f"classes {classes} and size {size} must be at least 1 and 32")
         self.detector, self.backbone = detector, backbone
-        self.net = _build(detector, classes + 1, backbone, size)  # 0 is the background
+        self.first = 1 if detector in _BACKGROUND else 0
+        self.net = _build(detector, classes + self.first, backbone, size)
 
     def forward(self, image: Tensor) -> list[Detections]:
         """Find boxes, in evaluation mode.
@@ -100,7 +102,7 @@ class ImageDetector(nn.Module):
         if self.training:
             raise ValueError("a detector in training mode gives losses: call eval() first")
         found = self.net(list(image))
-        return [Detections(f["boxes"], f["scores"], f["labels"] - 1) for f in found]
+        return [Detections(f["boxes"], f["scores"], f["labels"] - self.first) for f in found]
 
     def losses(
         self, image: Tensor, boxes: Sequence[Tensor], labels: Sequence[Tensor]
@@ -113,7 +115,9 @@ class ImageDetector(nn.Module):
             labels: of each image (N,), classes from 0.
         """
         check_images(image)
-        targets = [{"boxes": b, "labels": n + 1} for b, n in zip(boxes, labels, strict=True)]
+        targets = [
+            {"boxes": b, "labels": n + self.first} for b, n in zip(boxes, labels, strict=True)
+        ]
         return self.net(list(image), targets)
 
     def load_pretrained(self) -> None:

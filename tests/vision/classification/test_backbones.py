@@ -1,0 +1,140 @@
+"""timm's networks as image classifiers: in the hub, any name, normalised inside, explained."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from network_tester import NetworkTester
+from timm.data import resolve_model_data_config
+from timm.optim import create_optimizer_v2
+
+from vizoo.datasets.images import ImagePreset
+from vizoo.vision.classification.backbones import image_input
+from vizoo.vision.classification.cam import cam, explain
+from vizoo.vision.complexity import example_inputs
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.inference import optimize
+from vizoo.vision.training import starting_network
+
+# What the skin disease paper's years had, as timm calls them.
+NAMES = (
+    "resnet18 resnet50 resnet152 resnext50_32x4d resnext101_64x4d seresnext50_32x4d "
+    "seresnext101_32x4d legacy_senet154 densenet121 densenet161 densenet201 inception_v3 "
+    "inception_v4 inception_resnet_v2 nasnetalarge pnasnet5large dpn68 dpn92 dpn131 "
+    "mobilenetv2_100 efficientnet_b0 efficientnet_b4 legacy_xception xception41"
+).split()
+
+
+class TestImageClassifier(NetworkTester):
+    name = "image_classifier"
+    architecture = {"backbone": "test_resnet", "classes": 3}
+    parameters = 11_177_538  # of ResNet-18 with two classes
+    size = (64, 64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_says_how_it_wants_images(name):
+    preset = ImagePreset(**image_input(name))
+    assert min(preset.size) >= 224 and 0.8 < preset.crop <= 1
+
+
+def test_former_and_unknown_names():
+    assert image_input("xception")["size"] == (299, 299)
+    with pytest.raises(ValueError, match="no network 'resnet-18'; did you mean resnet18"):
+        create_model("image_classifier", backbone="resnet-18")
+    with pytest.raises(ValueError, match="two classes or more, not 1"):
+        create_model("image_classifier", backbone="test_resnet", classes=1)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet"])
+def test_it_is_timms_network_on_normalised_images(name):
+    net = create_model("image_classifier", backbone=name, classes=4).eval()
+    plain = timm.create_model(name, pretrained=False, num_classes=4).eval()
+    plain.load_state_dict(net.body.state_dict())
+    config = resolve_model_data_config(plain)
+    mean, std = (torch.tensor(config[key]).view(3, 1, 1) for key in ("mean", "std"))
+    images = torch.rand(2, 3, 48, 40)
+    with torch.inference_mode():
+        torch.testing.assert_close(net(images), plain((images - mean) / std))
+        torch.testing.assert_close(optimize(net)(images), net(images), rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_of_one_size_says_it():
+    net = create_model("image_classifier", backbone="test_vit", classes=3).eval()
+    (image,) = example_inputs(net, 64, 64)
+    assert image.shape[2:] == (160, 160) and net(image).shape == (1, 3)
+    with pytest.raises(ValueError, match="takes images of 160x160 pixels, not 64x64"):
+        net(torch.rand(1, 3, 64, 64))
+    with pytest.raises(ValueError, match=r"RGB.*\(1, 1, 160, 160\)"):
+        net(torch.rand(1, 1, 160, 160))
+
+
+@pytest.mark.parametrize(
+    "name", ["test_resnet", "test_efficientnet", "densenet121", "test_vit", "test_convnext"]
+)
+def test_layers_learn_the_slower_the_deeper_they_lie(name):
+    net = create_model("image_classifier", backbone=name, classes=3)
+    groups = create_optimizer_v2(net, "adamw", lr=1.0, layer_decay=0.5).param_groups
+    scale = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+    names = {key: scale[id(p)] for key, p in net.named_parameters()}
+    first, last = next(iter(names)), f"body.{net.body.pretrained_cfg['classifier']}.weight"
+    assert len(names) == len(scale) and names[last] == 1 == max(names.values())
+    assert names[first] == min(names.values()) < 0.3
+
+
+def test_weights_keep_classes_and_backbone(tmp_path):
+    net = create_model("image_classifier", backbone="test_efficientnet", classes=2)
+    facts = {"classes": ["a", "b"], "input": {"size": [64, 64]}}
+    save_weights(net, tmp_path / "net.safetensors", **facts)
+    loaded = load_weights(tmp_path / "net.safetensors")
+    assert loaded.backbone == "test_efficientnet" and loaded.classes == ("a", "b")
+
+
+def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
+    """What would be fetched is made here."""
+    made = timm.create_model
+
+    def fetched(name, pretrained=False, **given):
+        torch.manual_seed(7)
+        return made(name, pretrained=False, **given)
+
+    monkeypatch.setattr(timm, "create_model", fetched)
+    arguments = {"backbone": "test_resnet", "classes": 5}
+    net = starting_network("image_classifier", arguments, "pretrained")
+    want = fetched("test_resnet", num_classes=5).state_dict()
+    assert all(torch.equal(value, want[name]) for name, value in net.body.state_dict().items())
+
+    def offline(name, pretrained=False, **given):
+        if pretrained:
+            raise RuntimeError("no\nnetwork")
+        return made(name, pretrained=False, **given)
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(OSError, match="weights of test_resnet cannot be fetched: no network"):
+        starting_network("image_classifier", arguments, "pretrained")
+    with pytest.raises(ValueError, match="covidnet3d_tiny brings no pretrained weights"):
+        starting_network("covidnet3d_tiny", None, "pretrained")
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet", "densenet121"])
+def test_cam_holds_for_linear_heads(name):
+    net = create_model("image_classifier", backbone=name, classes=3)
+    images = torch.rand(2, 3, 64, 96)
+    found = cam(net, images)
+    assert found.values.shape == (2, 64, 96)
+    bias = net.get_classifier().bias[found.classes]
+    torch.testing.assert_close(
+        found.raw.mean((1, 2)) + bias, found.logits.amax(1), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_grad_cam_where_cam_does_not_hold():
+    net = create_model("image_classifier", backbone="mobilenetv3_small_050", classes=3)
+    images = torch.rand(1, 3, 128, 128)
+    with pytest.raises(ValueError, match="take grad_cam"):
+        cam(net, images)
+    found = explain(net, images)
+    assert found.method.startswith("Grad-CAM at body.blocks") and "x" in found.method
+    assert found.values.shape == (1, 128, 128)
