@@ -191,6 +191,26 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "--metric val/epe --table easnet_cpu.json --out front",
         ),
     ),
+    "split": Command(
+        "nas.commands.split",
+        "part a supernet where its values want different weights, as a tree of splits",
+        (
+            "vizoo split --supernet last.ckpt --data search/nas_lid_nasbench201.yaml "
+            "--out tree.json",
+            "vizoo split --supernet easnet_light.generated --data "
+            "search/easnet_light_generated.yaml --choices 'stages.0.*' --k 5 --batch-size 8 "
+            "--batches 2 --out tree.json",
+        ),
+    ),
+    "rank": Command(
+        "nas.commands.rank",
+        "subnets by their error with inherited weights, compared with a benchmark's truth",
+        (
+            "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
+            "--metric val/accuracy --mode max --truth accuracy.npz --benchmark nasbench201 "
+            "--out ranking",
+        ),
+    ),
     "convert": Command(
         "vision.commands.convert",
         "turn a published checkpoint into safetensors",

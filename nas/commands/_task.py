@@ -90,21 +90,16 @@ class FitConfig:
         Raises:
             ValueError: there is no training data.
         """
-        self.module.net = net
-        self.module.to(device)
         seen = {"config": self.name, "batches": 0, "samples": 0}
 
-        def moved() -> Iterator[Any]:
-            for batch in itertools.islice(self._training_batches(), batches):
+        def counted(found: Iterator[Any]) -> Iterator[Any]:
+            for batch in itertools.islice(found, batches):
                 seen["batches"] += 1
                 seen["samples"] += _size(batch)
-                yield self.module.transfer_batch_to_device(batch, torch.device(device), 0)
+                yield batch
 
-        with isolate_rng():
-            torch.manual_seed(0)
-            random.seed(0)
-            np.random.seed(0)
-            recalibrate(net, moved(), forward=lambda _, batch: self.module.predict_step(batch, 0))
+        with self.training_batches(net, device) as found:
+            recalibrate(net, counted(found), forward=self.forward)
         return seen
 
     def evaluate(
@@ -142,10 +137,40 @@ class FitConfig:
             )
         return float(values[metric])
 
-    def _training_batches(self) -> Iterator[Any]:
-        self.data.prepare_data()
-        self.data.setup("fit")
-        return iter(self.data.train_dataloader())
+    @contextmanager
+    def training_batches(
+        self, net: nn.Module, device: torch.device | str = "cpu"
+    ) -> Iterator[Iterator[Any]]:
+        """An epoch of training batches on a device, the same each time, for a network.
+
+        Within the block the task has the network, which ends on the device.
+        """
+        self.module.net = net
+        self.module.to(device)
+        with isolate_rng():
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
+            self.data.prepare_data()
+            self.data.setup("fit")
+            place = torch.device(device)
+            loader = iter(self.data.train_dataloader())
+            yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
+
+    def forward(self, net: nn.Module, batch: Any) -> object:
+        """Run a network on a batch, as in prediction."""
+        self.module.net = net
+        return self.module.predict_step(batch, 0)
+
+    def loss(self, net: nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of a training step; what the task logs is dropped."""
+        self.module.net = net
+        self.module.log = self.module.log_dict = lambda *_, **__: None
+        try:
+            found = self.module.training_step(batch, 0)
+        finally:
+            del self.module.log, self.module.log_dict
+        return found["loss"] if isinstance(found, dict) else found
 
 
 def _argument(made: Any, name: str) -> Any:

@@ -1,0 +1,207 @@
+"""`vizoo split` and `vizoo rank` on the toy supernet."""
+
+import csv
+import json
+
+import pytest
+import torch
+import toy_supernet
+import yaml
+from lightning.pytorch import Trainer
+
+from vizoo.__main__ import main
+from vizoo.nas.commands._task import FitConfig
+from vizoo.nas.lid import FewShotTraining, Splitter, SplitTree
+from vizoo.nas.supernet import activate, search_space
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import load_weights, save_weights
+
+DATA = ("--data", "toy.yaml")
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch, tmp_path):
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 12)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 8}},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    torch.manual_seed(0)
+    save_weights(create_model("toy"), "supernet.safetensors")
+
+
+def split(*words):
+    where = ("--supernet", "supernet.safetensors", *DATA, "--out", "tree.json")
+    return main(["split", *where, "--k", "4", "--batch-size", "8", "--json", *words])
+
+
+def rank(*words, out="ranking"):
+    settings = ("--metric", "val/error", "--batches", "1", "--json", "--out", out)
+    return main(["rank", *DATA, *settings, *words])
+
+
+class Task(toy_supernet.ToyTask):
+    """Says what a checkpoint's readers need."""
+
+    def __init__(self):
+        super().__init__()
+        self.save_hyperparameters({"model": "toy"})
+
+
+@pytest.fixture
+def leaves(tmp_path):
+    """A tree of two leaves that have been trained."""
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        limit_val_batches=0,
+        max_epochs=-1,
+    )
+    splitter = Splitter(k=4, batches=1, batch_size=8, choices=["blocks.0.width"], min_group=1)
+    trainer.fit(FewShotTraining(Task(), [1, 1], splitter), toy_supernet.ToyData())
+    return tmp_path / "leaves"
+
+
+@pytest.mark.parametrize("criterion", ["lid", "gradient", "random"])
+def test_split(capsys, criterion):
+    assert split("--criterion", criterion, "--levels", "2") == 0
+    report = json.loads(capsys.readouterr().out)
+    tree = SplitTree.load("tree.json", search_space(create_model("toy")))
+    assert tree.leaves == ("00", "01", "10", "11") and report["splits"] == json.loads(
+        json.dumps(tree.to_json()["splits"])
+    )
+    assert sum(report["leaves"].values()) == tree.space.count()
+    assert tree.checkpoints["root"].endswith("/supernet.safetensors")
+    first = (tree.splits["root"].choice, tree.splits["root"].groups)
+    assert split("--criterion", criterion) == 0
+    again = SplitTree.load("tree.json").splits["root"]
+    assert (again.choice, again.groups) == first
+
+
+def test_split_of_chosen_choices(capsys):
+    assert split("--choices", "blocks.0.*", "--layers", "blocks.*", "head") == 0
+    scores = json.loads(capsys.readouterr().out)["splits"]["root"]["scores"]
+    assert set(scores) == {"blocks.0.width", "blocks.0.kernel"}
+    before = load_weights("supernet.safetensors").state_dict()
+    after = load_weights("supernet.safetensors").state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_rank_by_leaves(capsys, leaves, monkeypatch):
+    assert rank("--tree", str(leaves / "tree.json"), "--samples", "12") == 0
+    report = json.loads(capsys.readouterr().out)
+    with open("ranking/rank.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    errors = [float(row["val/error"]) for row in rows]
+    assert len(rows) == report["evaluated"] == 12 and errors == sorted(errors)
+    tree = SplitTree.load(leaves / "tree.json")
+    for row in rows:
+        part = tree.splits["root"].groups[int(row["leaf"])]
+        assert int(row["blocks.0.width"]) in part
+
+    # Each has the weights of its own leaf: alone it has the same error.
+    config = FitConfig.read("toy.yaml")
+    for row in (rows[0], rows[-1]):
+        net = load_weights(leaves / f"{row['leaf']}.ckpt")
+        given = {name: int(row[name]) for name in tree.space.names if row[name]}
+        activate(net, given)
+        config.recalibrate(net, 1)
+        assert config.evaluate(net, "val/error") == pytest.approx(float(row["val/error"]))
+
+    monkeypatch.setattr(FitConfig, "evaluate", None)  # all is known
+    assert rank("--tree", str(leaves / "tree.json"), "--samples", "12") == 0
+
+
+def test_rank_of_one_supernet_and_given_architectures(capsys):
+    space = search_space(create_model("toy"))
+    given = [space.largest().to_json(), dict(space.smallest())]
+    with open("given.json", "w") as file:
+        json.dump(given, file)
+    words = ("--supernet", "supernet.safetensors", "--architectures", "given.json")
+    assert rank(*words, "--mode", "max") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["evaluated"] == 2 and report["truth"] is None
+
+
+def test_checkpoints_of_another_part_are_refused(capsys, leaves):
+    content = json.loads((leaves / "tree.json").read_text())
+    content["checkpoints"]["0"] = "1.ckpt"
+    (leaves / "tree.json").write_text(json.dumps(content))
+    assert rank("--tree", str(leaves / "tree.json"), "--samples", "12") == 2
+    assert "1.ckpt: weights of another part of the space than '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--choices", "blocks.0.widht"), "did you mean 'blocks.0.width'"),
+        (("--layers", "block.*"), "no layer is called 'block.*'"),
+        (("--batch-size", "5"), "batch_size 5: 4 neighbours need batches of 6 samples"),
+        (("--batch-size", "9"), "no batch to find a split on"),
+        (("--levels", "0"), "--levels 0: must be at least 1"),
+        (("--min-group", "3"), "min_group 3:"),
+        (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
+        (("--supernet", "toy_plain"), "toy_plain is no supernet"),
+    ],
+)
+def test_bad_splits_are_one_line(capsys, words, says):
+    assert split(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "one of the arguments --supernet --tree is required"),
+        (("--supernet", "toy"), "toy is not trained"),
+        (("--tree", "gone.json"), "gone.json: no such file"),
+        (("--tree", "toy.yaml"), "toy.yaml: not a tree of splits: this is not valid JSON"),
+        (("--supernet", "supernet.safetensors", "--truth", "a.npz"), "go together"),
+        (("--supernet", "supernet.safetensors", "--samples", "-1"), "--samples -1: must be"),
+        (
+            ("--supernet", "supernet.safetensors", "--truth", "a", "--benchmark", "mbnet"),
+            "a: no such file; a table of accuracies",
+        ),
+        (
+            ("--supernet", "supernet.safetensors", "--architectures", "toy.yaml"),
+            "toy.yaml: not architectures",
+        ),
+    ],
+)
+def test_bad_rankings_are_one_line(capsys, words, says):
+    assert rank(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+def test_a_tree_without_weights_ranks_nothing(capsys):
+    assert (
+        main(
+            [
+                "split",
+                "--supernet",
+                "toy",
+                *DATA,
+                "--k",
+                "4",
+                "--batch-size",
+                "8",
+                "--batches",
+                "1",
+                "--out",
+                "bare.json",
+            ]
+        )
+        == 0
+    )
+    assert "random weights: the supernet is not trained" in capsys.readouterr().out
+    assert rank("--tree", "bare.json") == 2
+    assert "bare.json: a tree without weights" in capsys.readouterr().err
