@@ -9,23 +9,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .callbacks import BytesSent, ReplicaDriftCheck
+    from .executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
     from .hooks import AllReduce, CommHook
+    from .population import Evaluator, SavedSearch
+    from .ray import RayExecutor
     from .strategy import HookDDPStrategy
 
 __all__ = [
     "AllReduce",
     "BytesSent",
     "CommHook",
+    "Evaluator",
+    "Executor",
     "HookDDPStrategy",
+    "QueueExecutor",
+    "RayExecutor",
     "ReplicaDriftCheck",
+    "SavedSearch",
+    "SerialExecutor",
+    "job_store",
+    "serve",
 ]
 
 _PUBLIC = {
     "AllReduce": ".hooks",
     "BytesSent": ".callbacks",
     "CommHook": ".hooks",
+    "Evaluator": ".population",
+    "Executor": ".executor",
     "HookDDPStrategy": ".strategy",
+    "QueueExecutor": ".executor",
+    "RayExecutor": ".ray",
     "ReplicaDriftCheck": ".callbacks",
+    "SavedSearch": ".population",
+    "SerialExecutor": ".executor",
+    "job_store": ".executor",
+    "serve": ".executor",
 }
 
 

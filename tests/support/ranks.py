@@ -8,9 +8,9 @@ import tempfile
 import traceback
 from datetime import timedelta
 
-_context = multiprocessing.get_context("forkserver")
+context = multiprocessing.get_context("forkserver")
 # One process imports these once; all others are forked from it.
-_context.set_forkserver_preload(["torch", "lightning.pytorch", "vizoo.nas.training"])
+context.set_forkserver_preload(["torch", "vizoo.nas.training"])
 
 
 def run_ranks(world_size, function, *args):
@@ -27,10 +27,10 @@ def run_ranks(world_size, function, *args):
     Raises:
         AssertionError: one of them failed; with its traceback.
     """
-    results = _context.SimpleQueue()
+    results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            _context.Process(
+            context.Process(
                 target=_main, args=(rank, world_size, folder, results, function, args), daemon=True
             )
             for rank in range(world_size)

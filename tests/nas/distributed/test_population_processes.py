@@ -1,0 +1,103 @@
+"""Populations evaluated by several processes: the result of a search is that of one."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import distributed_search as remote
+import pytest
+from ranks import context
+
+from vizoo.nas.distributed import Evaluator, SavedSearch, SerialExecutor
+from vizoo.nas.search import evolve
+from vizoo.nas.space import Architecture
+
+
+@pytest.fixture
+def start():
+    processes = []
+
+    def begin(function, *args):
+        processes.append(context.Process(target=function, args=args, daemon=True))
+        processes[-1].start()
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The search in one process, and what it evaluated."""
+    folder = tmp_path_factory.mktemp("alone")
+    return remote.search(SerialExecutor(remote.Score(folder))), sorted(remote.evaluated(folder))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_any_number_of_processes_finds_the_same_and_evaluates_once(tmp_path, start, alone, workers):
+    found = remote.with_workers(start, tmp_path, [None] * workers)
+    assert found == alone[0]
+    assert sorted(remote.evaluated(tmp_path)) == alone[1]
+    assert len(list(tmp_path.glob("*.log"))) == workers + 1  # all had a share
+
+
+def test_a_lost_workers_share_is_redone(tmp_path, start, alone):
+    found = remote.with_workers(start, tmp_path, [1, 3, None], lost_after=2.0)
+    assert found == alone[0] and sorted(remote.evaluated(tmp_path)) == alone[1]
+
+
+def test_an_error_in_a_worker_ends_the_search(tmp_path, start):
+    with pytest.raises(ValueError, match="in another process: TypeError: no such thing$"):
+        remote.with_workers(start, tmp_path, ["never"] * 3)
+
+
+@pytest.mark.parametrize("dies_at", [0, 5, 8, 19])
+def test_a_killed_search_resumes_to_the_same_result(tmp_path, start, alone, dies_at):
+    process = start(remote.searching, tmp_path, dies_at)
+    process.join(60)
+    assert process.exitcode == -9
+    assert remote.searching(tmp_path) == alone[0]
+    assert sorted(remote.evaluated(tmp_path)) == alone[1]  # nothing was evaluated twice
+    generations = json.loads((tmp_path / "search.json").read_text())["generation"]
+    assert generations == 4
+    assert remote.searching(tmp_path) == alone[0]  # and once more changes nothing
+
+
+def test_a_torn_line_of_the_journal_is_dropped(tmp_path):
+    path, folder = tmp_path / "journal.jsonl", tmp_path
+    executor = SerialExecutor(remote.Score(folder))
+    first = Evaluator(executor, path, "weights 1")
+    some = [remote.space().largest(), remote.space().smallest()]
+    scores = first(some)
+    path.write_text(path.read_text()[:-9])
+    again = Evaluator(executor, path, "weights 1")
+    assert list(again.scores) == some[:1] and again(some) == scores
+    assert Evaluator(executor, path, "weights 1").scores == first.scores
+    with pytest.raises(ValueError, match="journal.jsonl: evaluations of 'weights 1', and these"):
+        Evaluator(executor, path, "weights 2")
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match="journal.jsonl: no journal of evaluations"):
+        Evaluator(executor, path)
+
+
+def test_the_state_of_another_search_is_refused(tmp_path):
+    remote.searching(tmp_path)
+    saved = SavedSearch(tmp_path / "search.json")
+    with pytest.raises(ValueError, match="cannot resume: the state is of a search with another"):
+        evolve(remote.space(), len, seed=4, population=8, resume=saved.state)
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_finds_the_same(tmp_path, alone):
+    pytest.importorskip("ray")
+    from vizoo.nas.distributed import RayExecutor
+
+    make = functools.partial(remote.losing_once, tmp_path)
+    with RayExecutor(make, workers=2, cpus=0.5) as executor:
+        assert remote.search(executor) == alone[0]
+        with pytest.raises(ValueError, match="an evaluation failed: KeyError"):
+            executor.run([Architecture({"other": 1})])
+    assert sorted(remote.evaluated(tmp_path)) == alone[1]
