@@ -8,13 +8,14 @@ operators instead, with dynamic height and width.
 An operator may have two implementations:
 
 - PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
-- CUDA C++, in ``kernels/*.cu`` (none yet), registered for CUDA tensors on the same operator.
+- CUDA C++, in ``kernels/*.cu`` and started by ``cuda/*.py``, registered for CUDA tensors on the
+  same operator; ``_kernels.py`` says when it is taken.
 
 ``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume``,
 ``epipolar_correlation``, ``mesh_convolution`` and ``gather_faces`` are opaque operators with a
 backward operator each.
 ``warp_by_disparity`` and ``soft_argmin`` are composites of PyTorch's own kernels, which the
-compiler may fuse.
+compiler may fuse; on CUDA tensors they call opaque operators with kernels.
 """
 
 from .correlation import correlation, correlation_2d, group_wise_correlation

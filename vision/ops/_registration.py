@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ._kernels import choose
+
 LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
 
 
@@ -44,6 +46,7 @@ def register_pair_operator(
     forward: Callable[..., Tensor],
     backward: Callable[..., tuple[Tensor, Tensor]],
     shape: Callable[..., tuple[int, ...]],
+    cuda: tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]],
     *,
     bilinear: bool = True,
 ) -> Callable[..., Tensor]:
@@ -51,8 +54,7 @@ def register_pair_operator(
 
     Both get a fake kernel. The forward operator gets the backward one as its derivative. The
     backward one gets its own derivative out of the two operators, so that second derivatives
-    work. Under autocast the inputs are cast to autocast's type, as for a matrix product. A CUDA
-    implementation joins with ``register_kernel("cuda")`` on each.
+    work. Under autocast the inputs are cast to autocast's type, as for a matrix product.
 
     Args:
         name: operator name.
@@ -60,6 +62,7 @@ def register_pair_operator(
         forward: ``forward(left, right, *sizes)``.
         backward: ``backward(gradient, left, right, *sizes)``, laid out as ``empty_like``.
         shape: shape of the result, from the same arguments as ``forward``.
+        cuda: ``forward`` and ``backward`` by kernels.
         bilinear: True for an operator linear in each of left and right, False for one that is
             linear in the pair.
     """
@@ -76,6 +79,9 @@ def register_pair_operator(
         mutates_args=(),
         schema=f"(Tensor gradient, Tensor left, Tensor right{integers}) -> (Tensor, Tensor)",
     )
+
+    operator.register_kernel("cuda")(choose(name, forward, cuda[0]))
+    derivative.register_kernel("cuda")(choose(name, backward, cuda[1]))
 
     @operator.register_fake
     def _(left, right, *sizes):
@@ -131,8 +137,8 @@ def register_composite(name: str, arguments: str, function: Callable[..., Tensor
     """Registers ``vizoo::name`` as a composite of standard operators.
 
     Autograd, fake tensors, ``torch.compile`` and autocast see through it, so that nothing is
-    lost to opacity while PyTorch's own kernels serve. A CUDA implementation joins with kernels
-    for the keys ``CUDA`` and ``AutogradCUDA``.
+    lost to opacity while PyTorch's own kernels serve. A CUDA implementation joins by
+    :func:`register_fused`.
 
     Args:
         name: operator name.
@@ -141,3 +147,72 @@ def register_composite(name: str, arguments: str, function: Callable[..., Tensor
     """
     LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.impl(name, function, "CompositeImplicitAutograd")
+
+
+def register_fused(
+    name: str,
+    arguments: str,
+    function: Callable[..., Tensor],
+    forward: Callable[..., Tensor],
+    backward: dict[str, Callable[..., Tensor]],
+    fake: Callable[..., Tensor],
+    accepts: Callable[..., bool] | None = None,
+) -> None:
+    """Gives a composite operator kernels for CUDA tensors.
+
+    They make opaque operators of their own, ``vizoo::name_fused`` and for each tensor that it has
+    a gradient for ``vizoo::name_fused_TENSOR``, which the composite calls where the kernels can be
+    had. Second derivatives are those of the composite.
+
+    Args:
+        name: of the composite.
+        arguments: its schema's.
+        function: the composite.
+        forward: the same by a kernel.
+        backward: for each of the leading arguments, by name, ``gradient, *arguments`` to its
+            gradient, laid out as ``empty_like``.
+        fake: shape and type of the result.
+        accepts: whether the kernels take these arguments.
+    """
+    operator = torch.library.custom_op(
+        f"vizoo::{name}_fused",
+        forward,
+        mutates_args=(),
+        device_types="cuda",
+        schema=f"({arguments}) -> Tensor",
+    )
+    operator.register_fake(fake)
+    derivatives = []
+    for place, (tensor, gradient) in enumerate(backward.items()):
+        derivative = torch.library.custom_op(
+            f"vizoo::{name}_fused_{tensor}",
+            gradient,
+            mutates_args=(),
+            device_types="cuda",
+            schema=f"(Tensor gradient, {arguments}) -> Tensor",
+        )
+        derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
+        derivatives.append(derivative)
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[: len(derivatives)])
+        ctx.others = inputs[len(derivatives) :]
+
+    def once(ctx, gradient):
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[: len(derivatives)]
+        found: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            some = [x for x, want in zip(tensors, wanted, strict=True) if want]
+            out = function(*tensors, *ctx.others)
+            exact = iter(torch.autograd.grad(out, some, gradient, create_graph=True))
+            found[: len(tensors)] = [next(exact) if want else None for want in wanted]
+            return tuple(found)
+        for place, derivative in enumerate(derivatives):
+            if wanted[place]:
+                found[place] = derivative(gradient, *tensors, *ctx.others)
+        return tuple(found)
+
+    operator.register_autograd(once, setup_context=keep)
+    call = choose(name, function, operator, accepts=accepts)
+    for key in ("CUDA", "AutogradCUDA"):
+        LIBRARY.impl(name, call, key)

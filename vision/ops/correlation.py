@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ._banded import WORKSPACE, accumulation_type, correlate_band, correlate_band_backward
 from ._registration import check_at_least, check_pair, exporting, register_pair_operator
+from .cuda import correlation as cuda
 
 __all__ = ["correlation", "correlation_2d", "group_wise_correlation"]
 
@@ -243,6 +244,7 @@ register_pair_operator(
     _correlation_forward,
     _correlation_backward,
     _correlation_shape,
+    (cuda.forward, cuda.backward),
 )
 register_pair_operator(
     "group_wise_correlation",
@@ -250,5 +252,13 @@ register_pair_operator(
     _grouped_forward,
     _grouped_backward,
     _grouped_shape,
+    (cuda.grouped_forward, cuda.grouped_backward),
 )
-register_pair_operator("correlation_2d", "radius", _square_forward, _square_backward, _square_shape)
+register_pair_operator(
+    "correlation_2d",
+    "radius",
+    _square_forward,
+    _square_backward,
+    _square_shape,
+    (cuda.square_forward, cuda.square_backward),
+)

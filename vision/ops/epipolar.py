@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ._banded import accumulation_type
+from ._kernels import choose
 from ._registration import LIBRARY, check_at_least, exporting
+from .cuda import epipolar as cuda
 
 __all__ = ["epipolar_correlation"]
 
@@ -300,6 +302,12 @@ def _register() -> None:
         _backward,
         mutates_args=(),
         schema=f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])",
+    )
+
+    name = "epipolar_correlation"
+    operator.register_kernel("cuda")(choose(name, _forward, cuda.forward, accepts=cuda.accepts))
+    derivative.register_kernel("cuda")(
+        choose(name, _backward, cuda.backward, atomics=True, accepts=lambda _, *x: cuda.accepts(*x))
     )
 
     @operator.register_fake

@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from ._banded import accumulation_type
+from ._kernels import choose
 from ._registration import LIBRARY, check_at_least, exporting
+from .cuda import mesh as cuda
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
 
@@ -367,6 +369,9 @@ def _register_convolution() -> None:
         mutates_args=(),
         schema=f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
     )
+
+    operator.register_kernel("cuda")(choose("mesh_convolution", _forward, cuda.forward))
+    derivative.register_kernel("cuda")(choose("mesh_convolution", _backward, cuda.backward))
 
     @operator.register_fake
     def _(features, weight, bias, neighbours, inverse, memory):

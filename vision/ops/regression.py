@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ._registration import exporting, register_composite
+from ._registration import exporting, register_composite, register_fused
+from .cuda import regression as cuda
 
 __all__ = ["soft_argmin"]
 
@@ -42,4 +43,13 @@ def _soft_argmin(cost: Tensor, start: float, step: float) -> Tensor:
     return (torch.softmax(-cost, dim=1) * candidates).sum(1, keepdim=True)
 
 
-register_composite("soft_argmin", "Tensor cost, float start, float step", _soft_argmin)
+def _fake(cost: Tensor, start: float, step: float) -> Tensor:
+    batch, _, height, width = cost.shape
+    return cost.new_empty(batch, 1, height, width, dtype=torch.float32)
+
+
+_ARGUMENTS = "Tensor cost, float start, float step"
+register_composite("soft_argmin", _ARGUMENTS, _soft_argmin)
+register_fused(
+    "soft_argmin", _ARGUMENTS, _soft_argmin, cuda.forward, {"cost": cuda.backward}, _fake
+)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ._banded import accumulation_type
 from ._registration import check_at_least, check_pair, exporting, register_pair_operator
+from .cuda import volume as cuda
 
 __all__ = ["concat_volume"]
 
@@ -78,5 +79,11 @@ def _backward(
 
 
 register_pair_operator(
-    "concat_volume", "displacements", _forward, _backward, _shape, bilinear=False
+    "concat_volume",
+    "displacements",
+    _forward,
+    _backward,
+    _shape,
+    (cuda.forward, cuda.backward),
+    bilinear=False,
 )

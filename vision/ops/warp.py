@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._registration import exporting, register_composite
+from ._registration import exporting, register_composite, register_fused
+from .cuda import warp as cuda
 
 __all__ = ["warp_by_disparity"]
 
@@ -78,6 +79,14 @@ def _places(size: int, align_corners: bool, like: Tensor) -> tuple[Tensor, Tenso
     return 2 * position / last - 1, like.new_full((), 2.0) / last
 
 
-register_composite(
-    "warp_by_disparity", "Tensor image, Tensor disparity, str padding, bool align_corners", _warp
+_ARGUMENTS = "Tensor image, Tensor disparity, str padding, bool align_corners"
+register_composite("warp_by_disparity", _ARGUMENTS, _warp)
+register_fused(
+    "warp_by_disparity",
+    _ARGUMENTS,
+    _warp,
+    cuda.forward,
+    {"image": cuda.backward_image, "disparity": cuda.backward_disparity},
+    lambda image, *_: torch.empty_like(image),
+    lambda image, disparity, *_: disparity.dtype != torch.float64,
 )

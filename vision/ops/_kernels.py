@@ -1,0 +1,323 @@
+"""Compiles, keeps and launches the CUDA kernels in ``kernels/*.cu``.
+
+NVRTC compiles a kernel at its first use, through NVIDIA's ``cuda-core``: it comes with PyTorch's own
+CUDA wheels, and the kernels include none of CUDA's headers, so that no toolkit and no compiler is
+needed. What was compiled is kept on disk. Kernels run on PyTorch's current stream, on memory that
+PyTorch's allocator gave, and nothing waits for them: a CUDA graph can record them (call each once
+before, as PyTorch asks for anyway).
+
+``VIZOO_OPS=torch`` takes the PyTorch reference for CUDA tensors too; ``VIZOO_OPS=cuda`` refuses to
+do without a kernel. Without either, a kernel that cannot be had is told once in a warning, and the
+reference runs. float64 has no kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..io.files import atomic_write
+
+__all__ = ["TYPES", "choose", "compile_kernels", "implementation", "launch", "source"]
+
+FOLDER = Path(__file__).parent / "kernels"
+TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
+LEAST = (8, 0)
+"""Least compute capability: before it bfloat16 is not computed with."""
+
+_SETTING = "VIZOO_OPS"
+_THREAD = threading.local()
+_FAILED: dict[str, str] = {}
+_WARNED: set[str] = set()
+
+
+def choose(
+    operator: str,
+    reference: Callable[..., Any],
+    kernel: Callable[..., Any],
+    *,
+    atomics: bool = False,
+    accepts: Callable[..., bool] | None = None,
+) -> Callable[..., Any]:
+    """The function to register for CUDA tensors: the kernel, or else the reference.
+
+    Args:
+        operator: name to speak of.
+        reference: PyTorch implementation.
+        kernel: the same function by kernels, which :func:`launch` starts.
+        atomics: the kernel adds in no fixed order, so that the reference runs where
+            ``torch.use_deterministic_algorithms(True)`` is set.
+        accepts: whether the kernel takes these arguments; float64 it never does.
+
+    Returns:
+        A function that raises ValueError where ``VIZOO_OPS=cuda`` asks for a kernel that cannot be
+        had, or ``VIZOO_OPS`` is neither ``torch`` nor ``cuda``.
+    """
+
+    @functools.wraps(kernel)
+    def call(*arguments):
+        tensor = arguments[0]
+        if (
+            tensor.dtype not in TYPES
+            or (atomics and torch.are_deterministic_algorithms_enabled())
+            or (accepts is not None and not accepts(*arguments))
+        ):
+            return reference(*arguments)
+        reason = _unusable(tensor.device) or _FAILED.get(operator)
+        if reason is None:
+            try:
+                return kernel(*arguments)
+            except KernelMissing as error:
+                reason = _FAILED[operator] = str(error)
+        if setting() == "cuda":
+            raise ValueError(
+                f"{_SETTING}=cuda, but {operator} has no kernel here: {reason}; unset it to take "
+                "the PyTorch reference"
+            )
+        if reason is not _CHOSEN:
+            _warn_once(f"{operator} takes its PyTorch reference, which is slower: {reason}")
+        return reference(*arguments)
+
+    return call
+
+
+class KernelMissing(RuntimeError):
+    """A kernel could not be compiled or loaded."""
+
+
+_CHOSEN = f"{_SETTING}=torch"
+
+
+def setting() -> str:
+    """``$VIZOO_OPS``: torch, cuda, or empty.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = os.environ.get(_SETTING, "")
+    if value not in ("", "torch", "cuda"):
+        raise ValueError(f"{_SETTING}={value}: must be torch or cuda, or not set")
+    return value
+
+
+def implementation(device: torch.device | None = None) -> tuple[str, str]:
+    """Which implementation operators take for tensors of a device.
+
+    Args:
+        device: by default the current GPU, or the CPU where there is none.
+
+    Returns:
+        ``"cuda"`` or ``"torch"``, and why.
+
+    Raises:
+        ValueError: ``VIZOO_OPS`` is neither ``torch`` nor ``cuda``.
+    """
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type != "cuda":
+        if setting() == "cuda":
+            return "torch", f"{_SETTING}=cuda is set, but there is no CUDA device"
+        return "torch", "no CUDA device" if device.type == "cpu" else f"{device.type} tensors"
+    reason = _unusable(device)
+    return (
+        ("cuda", f"compiled at first use, {_versions()}") if reason is None else ("torch", reason)
+    )
+
+
+def launch(
+    file: str, kernel: str, grid: tuple[int, ...], threads: int, *arguments: Tensor | int | float
+) -> None:
+    """Starts a kernel on the current stream of its first tensor's device.
+
+    Args:
+        file: name of the ``.cu`` file, without suffix.
+        kernel: its function, with template arguments.
+        grid: blocks along x, y and z; what exceeds CUDA's limits is cut down to them, kernels go
+            round. With none nothing is started.
+        threads: of a block.
+        arguments: in the kernel's order: tensors for its pointers, int for ``long long``, float for
+            ``double``.
+
+    Raises:
+        KernelMissing: it could not be compiled or loaded.
+    """
+    if 0 in grid:
+        return
+    index = next(x.device.index for x in arguments if isinstance(x, Tensor))
+    core = _core()
+    with torch.cuda.device(index):
+        if index not in _THREAD.__dict__.setdefault("ready", set()):
+            core.Device(index).set_current()
+            _THREAD.ready.add(index)
+        found = _load(file, kernel, _architecture(index))
+        stream = _stream(torch.cuda.current_stream(index).cuda_stream)
+        values = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
+        core.launch(stream, _configuration(grid, threads), found, *values)
+
+
+def source(file: str) -> str:
+    """Text of a ``.cu`` file."""
+    return (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
+
+
+def compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> Any:
+    """Compiles functions of a ``.cu`` file; no GPU is needed.
+
+    Args:
+        file: name without suffix.
+        kernels: names with template arguments.
+        architecture: such as ``sm_90``.
+
+    Returns:
+        ``cuda.core.ObjectCode`` with machine code.
+
+    Raises:
+        KernelMissing: cuda-core or NVRTC is missing, or they refuse; with what they say.
+    """
+    try:
+        core = _core()
+        options = core.ProgramOptions(
+            name=f"{file}.cu", arch=architecture, include_path=str(FOLDER), **_OPTIONS
+        )
+        return core.Program(source(file), "c++", options).compile("cubin", name_expressions=kernels)
+    except Exception as error:  # whatever a driver, a library or the compiler has to say
+        message = " ".join(str(error).split())
+        raise KernelMissing(f"{file}.cu: {type(error).__name__}: {message[:400]}") from error
+
+
+_OPTIONS = {"std": "c++17"}
+
+
+_WANTED = ("Device", "LaunchConfig", "ObjectCode", "Program", "ProgramOptions", "Stream", "launch")
+
+
+@functools.cache
+def _core() -> Any:
+    return importlib.import_module("cuda.core")
+
+
+@functools.cache
+def _absent() -> str | None:
+    """Why nothing can be compiled here, or None."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    try:
+        core = _core()
+        missing = [name for name in _WANTED if not hasattr(core, name)]
+        if missing:
+            return f"cuda-core {core.__version__} lacks {missing[0]} (pip install -U cuda-core)"
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        return f'{" ".join(str(error).split())[:200]} (pip install "cuda-core[cu{major}]")'
+    return None
+
+
+@functools.cache
+def _versions() -> str:
+    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"cuda-core {_core().__version__}, NVRTC {major}.{minor}"
+
+
+def _unusable(device: torch.device) -> str | None:
+    if setting() == "torch":
+        return _CHOSEN
+    return _absent() or _unsupported(device.index or 0)
+
+
+@functools.cache
+def _unsupported(index: int) -> str | None:
+    found = torch.cuda.get_device_capability(index)
+    if found < LEAST:
+        return "compute capability {}.{} is below {}.{}".format(*found, *LEAST)
+    _, known = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
+    if 10 * found[0] + found[1] not in known:
+        return "{} does not know compute capability {}.{}".format(_versions(), *found)
+    return None
+
+
+@functools.cache
+def _architecture(index: int) -> str:
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(index))
+
+
+@functools.lru_cache(maxsize=512)
+def _configuration(grid: tuple[int, ...], threads: int) -> Any:
+    x, y, z = (*grid, 1, 1)[:3]
+    grid = min(x, 2**31 - 1), min(y, 65535), min(z, 65535)
+    return _core().LaunchConfig(grid=grid, block=threads)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(handle: int) -> Any:
+    # Zero stands for the default stream, which cuda-core names by an object.
+    return _core().Stream.from_handle(handle) if handle else _core().LEGACY_DEFAULT_STREAM
+
+
+@functools.cache
+def _load(file: str, kernel: str, architecture: str) -> Any:
+    """The kernel, from disk or compiled; one for all GPUs of an architecture."""
+    path = cache_path(file, kernel, architecture)
+    found = read_entry(path)
+    if found is None:
+        code = compile_kernels(file, (kernel,), architecture)
+        found = code.symbol_mapping[kernel].decode(), code.code
+        write_entry(path, *found)
+    name, code = found
+    try:
+        return _core().ObjectCode.from_cubin(code).get_kernel(name)
+    except Exception as error:
+        raise KernelMissing(f"{kernel}: {type(error).__name__}: {error}") from error
+
+
+def cache_path(file: str, kernel: str, architecture: str) -> Path:
+    """Where a compiled kernel is kept: the name says all that it was made from."""
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.glob("*.cuh")):
+        digest.update(path.read_bytes())
+    for part in (source(file), kernel, architecture, repr(_OPTIONS), _versions()):
+        digest.update(part.encode() + b"\0")
+    from ..hub.download import cache_folder
+
+    name = f"{file}-{architecture}-{digest.hexdigest()[:32]}.bin"
+    return cache_folder().with_name("kernels") / name
+
+
+def read_entry(path: Path) -> tuple[str, bytes] | None:
+    """Name and machine code, or None where there is no entry or it is damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, payload = data[:32], data[32:]
+    if hashlib.sha256(payload).digest() != digest:
+        return None
+    name, code = payload.split(b"\n", 1)
+    return json.loads(name), code
+
+
+def write_entry(path: Path, name: str, code: bytes) -> None:
+    """Keeps a compiled kernel; several processes may write the same one."""
+    payload = json.dumps(name).encode() + b"\n" + code
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(hashlib.sha256(payload).digest() + payload)
+    except OSError as error:
+        _warn_once(f"compiled kernels cannot be kept ({error}); set VIZOO_HOME to another folder")
+
+
+def _warn_once(message: str) -> None:
+    if message not in _WARNED:
+        _WARNED.add(message)
+        warnings.warn(message, stacklevel=3)

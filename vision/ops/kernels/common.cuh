@@ -1,0 +1,104 @@
+// Number types and the reading, writing and indexing that all kernels share. CUDA's own headers are
+// not needed, so that NVRTC alone compiles this; a host compiler reads it too, for tests.
+#pragma once
+
+typedef long long i64;
+
+struct Half {
+  unsigned short bits;
+};
+struct BFloat {
+  unsigned short bits;
+};
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ float to_float(Half x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+__device__ __forceinline__ float to_float(BFloat x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+__device__ __forceinline__ void from_float(float x, Half& y) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+}
+__device__ __forceinline__ void from_float(float x, BFloat& y) {
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+}
+
+// Copies a number to shared memory without waiting for it, 0 where it is not `wanted`.
+__device__ __forceinline__ void copy_async(float* to, const float* from, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),
+                  "r"(wanted ? 4 : 0) : "memory");
+}
+// Waits for all copies of this thread.
+__device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#else  // a host compiler, with _Float16
+
+inline float to_float(Half x) {
+  _Float16 y;
+  __builtin_memcpy(&y, &x, 2);
+  return static_cast<float>(y);
+}
+inline float to_float(BFloat x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+inline void from_float(float x, Half& y) {
+  _Float16 half = static_cast<_Float16>(x);
+  __builtin_memcpy(&y, &half, 2);
+}
+inline void from_float(float x, BFloat& y) {
+  unsigned bits = __float_as_uint(x);  // to the nearest, ties to even; NaN stays NaN
+  unsigned up = x != x ? 0x400000u : 0x7fffu + (bits >> 16 & 1);
+  y.bits = static_cast<unsigned short>((x != x ? bits | up : bits + up) >> 16);
+}
+inline void copy_async(float* to, const float* from, bool wanted) { *to = wanted ? *from : 0.f; }
+inline void copy_wait() {}
+
+#endif
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ void from_float(float x, float& y) { y = x; }
+
+template <typename T>
+__device__ __forceinline__ T number(float x) {
+  T y;
+  from_float(x, y);
+  return y;
+}
+
+// Four neighbours at once; the address is a multiple of four numbers.
+__device__ __forceinline__ void store4(float* to, const float (&x)[4]) {
+  *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+}
+template <typename T>
+__device__ __forceinline__ void store4(T* to, const float (&x)[4]) {
+  *reinterpret_cast<ushort4*>(to) = make_ushort4(
+      number<T>(x[0]).bits, number<T>(x[1]).bits, number<T>(x[2]).bits, number<T>(x[3]).bits);
+}
+__device__ __forceinline__ void load4(const float* from, float (&x)[4]) {
+  float4 y = *reinterpret_cast<const float4*>(from);
+  x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+}
+template <typename T>
+__device__ __forceinline__ void load4(const T* from, float (&x)[4]) {
+  ushort4 y = *reinterpret_cast<const ushort4*>(from);
+  x[0] = to_float(T{y.x}), x[1] = to_float(T{y.y});
+  x[2] = to_float(T{y.z}), x[3] = to_float(T{y.w});
+}
+
+__device__ __forceinline__ float infinite() { return __uint_as_float(0x7f800000u); }
+__device__ __forceinline__ float undefined() { return __uint_as_float(0x7fc00000u); }
+
+template <typename N>
+__device__ __forceinline__ N least(N a, N b) {
+  return a < b ? a : b;
+}
+
+// N neighbours, read and written at once.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};

@@ -1,0 +1,87 @@
+// Gathers the neighbours of a face and combines them, and collects the gradients the other way round:
+// a face looks up where it took part, so that nothing is added atomically. Lanes run along channels.
+
+#include "common.cuh"
+
+// Neighbour `slot` of a row; without a table the siblings 4 row, 4 row + 1 and 4 row + 2.
+__device__ __forceinline__ i64 neighbour(const int* table, i64 slots, i64 row, int slot) {
+  return table ? table[row * slots + slot] : 4 * row + slot;
+}
+
+__device__ __forceinline__ i64 centre_face(i64 row, i64 stride) {
+  return stride == 1 ? row : 4 * row + 3;
+}
+
+__device__ __forceinline__ float sign(float x) {
+  return x != x ? x : static_cast<float>((x > 0.f) - (x < 0.f));
+}
+
+// To out[row, 4, channels] the face itself, the sum of its neighbours, that of the differences round
+// the cycle, and that of the differences to the face.
+template <typename T>
+__global__ void __launch_bounds__(128) mesh_forward(
+    const T* features, i64 pitch, const int* table, T* out,
+    i64 first, i64 rows, i64 slots, i64 channels, i64 stride) {
+  for (i64 i = blockIdx.x * 128ll + threadIdx.x; i < rows * channels; i += gridDim.x * 128ll) {
+    const i64 row = i / channels, c = i - row * channels;
+    const T* at = features + c;
+    const float centre = to_float(at[centre_face(first + row, stride) * pitch]);
+    float begin = 0.f, before = 0.f, sum = 0.f, around = 0.f, away = 0.f;
+    for (int slot = 0; slot < slots; ++slot) {
+      const float x = to_float(at[neighbour(table, slots, first + row, slot) * pitch]);
+      if (slot == 0) {
+        begin = x;
+      } else {
+        around += fabsf(x - before);
+      }
+      sum += x, away += fabsf(x - centre), before = x;
+    }
+    around += fabsf(begin - before);
+    T* to = out + row * 4 * channels + c;
+    to[0] = number<T>(centre), to[channels] = number<T>(sum);
+    to[2 * channels] = number<T>(around), to[3 * channels] = number<T>(away);
+  }
+}
+
+// Gradient of the features from that of the combinations, back[row, 4, channels]. `inverse` holds for
+// each face the places slot * rows + row that name it, and slots * rows where there are fewer.
+template <typename T>
+__global__ void __launch_bounds__(128) mesh_backward(
+    const T* features, i64 pitch, const int* table, const int* inverse, i64 places,
+    const T* back, T* out, i64 out_pitch, i64 faces, i64 rows, i64 slots, i64 channels, i64 stride) {
+  for (i64 i = blockIdx.x * 128ll + threadIdx.x; i < faces * channels; i += gridDim.x * 128ll) {
+    const i64 face = i / channels, c = i - face * channels;
+    const T* at = features + c;
+    const float own = to_float(at[face * pitch]);
+    float sum = 0.f;
+    const i64 centred = stride == 1 ? face : (face % 4 == 3 ? face / 4 : -1);
+    if (centred >= 0) {
+      const T* given = back + centred * 4 * channels + c;
+      float signs = 0.f;
+      for (int slot = 0; slot < slots; ++slot) {
+        signs += sign(own - to_float(at[neighbour(table, slots, centred, slot) * pitch]));
+      }
+      sum = to_float(given[0]) + to_float(given[3 * channels]) * signs;
+    }
+    for (i64 place = 0; place < places; ++place) {
+      i64 slot, row;
+      if (table) {
+        const i64 named = inverse[face * places + place];
+        if (named >= slots * rows) break;
+        slot = named / rows, row = named - slot * rows;
+      } else {
+        slot = face % 4, row = face / 4;
+        if (slot == 3) break;
+      }
+      const i64 before = neighbour(table, slots, row, slot ? slot - 1 : slots - 1);
+      const i64 after = neighbour(table, slots, row, slot + 1 < slots ? slot + 1 : 0);
+      const T* given = back + row * 4 * channels + c;
+      const float bends = sign(own - to_float(at[before * pitch]))
+          + sign(own - to_float(at[after * pitch]));
+      sum += to_float(given[channels]) + to_float(given[2 * channels]) * bends
+          + to_float(given[3 * channels])
+              * sign(own - to_float(at[centre_face(row, stride) * pitch]));
+    }
+    out[face * out_pitch + c] = number<T>(sum);
+  }
+}
