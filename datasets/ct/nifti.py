@@ -91,7 +91,9 @@ def write_nifti(
     if step is not None:
         if not 0 <= values.min() <= values.max() < 255.5 * step:
             raise ValueError(f"{path}: values beyond 0 to {255 * step:g} do not fit 255 steps")
-        values = np.rint(values / np.float32(step)).astype(np.uint8)
+        whole, values = values, np.empty(values.shape, np.uint8)
+        for kept, plane in zip(values, whole, strict=True):  # one at a time, to bound the memory
+            kept[:] = np.rint(plane / np.float32(step))
     kinds = {"bool": np.uint8, "int64": np.int32, "float64": np.float32, "float16": np.float32}
     values = values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
     image = _nibabel().Nifti1Image(values.transpose(2, 1, 0), affine)
