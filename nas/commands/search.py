@@ -4,6 +4,7 @@ Errors are measured on the validation data of a config of `vizoo fit`, batch nor
 anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
 space searched by predictions, and what that finds evaluated; with --direct every subnet that the
 search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on.
+Started by torchrun, every process of the job evaluates its share, on a GPU of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import csv
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ from ._quantities import show_quantity
 from ._supernets import add_conditions, load_supernet, set_up
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from ..efficiency.regressor import CostRegressor
@@ -100,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     bounds = limits(args)
 
+    from ..distributed.executor import QueueExecutor, SerialExecutor, job_store, serve
+    from ..supernet import activate
     from ._task import FitConfig
 
     start = time.perf_counter()
@@ -111,10 +117,22 @@ def run(args: argparse.Namespace) -> int:
         )
     table = open_table(args)
     bench = set_up(args, net, space, table)
+    device = _own_device(bench.device)
     cost = args.cost or ("latency" if table else "macs")
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
     config = FitConfig.read(args.data)
+    job = job_store()
+
+    def evaluate(architecture: Architecture) -> float:
+        activate(net, architecture)
+        config.recalibrate(net, args.batches, device)
+        return config.evaluate(net, args.metric, device, args.val_batches)
+
+    if job is not None and job[0] > 0:
+        net.to(device)
+        serve(evaluate, job[1])
+        return 0
     evaluations = _open(args, net, space)
     predictors = cost_predictors(bench, table)
     kept = constraints(predictors, bounds)
@@ -122,27 +140,33 @@ def run(args: argparse.Namespace) -> int:
     from ..efficiency.counts import on_meta
     from ..files import write_json
     from ..search.constraints import Limits
-    from ..search.population import each
-    from ..supernet import activate
 
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
-    shapes, device = on_meta(net), bench.device
+    shapes = on_meta(net)
     net.to(device)
+    with QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate) as executor:
 
-    def error_of(architecture: Architecture) -> float:
-        known = evaluations.errors
-        if architecture not in known:
-            activate(net, architecture)
-            config.recalibrate(net, args.batches, device)
-            known[architecture] = config.evaluate(net, args.metric, device, args.val_batches)
-            evaluations.save(Path(args.out) / "evaluations.json")
-        return known[architecture]
+        def errors_of(architectures: list[Architecture], what: str = "") -> list[float]:
+            known = evaluations.errors
+            new = [item for item in dict.fromkeys(architectures) if item not in known]
+            with progress_bar(what) if what else nullcontext(lambda *_: None) as tell:
 
-    if args.direct:
-        found, agreement = _search(args, space, each(error_of), predictors[cost], kept), None
-    else:
-        found, agreement = _predicted(args, space, error_of, evaluations, predictors[cost], kept)
+                def keep(index: int, error: float) -> None:
+                    known[new[index]] = error
+                    evaluations.save(Path(args.out) / "evaluations.json")
+                    tell(len(known.keys() & new), len(new))
+
+                if new:
+                    executor.run(new, keep)
+            return [known[architecture] for architecture in architectures]
+
+        if args.direct:
+            found, agreement = _search(args, space, errors_of, predictors[cost], kept), None
+        else:
+            found, agreement = _predicted(
+                args, space, errors_of, evaluations, predictors[cost], kept
+            )
     rows = _front(found, evaluations, shapes, bench.inputs("meta"), predictors.get("latency"))
     out = Path(args.out)
     _write_csv(out / "front.csv", rows, args.metric)
@@ -161,6 +185,15 @@ def run(args: argparse.Namespace) -> int:
     write_json(out / "front.json", report)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
+
+
+def _own_device(device: torch.device) -> torch.device:
+    """The GPU of this process where several of a job share a machine."""
+    import torch
+
+    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return device
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -230,7 +263,7 @@ def _search(
 def _predicted(
     args: argparse.Namespace,
     space: SearchSpace,
-    error_of: Callable[[Architecture], float],
+    errors_of: Callable[[list[Architecture], str], Sequence[float]],
     evaluations: Evaluations,
     costs: CostRegressor,
     kept: list[Any],
@@ -240,18 +273,11 @@ def _predicted(
     from ..search.pareto import pareto_front
 
     chosen = [architecture for architecture, _ in plan(space, args.samples, 0, args.seed)]
-    with progress_bar("evaluating subnets") as tell:
-        for done, architecture in enumerate(chosen, start=1):
-            error_of(architecture)
-            tell(done, len(chosen))
+    errors_of(chosen, "evaluating subnets")
     predictor = evaluations.predictor(args.seed, chosen)
     found = _search(args, space, predictor.predict, costs, kept)
     step = max(1, math.ceil(len(found) / max(1, args.verify)))
-    with progress_bar("evaluating the front") as tell:
-        spread = found[::step][: args.verify]
-        for done, architecture in enumerate(spread, start=1):
-            error_of(architecture)
-            tell(done, len(spread))
+    errors_of(found[::step][: args.verify], "evaluating the front")
     known = [
         architecture
         for architecture, error in evaluations.errors.items()
