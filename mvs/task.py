@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..vision.training import (
     check_optimisation,
+    keep_arguments,
     log_metrics,
     log_picture,
     optimisation,
@@ -77,6 +78,7 @@ class MVSTask(LightningModule):
         if not range_factor >= 1:
             raise ValueError(f"range_factor must be at least 1, not {range_factor}")
         self.net = starting_network(model, model_args, init_weights)
+        keep_arguments(self)
         self.net.checkpointing = checkpointing
         if relative_thresholds is None:
             relative_thresholds = [1.0, 2.0, 5.0]

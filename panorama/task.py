@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..vision.training import (
     check_optimisation,
+    keep_arguments,
     log_metrics,
     log_picture,
     optimisation,
@@ -90,6 +91,7 @@ class PanoramaTask(LightningModule):
             raise ValueError(f"loss_threshold must be above 0, not {loss_threshold}")
         check_optimisation(optimizer, lr_schedule)
         self.net = starting_network(model, model_args, init_weights)
+        keep_arguments(self)
         self.scale_weights = scale_weights or [1, 1 / 2, 1 / 4, 1 / 8]
         self.val_metrics, self.val_sphere = self._metrics()
         self.test_metrics, self.test_sphere = self._metrics()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..vision.training import (
     check_optimisation,
+    keep_arguments,
     log_metrics,
     log_picture,
     optimisation,
@@ -107,6 +108,7 @@ class StereoTask(LightningModule):
             )
         check_optimisation(optimizer, lr_schedule)
         self.net = starting_network(model, model_args, init_weights)
+        keep_arguments(self)
         if loss == "matching" and not hasattr(self.net, "forward_volumes"):
             raise ValueError(
                 f"loss 'matching' needs a network that gives its matching scores, such as "

@@ -23,6 +23,7 @@ from .hub.registry import create_model
 __all__ = [
     "SCHEDULES",
     "check_optimisation",
+    "keep_arguments",
     "log_metrics",
     "log_picture",
     "optimisation",
@@ -64,6 +65,16 @@ def starting_network(
         raise ValueError(f"{model} brings no pretrained weights: give a file as init_weights")
     net.load_pretrained()
     return net
+
+
+def keep_arguments(task: LightningModule) -> None:
+    """Let a task's hyper-parameter `model_args` hold all arguments of its network `net`.
+
+    Some may come from files that `starting_network` read; checkpoints have to stand without these.
+    """
+    arguments = {key: value for key, value in task.net.architecture.items() if key != "name"}
+    if arguments != (task.hparams["model_args"] or {}):
+        task.hparams["model_args"] = arguments
 
 
 def read_subnet(path: str) -> dict[str, Any]:

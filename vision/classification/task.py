@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ..hub.registry import model_info
 from ..training import (
     check_optimisation,
+    keep_arguments,
     log_metrics,
     log_picture,
     optimisation,
@@ -100,9 +101,7 @@ class ClassificationTask(LightningModule):
             )
         check_optimisation(optimizer, lr_schedule)
         self.net = starting_network(model, model_args, init_weights)
-        arguments = {k: v for k, v in self.net.architecture.items() if k != "name"}
-        if arguments != (model_args or {}):  # what files say: a checkpoint stands without them
-            self.hparams["model_args"] = arguments
+        keep_arguments(self)
         self.classes: tuple[str, ...] = ()
         self.preset: dict[str, Any] = {}
         self._weights: Tensor | None = None

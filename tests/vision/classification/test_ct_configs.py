@@ -50,11 +50,14 @@ def _shrunken(config, folder, monkeypatch, epochs=1):
                 write_scans(folder / kind, LAYOUTS[kind], (12, 2, 4), shape=(8, 24, 24))
     if "samples" in settings["model"]["init_args"]:
         settings["model"]["init_args"] |= {"samples": 2, "recalibration_batches": 1}
-    data |= {"batch_size": 2, "eval_batch_size": 2, "workers": 0, "val_share": 0.25}
-    data["val_share"] = 0.0 if "val" in data else 0.25
+    data |= {"batch_size": 2, "eval_batch_size": 2, "workers": 0}
+    if "val" not in data:
+        data["val_share"] = 0.25
     trainer = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1, "logger": False}
     settings["trainer"] |= {**trainer, "limit_train_batches": 2, "enable_progress_bar": False}
-    settings["trainer"].pop("callbacks", None)
+    callbacks = settings["trainer"].get("callbacks", [])  # the rate is watched by a logger only
+    kept = [entry for entry in callbacks if not entry["class_path"].endswith("RateMonitor")]
+    settings["trainer"]["callbacks"] = kept
     name = f"{config.stem}.yaml"
     (folder / name).write_text(yaml.safe_dump(settings))
     return name
