@@ -1,0 +1,264 @@
+"""Dimensions, similarities and partitions: published values, invariants, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.nas.lid import choose_edge, compare, distances, lid, partition, rate, similarity, two_nn
+
+MEASURES = {"cosine": "cosine", "mse": "euclidean", "correcoef": "pearson"}
+
+
+@pytest.fixture(scope="module")
+def points(golden):
+    folder, _ = golden("nas")
+    arrays = np.load(folder / "lid.npz", allow_pickle=False)
+    return json.loads((folder / "lid.json").read_text()), arrays
+
+
+@pytest.fixture(scope="module")
+def splits(golden):
+    folder, _ = golden("nas")
+    arrays = np.load(folder / "split.npz", allow_pickle=False)
+    return json.loads((folder / "split.json").read_text()), arrays
+
+
+def noise(count, size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, size, generator=generator, dtype=torch.float64)
+
+
+def test_published_dimensions(points):
+    cases, arrays = points
+    compared = 0
+    for name, case in cases.items():
+        for k in (5, 10, 20):
+            if f"{name}_lid_k{k}" not in arrays:
+                continue
+            found = lid(torch.from_numpy(arrays[name]), k).numpy()
+            assert np.allclose(found, arrays[f"{name}_lid_k{k}"], rtol=1e-6, atol=0)
+            assert found.mean() == pytest.approx(case[f"k{k}_exact_mean"], rel=1e-6)
+            compared += 1
+            if f"k{k}_published_float32" in case:
+                wanted = case[f"k{k}_published_float32"]
+                assert found.mean() == pytest.approx(wanted, rel=2e-3)
+    assert compared == 22
+
+
+def test_published_two_nearest_neighbours(points):
+    cases, arrays = points
+    named = {name: case for name, case in cases.items() if "twonn1" in case}
+    assert len(named) == 7
+    for name, case in named.items():
+        found = torch.from_numpy(arrays[name])
+        assert float(two_nn(found)) == pytest.approx(case["twonn1"], rel=1e-9)
+        assert float(two_nn(found, last=True)) == pytest.approx(case["twonn2"], rel=1e-9)
+
+
+@pytest.mark.parametrize("k", [10, 20, 50])
+def test_the_unbiased_estimator_is_nearly_so(k):
+    """In a plane of five dimensions, within the noise of its estimate; the paper's is higher."""
+    plane = noise(5, 60, seed=1)
+    means = torch.tensor(
+        [
+            [lid(noise(400, 5, seed) @ plane, k, e).mean() for e in ("unbiased", "paper")]
+            for seed in range(4)
+        ]
+    ).mean(0)
+    assert 4.3 < means[0] < 5.4 and means[1] > means[0] * (k - 1) / (k - 2)
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e5])
+def test_offset_and_scale_do_not_disturb(scale):
+    x = noise(64, 30)
+    wanted = lid(x, estimator="unbiased")
+    assert torch.allclose(lid(x * scale, estimator="unbiased"), wanted, rtol=1e-9)
+    assert torch.allclose(lid((x + 1000).float(), estimator="unbiased"), wanted, rtol=2e-3)
+
+
+@pytest.mark.parametrize("estimator", ["paper", "unbiased"])
+def test_equal_samples_have_no_dimension(estimator):
+    assert not lid(torch.zeros(32, 9), estimator=estimator).any()
+    x = noise(40, 6)
+    x[3] = x[10]
+    found = lid(x, estimator=estimator)
+    assert found[3] == found[10] == 0 and (found > 0).sum() == 38
+
+
+def test_features_are_flattened_and_many_of_them_taken_in_parts():
+    x = noise(24, 2 * 3 * 12000)
+    assert torch.equal(lid(x.view(24, 2, 3, 12000)), lid(x))
+    exact = (x[:, None] - x[None]).square().sum(-1).sqrt()
+    assert torch.allclose(distances(x), exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("features", "k", "estimator", "message"),
+    [
+        (torch.rand(21, 4), 20, "paper", "21 samples are too few for 20 neighbours: give a batch"),
+        (torch.full((30, 4), torch.nan), 20, "paper", "120 of 120 features are NaN or infinite"),
+        (torch.rand(30, 0), 5, "paper", r"not the shape \(30, 0\)"),
+        (torch.rand(30), 5, "paper", r"not the shape \(30,\)"),
+        (torch.rand(30, 4), 2, "unbiased", "k 2: the unbiased estimator needs 3 neighbours"),
+        (torch.eye(30), 5, "unbiased", "sample 0: its 5 nearest neighbours are all equally far"),
+    ],
+)
+def test_degenerate_features_are_refused(features, k, estimator, message):
+    with pytest.raises(ValueError, match=message):
+        lid(features, k, estimator)
+
+
+def test_two_neighbours_refuse_what_has_no_ratio():
+    with pytest.raises(ValueError, match="30 samples equal others"):
+        two_nn(torch.zeros(30, 2))
+    with pytest.raises(ValueError, match="three samples, not of 2"):
+        two_nn(torch.rand(2, 2))
+    with pytest.raises(ValueError, match="equally far: no dimension fits"):
+        two_nn(torch.eye(5))
+
+
+def test_published_similarities_and_partitions(splits):
+    cases, arrays = splits
+    assert len(cases) == 6
+    for key, case in cases.items():
+        name, measure = key.split("/")
+        found = {}
+        for index, edge in enumerate(case["edges"]):
+            vectors = torch.from_numpy(arrays[name][index])
+            alike = similarity(vectors, MEASURES[measure])
+            assert np.allclose(alike, arrays[f"{name}_{measure}_{index}"], rtol=1e-6, atol=1e-9)
+            found[edge["edge"]] = parted = partition(alike)
+            assert sorted(map(list, parted.groups)) == sorted(edge["groups"])
+            figures = (parted.intra, parted.inter, parted.gap)
+            wanted = (edge["intra_sum"], edge["inter_sum"], edge["mean_gap"])
+            assert figures == pytest.approx(wanted, rel=1e-6, abs=1e-8)
+            second = max(
+                p.intra
+                for p in (rate(alike, (g, set(range(5)) - set(g))) for g in pairs(5))
+                if p.groups != parted.groups
+            )
+            assert parted.intra - second == pytest.approx(edge["margin_to_second_split"], abs=1e-8)
+        for rule in ("largest_intra", "smallest_inter", "largest_mean_gap", "released_code"):
+            assert choose_edge(found, rule) == case[f"edge_by_{rule}"]
+
+
+def pairs(count):
+    return [list(pair) for pair in itertools.combinations(range(count), 2)]
+
+
+def test_published_spectral_partitions(splits):
+    """Two means have local optima: some published labels are of one, and never of a better one."""
+    cases, arrays = splits
+    same = 0
+    for key, case in cases.items():
+        name, measure = key.split("/")
+        for index, edge in enumerate(case["edges"]):
+            alike = torch.from_numpy(arrays[f"{name}_{measure}_{index}"])
+            found = partition(alike, "spectral", min_group=1)
+            labels = edge["spectral_labels"]
+            wanted = rate(alike, [[i for i in range(5) if labels[i] == n] for n in (0, 1)])
+            if found.groups == wanted.groups:
+                same += 1
+            else:
+                assert name == "network"
+    assert same == 31
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_planted_edges_are_found(seed):
+    """Two clusters on one edge, one cloud on the others, and one edge that is dead."""
+    rng = torch.Generator().manual_seed(seed)
+    names, found = [f"edge{i}" for i in range(6)], {}
+    planted, dead = torch.randperm(6, generator=rng)[:2].tolist()
+    order = torch.randperm(5, generator=rng)
+    for index, name in enumerate(names):
+        vectors = 10 + torch.randn(5, 17, generator=rng)
+        if index == planted:
+            vectors = 10 + 0.4 * torch.randn(5, 17, generator=rng)
+            vectors[order[:2]] += 3 * torch.randn(17, generator=rng)
+        elif index == dead:
+            vectors = vectors[:1] + 0.01 * torch.randn(5, 17, generator=rng)
+        found[name] = partition(similarity(vectors))
+    assert choose_edge(found) == names[planted]
+    assert found[names[planted]].groups[0] == tuple(sorted(order[:2].tolist()))
+    assert choose_edge(found, "released_code") != names[planted]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 12])
+def test_exact_partitions_are_the_best_of_all(count):
+    x = noise(count, 4, seed=count)
+    alike = similarity(x)
+    least = max(1, count // 3)
+    found = partition(alike, "exact", min_group=least)
+    every = [
+        rate(alike, (group, set(range(count)) - set(group)))
+        for size in range(least, count - least + 1)
+        for group in itertools.combinations(range(count), size)
+    ]
+    assert found.intra == pytest.approx(max(p.intra for p in every), rel=1e-12)
+    assert found.intra + found.inter == pytest.approx(float(alike.triu(1).sum()))
+
+
+def test_many_candidates_are_parted_by_spectral_clustering():
+    x = noise(30, 4) + 20 * (torch.arange(30) % 3 == 0)[:, None]
+    found = partition(similarity(x), min_group=5)
+    assert found.groups[0] == tuple(range(0, 30, 3))
+    with pytest.raises(ValueError, match="too many bipartitions to try: take spectral"):
+        partition(similarity(x), "exact")
+
+
+def test_random_partitions_are_drawn():
+    alike, rng = similarity(noise(5, 3)), random.Random(0)
+    drawn = {partition(alike, "random", rng=rng).groups for _ in range(200)}
+    assert len(drawn) == 10 and all(len(small) == 2 for small, _ in drawn)
+
+
+def test_a_pair_parts_by_how_unlike_it_is():
+    alike = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
+    assert partition(alike).gap == 0.75
+
+
+def test_vectors_of_zeros_are_like_each_other():
+    vectors = torch.tensor([[0.0, 0, 0], [0, 0, 0], [1, 2, 3]])
+    for measure in ("cosine", "pearson"):
+        wanted = torch.tensor([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.float64)
+        assert torch.allclose(similarity(vectors, measure), wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: similarity(torch.rand(3)), r"wanted vectors \(n, d\)"),
+        (lambda: similarity(torch.full((2, 2), torch.nan)), "not finite"),
+        (lambda: similarity(torch.rand(2, 2), "mse"), "choose euclidean, cosine or pearson"),
+        (lambda: partition(torch.eye(1)), "two candidates or more"),
+        (lambda: partition(torch.rand(3, 2)), "two candidates or more"),
+        (lambda: partition(torch.tensor([[1.0, 2], [3, 1]])), "finite and symmetric"),
+        (lambda: partition(torch.eye(5), min_group=3), "min_group 3: 5 candidates allow 1 to 2"),
+        (lambda: partition(torch.eye(5), "best of all"), "choose best, exact, spectral or random"),
+        (lambda: rate(torch.eye(3), ([0], [1])), "hold each of 3 candidates once"),
+        (lambda: rate(torch.eye(3), ([0, 1, 2], [])), "a group is empty"),
+        (lambda: choose_edge({}), "no choice is left"),
+        (lambda: choose_edge({"a": partition(torch.eye(2))}, "best"), "rule 'best' is unknown"),
+        (lambda: compare([1.0], [1.0]), "two or more predictions"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_rankings_are_compared_with_the_truth():
+    truth = [float(i) for i in range(20)]
+    same = compare(truth, truth)
+    assert (same.kendall, same.spearman) == pytest.approx((1, 1)) and same.precision[5] == 1
+    opposite = compare(truth[::-1], truth)
+    assert opposite.kendall == pytest.approx(-1) and opposite.precision == {5: 0, 10: 0}
+    constant = compare([1.0] * 20, truth)
+    assert constant.to_json()["kendall"] is None
