@@ -1,4 +1,4 @@
-"""`vizoo bench`: how fast a model runs on this machine, plain and optimised."""
+"""`vizoo bench`: how fast a model or the operators run on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ __all__ = ["add_arguments", "measure", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("model", help="NAME, NAME.TAG, hf-hub:ORG/NAME, or a weight file")
+    parser.add_argument(
+        "model",
+        help="NAME, NAME.TAG, hf-hub:ORG/NAME, or a weight file; ops: the operators, at sizes of "
+        "published networks",
+    )
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
@@ -51,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
     device = choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.model == "ops":
+        if args.json:
+            raise ValueError("--json: ops prints a table; leave it out")
+        from ._bench_ops import run as run_ops
+
+        return run_ops(device, getattr(torch, args.dtype), args.seconds)
 
     from ..complexity import count_macs, count_parameters, example_inputs
     from ..hub.registry import model_info

@@ -113,6 +113,40 @@ def _cuda() -> Check:
     return Check("CUDA", False, found, todo)
 
 
+def _operator(name: str) -> Callable[[], Check]:
+    """Which implementation an operator would take here."""
+
+    def check() -> Check:
+        import torch
+
+        from ..ops._kernels import implementation, setting
+
+        taken, why = implementation()
+        label = f"operator {name}"
+        if taken == "cuda":
+            return Check(label, True, f"CUDA kernel, {why}; float64: PyTorch")
+        wanted = torch.cuda.is_available() or setting() == "cuda"
+        ok = setting() == "torch" or not wanted
+        return Check(label, ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY)
+
+    return check
+
+
+_OPERATOR_REMEDY = (
+    'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
+)
+_OPERATORS = (
+    "correlation",
+    "correlation_2d",
+    "group_wise_correlation",
+    "concat_volume",
+    "epipolar_correlation",
+    "warp_by_disparity",
+    "soft_argmin",
+    "mesh_convolution",
+)
+
+
 def _compiler() -> Check:
     name, path = compiler()
     todo = (
@@ -191,6 +225,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "torch": _package("torch", "torch", core=True),
     "lightning": _package("lightning", "lightning", core=True),
     "CUDA": _cuda,
+    **{f"operator {name}": _operator(name) for name in _OPERATORS},
     "bfloat16 on the CPU": _bf16,
     "threads": _threads,
     "opencv": _package("cv2", "opencv-python-headless", core=True),

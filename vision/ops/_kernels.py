@@ -1,10 +1,10 @@
 """Compiles, keeps and launches the CUDA kernels in ``kernels/*.cu``.
 
-NVRTC compiles a kernel at its first use, through NVIDIA's ``cuda-core``: it comes with PyTorch's own
-CUDA wheels, and the kernels include none of CUDA's headers, so that no toolkit and no compiler is
-needed. What was compiled is kept on disk. Kernels run on PyTorch's current stream, on memory that
-PyTorch's allocator gave, and nothing waits for them: a CUDA graph can record them (call each once
-before, as PyTorch asks for anyway).
+NVRTC compiles a kernel at its first use, through NVIDIA's ``cuda-core``: it comes with PyTorch's
+own CUDA wheels, and the kernels include none of CUDA's headers, so that no toolkit and no compiler
+is needed. What was compiled is kept on disk. Kernels run on PyTorch's current stream, on memory
+that PyTorch's allocator gave, and nothing waits for them: a CUDA graph can record them (call each
+once before, as PyTorch asks for anyway).
 
 ``VIZOO_OPS=torch`` takes the PyTorch reference for CUDA tensors too; ``VIZOO_OPS=cuda`` refuses to
 do without a kernel. Without either, a kernel that cannot be had is told once in a warning, and the
@@ -126,9 +126,8 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
     if device is None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type != "cuda":
-        if setting() == "cuda":
-            return "torch", f"{_SETTING}=cuda is set, but there is no CUDA device"
-        return "torch", "no CUDA device" if device.type == "cpu" else f"{device.type} tensors"
+        forced = f"{_SETTING}=cuda is set, but " if setting() == "cuda" else ""
+        return "torch", f"{forced}no CUDA device"
     reason = _unusable(device)
     return (
         ("cuda", f"compiled at first use, {_versions()}") if reason is None else ("torch", reason)

@@ -15,16 +15,9 @@ from kernel_emulator import Emulator, Guard, compiler, guarded
 from torch import Tensor
 
 from vizoo.vision.ops import inverse_table
-from vizoo.vision.ops.cuda import correlation, epipolar, mesh, regression, volume, warp
+from vizoo.vision.ops.cuda import KERNELS, correlation, epipolar, mesh, regression, volume, warp
 
-FILES = {
-    "correlation": correlation,
-    "volume": volume,
-    "regression": regression,
-    "warp": warp,
-    "epipolar": epipolar,
-    "mesh": mesh,
-}
+HOSTS = (correlation, volume, regression, warp, epipolar, mesh)
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 BASE, REGRESSION, WARP, VOLUME, EPIPOLAR, MESH = (
     importlib.import_module(f"vizoo.vision.ops.{name}")
@@ -37,12 +30,12 @@ def built(request) -> Emulator:
     if compiler() is None:
         pytest.skip("no C++ compiler on this machine: the kernels were not run")
     folder = request.config.cache.mkdir("vizoo_kernels")
-    return Emulator(folder, {name: module.KERNELS for name, module in FILES.items()})
+    return Emulator(folder, KERNELS)
 
 
 @pytest.fixture
 def emulator(built, monkeypatch) -> Emulator:
-    for module in FILES.values():
+    for module in HOSTS:
         monkeypatch.setattr(module, "launch", built)
     built.launched.clear()
     built.backwards = False
@@ -289,7 +282,7 @@ def test_every_kernel_was_run(emulator):
     """So that none goes untested for lack of a case."""
     for case in CASES:
         run(case, cast(CASES[case][1](), lambda x: x.float()))
-    wanted = {k.format("float") for module in FILES.values() for k in module.KERNELS}
+    wanted = {k.format("float") for names in KERNELS.values() for k in names}
     assert set(emulator.launched) == wanted
 
 

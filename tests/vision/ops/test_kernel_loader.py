@@ -1,0 +1,191 @@
+"""Compiling the CUDA kernels, which needs no GPU; keeping them; the choice of implementation."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from vizoo.vision.ops import _kernels
+from vizoo.vision.ops.cuda import KERNELS
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("file", KERNELS)
+def test_compiles(file, architecture):
+    """Every kernel for every number type; the machine code names them all."""
+    if _kernels._absent():
+        pytest.skip(f"kernels were not compiled: {_kernels._absent()}")
+    names = tuple(k.format(t) for k in KERNELS[file] for t in _kernels.TYPES.values())
+    code = _kernels.compile_kernels(file, names, architecture)
+    assert set(code.symbol_mapping) == set(names)
+    for name in code.symbol_mapping.values():
+        assert name in code.code
+
+
+def test_every_file_has_its_kernels():
+    files = {path.stem for path in _kernels.FOLDER.glob("*.cu")}
+    assert files == set(KERNELS)
+
+
+def test_says_what_the_compiler_says():
+    if _kernels._absent():
+        pytest.skip("no NVRTC")
+    with pytest.raises(_kernels.KernelMissing, match="volume.cu: .*no_such_kernel"):
+        _kernels.compile_kernels("volume", ("no_such_kernel<float>",), "sm_90")
+
+
+def test_entries_are_kept(tmp_path):
+    path = tmp_path / "new" / "entry.bin"
+    assert _kernels.read_entry(path) is None
+    code = bytes(range(256)) * 3
+    _kernels.write_entry(path, "_Z1kIfE", code)
+    assert _kernels.read_entry(path) == ("_Z1kIfE", code)
+
+
+@pytest.mark.parametrize("damage", [lambda x: x[:-1], lambda x: b"", lambda x: x[:40] + b"?" * 9])
+def test_damaged_entries_count_as_none(tmp_path, damage):
+    path = tmp_path / "entry.bin"
+    _kernels.write_entry(path, "k", b"code" * 20)
+    path.write_bytes(damage(path.read_bytes()))
+    assert _kernels.read_entry(path) is None
+
+
+def test_several_may_write_the_same_entry(tmp_path):
+    """A reader meets a whole entry or none, whoever writes."""
+    path, wrong = tmp_path / "entry.bin", []
+    entry = ("k", b"machine code" * 5000)
+
+    def work():
+        for _ in range(10):
+            _kernels.write_entry(path, *entry)
+            if _kernels.read_entry(path) != entry:
+                wrong.append(1)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong and [x.name for x in tmp_path.iterdir()] == ["entry.bin"]
+
+
+def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(_kernels, "_WARNED", set())
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="cannot be kept .*VIZOO_HOME"):
+        _kernels.write_entry(tmp_path / "file" / "entry.bin", "k", b"code")
+
+
+def test_name_of_an_entry_says_what_it_was_made_from(tmp_path, monkeypatch):
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(_kernels, "_versions", lambda: "1")
+    (tmp_path / "a.cu").write_text("kernel")
+    (tmp_path / "b.cuh").write_text("header")
+    monkeypatch.setattr(_kernels, "FOLDER", tmp_path)
+
+    def path(kernel="k<float>", architecture="sm_90"):
+        return _kernels.cache_path("a", kernel, architecture)
+
+    first = path()
+    assert first == path() and first.is_relative_to(tmp_path / "home" / "kernels")
+    seen = {first, path("k<Half>"), path(architecture="sm_80")}
+    (tmp_path / "b.cuh").write_text("other header")
+    seen.add(path())
+    (tmp_path / "a.cu").write_text("other kernel")
+    seen.add(path())
+    monkeypatch.setattr(_kernels, "_versions", lambda: "2")
+    seen.add(path())
+    assert len(seen) == 6
+
+
+class TestChoice:
+    """As on a CUDA tensor, but that the tensor is on the CPU."""
+
+    @pytest.fixture(autouse=True)
+    def fresh(self, monkeypatch):
+        monkeypatch.delenv("VIZOO_OPS", raising=False)
+        monkeypatch.setattr(_kernels, "_WARNED", set())
+        monkeypatch.setattr(_kernels, "_FAILED", {})
+        self.reason = None
+        monkeypatch.setattr(_kernels, "_absent", lambda: self.reason)
+        monkeypatch.setattr(_kernels, "_unsupported", lambda index: None)
+
+    def call(self, tensor=None, kernel=lambda x: "cuda", **settings):
+        tensor = torch.zeros(1) if tensor is None else tensor
+        return _kernels.choose("operator", lambda x: "torch", kernel, **settings)(tensor)
+
+    def test_takes_the_kernel(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert self.call() == "cuda"
+            assert self.call(torch.zeros(1, dtype=torch.float64)) == "torch"
+            assert self.call(accepts=lambda x: False) == "torch"
+
+    def test_warns_once(self):
+        self.reason = "no NVRTC"
+        with pytest.warns(UserWarning, match="operator takes its PyTorch reference.*no NVRTC"):
+            assert self.call() == "torch"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert self.call() == "torch"
+
+    def test_a_kernel_that_fails_is_not_tried_again(self):
+        calls = []
+
+        def kernel(x):
+            calls.append(1)
+            raise _kernels.KernelMissing("cannot be loaded")
+
+        with pytest.warns(UserWarning, match="cannot be loaded"):
+            assert self.call(kernel=kernel) == self.call(kernel=kernel) == "torch"
+        assert len(calls) == 1
+
+    def test_other_errors_are_not_hidden(self):
+        with pytest.raises(ZeroDivisionError):
+            self.call(kernel=lambda x: 1 / 0)
+
+    def test_forced(self, monkeypatch):
+        monkeypatch.setenv("VIZOO_OPS", "torch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert self.call() == "torch"
+        monkeypatch.setenv("VIZOO_OPS", "cuda")
+        assert self.call() == "cuda"
+        self.reason = "no NVRTC"
+        with pytest.raises(ValueError, match="VIZOO_OPS=cuda, but operator has no .*: no NVRTC"):
+            self.call()
+        monkeypatch.setenv("VIZOO_OPS", "triton")
+        with pytest.raises(ValueError, match="VIZOO_OPS=triton: must be torch or cuda"):
+            self.call()
+
+    def test_deterministic_algorithms(self):
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert self.call(atomics=True) == "torch"
+            assert self.call() == "cuda"
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+def test_without_cuda_core(monkeypatch):
+    def missing():
+        raise ImportError("No module named 'cuda'")
+
+    monkeypatch.setattr(_kernels, "_core", missing)
+    reason = _kernels._absent.__wrapped__()
+    assert "No module named 'cuda'" in reason and 'pip install "cuda-core[cu' in reason
+    with pytest.raises(_kernels.KernelMissing, match="No module named 'cuda'"):
+        _kernels.compile_kernels("volume", ("concat_backward<float>",), "sm_90")
+
+
+def test_report_names_every_operator(monkeypatch):
+    monkeypatch.delenv("VIZOO_OPS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _kernels.implementation() == ("torch", "no CUDA device")
+    monkeypatch.setenv("VIZOO_OPS", "cuda")
+    assert _kernels.implementation() == ("torch", "VIZOO_OPS=cuda is set, but no CUDA device")
