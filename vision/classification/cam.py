@@ -10,13 +10,14 @@ depth, so that every slice gets the same map: `depth_window` or `grad_cam` tell 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..inference import evaluating
+from ._cells import Places, resized, watch_cells
 
 __all__ = [
     "METHODS",
@@ -72,17 +73,18 @@ def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tenso
     return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
 
 
-def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+def scaled(maps: Tensor, size: Sequence[int], places: Places | None = None) -> Tensor:
     """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat.
 
     Args:
         maps: of two or three axes.
         size: as many numbers.
+        places: where the cells lie, see `_cells.watch_cells`; None spreads them evenly.
     """
     axes = tuple(range(1, maps.dim()))
     low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
     maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
-    return _resized(maps, size).clamp(0, 1)
+    return resized(maps, size, places).clamp(0, 1)
 
 
 def cam(
@@ -113,7 +115,9 @@ def cam(
     if depth_window is not None and (inputs.dim() != 5 or not 1 <= depth_window <= inputs.shape[2]):
         raise ValueError(f"a window of {depth_window} slices does not fit {tuple(inputs.shape)}")
     with evaluating(net), torch.no_grad():
-        logits, features = net(inputs), net.forward_features(inputs)
+        logits = net(inputs)
+        with watch_cells(net, inputs) as places:
+            features = net.forward_features(inputs)
         classifier = net.get_classifier()
         _check_linear(net, classifier, features, logits)
         classes = _checked(classes, logits)
@@ -123,7 +127,8 @@ def cam(
         else:
             raw = _windows(net, inputs, classifier.weight, classes, depth_window)
             method = f"CAM, mean of windows of {depth_window} slices"
-    return ActivationMap(scaled(raw, inputs.shape[2:]), raw, classes, logits, method)
+    values = scaled(raw, inputs.shape[2:], places)
+    return ActivationMap(values, raw, classes, logits, method)
 
 
 def grad_cam(
@@ -155,7 +160,7 @@ def grad_cam(
 
     handle = module.register_forward_hook(keep)
     try:
-        with evaluating(net), torch.enable_grad():
+        with evaluating(net), torch.enable_grad(), watch_cells(net, inputs) as places:
             logits = net(inputs)
             classes = _checked(classes, logits)
             if len(seen) != 1 or seen[0].dim() != inputs.dim():
@@ -171,7 +176,7 @@ def grad_cam(
     importance = gradient.flatten(2).mean(2)
     raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
-    values = scaled(raw, inputs.shape[2:])
+    values = scaled(raw, inputs.shape[2:], places)
     return ActivationMap(values, raw, classes, logits.detach(), method)
 
 
@@ -267,8 +272,9 @@ def _windows(
     count = volumes.new_zeros(depth, 1, 1)
     for start in starts:
         part = volumes[:, :, start : start + window]
-        raw = class_activation(net.forward_features(part), weight, classes)
-        total[:, start : start + window] += _resized(raw, part.shape[2:])
+        with watch_cells(net, part) as places:
+            raw = class_activation(net.forward_features(part), weight, classes)
+        total[:, start : start + window] += resized(raw, part.shape[2:], places)
         count[start : start + window] += 1
     return total / count
 
@@ -296,11 +302,6 @@ def _checked(classes: Tensor | None, logits: Tensor) -> Tensor:
     if classes.max() >= logits.shape[1]:
         raise ValueError(f"class {int(classes.max())} is unknown: there are {logits.shape[1]}")
     return classes
-
-
-def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    mode = "bilinear" if maps.dim() == 3 else "trilinear"
-    return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]
 
 
 def _cells(maps: Tensor) -> str:
