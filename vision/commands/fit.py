@@ -257,6 +257,8 @@ def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> I
                 yield from _differences(f"{key}.{index}", *pair, described=True)
             return
     if key.endswith(".model_args.subnet") and isinstance(mine, str):
+        if not os.path.exists(mine):
+            return  # the checkpoint has what was in that file
         mine = read_subnet(mine)
     if not _same(mine, theirs):
         yield f"{key} is {mine!r} here and {theirs!r} there"

@@ -80,6 +80,7 @@ def test_differences_are_seen():
         ("input", {"mean": object()}, "input must hold JSON values"),
         ("architecture", {"subnet": {}}, "in the field of that name"),
         ("subnet", 3, "subnet is a mapping"),
+        ("classes", "NCP", "classes are names, a list of strings"),
     ],
 )
 def test_wrong_fields_are_named(name, value, says):
