@@ -11,40 +11,53 @@ if TYPE_CHECKING:
     from .callbacks import BytesSent, ReplicaDriftCheck
     from .executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
     from .hooks import AllReduce, CommHook
+    from .lowrank import ACPSGD, PowerSGD
     from .population import Evaluator, SavedSearch
     from .ray import RayExecutor
+    from .signs import EFSign
+    from .sparse import GTopK, TopK
     from .strategy import HookDDPStrategy
 
 __all__ = [
+    "ACPSGD",
     "AllReduce",
     "BytesSent",
     "CommHook",
+    "EFSign",
     "Evaluator",
     "Executor",
+    "GTopK",
     "HookDDPStrategy",
+    "job_store",
+    "PowerSGD",
     "QueueExecutor",
     "RayExecutor",
     "ReplicaDriftCheck",
     "SavedSearch",
     "SerialExecutor",
-    "job_store",
     "serve",
+    "TopK",
 ]
 
 _PUBLIC = {
+    "ACPSGD": ".lowrank",
     "AllReduce": ".hooks",
     "BytesSent": ".callbacks",
     "CommHook": ".hooks",
+    "EFSign": ".signs",
     "Evaluator": ".population",
     "Executor": ".executor",
+    "GTopK": ".sparse",
     "HookDDPStrategy": ".strategy",
+    "job_store": ".executor",
+    "PowerSGD": ".lowrank",
     "QueueExecutor": ".executor",
     "RayExecutor": ".ray",
     "ReplicaDriftCheck": ".callbacks",
     "SavedSearch": ".population",
     "SerialExecutor": ".executor",
-    "job_store": ".executor",
     "serve": ".executor",
+    "TopK": ".sparse",
 }
 
 

@@ -28,12 +28,13 @@ class CommHook:
         bytes_sent: what this process has sent so far by the algorithm's own count: an all-reduce
             of n bytes among P counts 2 n (P - 1) / P, an all-gather n (P - 1).
         error_feedback: whether something is kept from step to step that belongs to this process.
+        needs_unused: whether DistributedDataParallel has to look for unused parameters.
+        single_bucket: whether all gradients have to be in one bucket.
     """
 
     error_feedback = False
     needs_unused = False
-    """Whether DistributedDataParallel has to look for unused parameters."""
-
+    single_bucket = False
     bytes_sent = 0
     names: dict[int, str] = {}
     world_size = 1
@@ -66,6 +67,10 @@ class CommHook:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave, after `setup`."""
+
+    def loss_scale(self) -> float:
+        """What mixed precision has multiplied the loss by."""
+        return 1.0
 
     def start_epoch(self, epoch: int) -> None:
         """An epoch begins."""

@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Callable
 
 from .hooks import AllReduce, CommHook
+from .lowrank import ACPSGD, PowerSGD
+from .signs import EFSign
+from .sparse import GTopK, TopK
 
 __all__ = ["HOOKS", "make_hook"]
 
@@ -14,6 +17,13 @@ HOOKS: dict[str, Callable[[], CommHook]] = {
     "fp16": lambda: AllReduce("float16"),
     "bf16": lambda: AllReduce("bfloat16"),
     "subnet": lambda: AllReduce(active_only=True),
+    "topk": TopK,
+    "gaussiank": lambda: TopK(selector="gaussian"),
+    "lags": lambda: TopK(per_layer=True),
+    "gtopk": GTopK,
+    "acpsgd": ACPSGD,
+    "powersgd": PowerSGD,
+    "efsign": EFSign,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 
 import torch
@@ -169,3 +170,32 @@ def recalibration_batches():
 def start_weights():
     torch.manual_seed(0)
     return weights(Regression().net)
+
+
+def resumed_training(rank, folder):
+    """Weights after training with compression: in one go, resumed, and resumed with a file lost."""
+    from vizoo.nas.distributed import BytesSent, TopK
+
+    place = "everything"
+
+    def fit(epochs, checkpoint=None):
+        torch.manual_seed(0)
+        task = Regression()
+        strategy = HookDDPStrategy(TopK(0.1, warmup=[0.5]), process_group_backend="gloo")
+        found = trainer(strategy, 2, max_epochs=epochs, callbacks=[BytesSent()])
+        found.fit(SupernetTask(task), Shares(32, batch_size=4), ckpt_path=checkpoint)
+        found.save_checkpoint(f"{folder}/{place}.ckpt")
+        logged = found.callback_metrics["comm/megabytes"].item()
+        return weights(task.net).tolist(), strategy.hook.residuals, logged
+
+    whole, residuals, logged = fit(4)
+    place = "half"
+    fit(2)
+    half, place = f"{folder}/half.ckpt", "end"
+    again = fit(4, half)[0]
+    if rank == 1:
+        os.unlink(f"{half}.rank1")
+    dist.barrier()
+    lost = fit(4, half)[0]
+    files = sorted(os.listdir(folder))
+    return whole, again, lost, len(residuals), logged, files

@@ -1,0 +1,168 @@
+"""What compressors of gradients share: a thread that talks, and error feedback by name."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.futures import Future
+
+from .hooks import CommHook
+
+__all__ = ["CommThread", "Compressor", "Item"]
+
+Item = tuple[str, Tensor]
+"""A parameter's name and its gradient, a view of the bucket."""
+
+
+class CommThread:
+    """Runs what compressors compute and send, one after the other, beside the backward pass.
+
+    Several messages that depend on each other would cross those of other buckets if they were
+    sent from callbacks, whose order differs between processes. All processes have to make one.
+
+    Args:
+        device: of the gradients.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.group = dist.new_group()
+        self._cuda = device if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if self._cuda else None
+        self._tasks: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None], result: Tensor) -> Future[Tensor]:
+        """A future of `result`, complete when `work` has been done."""
+        future: Future[Tensor] = Future(devices=[self._cuda] if self._cuda else [])
+        ready = None
+        if self._cuda:
+            ready = torch.cuda.Event()
+            ready.record()
+        self._tasks.put((work, result, future, ready))
+        return future
+
+    def close(self) -> None:
+        """Finish what was submitted, and end."""
+        if self._thread.is_alive():
+            self._tasks.put(None)
+            self._thread.join()
+
+    def _work(self) -> None:
+        torch.set_num_threads(1)  # of this thread; all processes have to round alike
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            while (task := self._tasks.get()) is not None:
+                work, result, future, ready = task
+                try:
+                    if ready is not None:
+                        self._stream.wait_event(ready)
+                    work()
+                    future.set_result(result)
+                except Exception as error:  # raised by the backward pass
+                    future.set_exception(error)
+
+
+class Compressor(CommHook):
+    """Averages gradients approximately; what it left out is added to the next gradient.
+
+    On a supernet only parameters that the step uses travel, and those that it does not use keep
+    what was left out of them.
+
+    Args:
+        start_step: steps at the start whose gradients travel as they are.
+        error_feedback: whether what is left out is kept.
+
+    Raises:
+        ValueError: `start_step` is negative.
+    """
+
+    def __init__(self, start_step: int = 0, error_feedback: bool = True) -> None:
+        if start_step < 0:
+            raise ValueError(f"start_step {start_step}: must be at least 0")
+        self.start_step = start_step
+        self.error_feedback = error_feedback
+        self.residuals: dict[str, Tensor] = {}
+        self.step = -1
+        self._thread: CommThread | None = None
+
+    def setup(self, model: nn.Module, device: torch.device) -> None:
+        super().setup(model, device)
+        self.rank = dist.get_rank()
+        self._thread = CommThread(device)
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        if bucket.index() == 0:
+            self.step += 1
+        items = [(self.names[id(parameter)], g) for parameter, g in self.active(bucket)]
+        scale, dense = self.loss_scale(), self.step < self.start_step
+
+        def work() -> None:
+            if not items:
+                return
+            for _, gradient in items:
+                gradient.div_(scale)
+            (self._dense if dense else self.average)(items)
+            for _, gradient in items:
+                gradient.mul_(scale)
+
+        return self._thread.submit(work, bucket.buffer())
+
+    def average(self, items: list[Item]) -> None:
+        """Replace gradients by their approximate means; called in the same order everywhere.
+
+        Where gradients are not finite on some process they end so on all, and what was kept
+        stays as it was: the scaler of mixed precision leaves such a step out.
+        """
+        raise NotImplementedError
+
+    def corrected(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient and what was left out before, in single precision."""
+        residual = self.residuals.get(name)
+        return gradient.float() if residual is None else gradient.float() + residual
+
+    def keep(self, name: str, residual: Tensor) -> None:
+        """Keep what was left out."""
+        if self.error_feedback:
+            self.residuals[name] = residual
+
+    def all_reduced(self, flat: Tensor) -> Tensor:
+        """The mean over processes, in place."""
+        size = flat.numel() * flat.element_size()
+        self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
+        dist.all_reduce(flat, group=self._thread.group)
+        return flat.div_(self.world_size)
+
+    def all_gathered(self, message: Tensor) -> Tensor:
+        """The messages of all processes (P, n), by rank."""
+        self.bytes_sent += message.numel() * message.element_size() * (self.world_size - 1)
+        found = message.new_empty(self.world_size, message.numel())
+        dist.all_gather(list(found), message, group=self._thread.group)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "residuals": self.residuals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.residuals = {n: t.to(self.device) for n, t in state["residuals"].items()}
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+
+    def _dense(self, items: list[Item]) -> None:
+        flat = self.all_reduced(torch.cat([gradient.flatten() for _, gradient in items]))
+        write(items, flat)
+
+
+def write(items: list[Item], flat: Tensor) -> None:
+    """Replace gradients by the entries of a flat tensor."""
+    parts = flat.split([gradient.numel() for _, gradient in items])
+    for (_, gradient), values in zip(items, parts, strict=True):
+        gradient.copy_(values.view_as(gradient))

@@ -1,0 +1,165 @@
+"""Low-rank gradients: a matrix travels as one or two thin factors.
+
+Sources: Zhang et al., "Evaluation and Optimization of Gradient Compression for Distributed Deep
+Learning", ICDCS 2023 (arXiv 2306.08881: ACP-SGD); Vogels et al., "PowerSGD", NeurIPS 2019, as
+PyTorch has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+from torch.futures import Future
+
+from .compression import Compressor, Item
+from .hooks import CommHook
+from .ranks import digest
+
+__all__ = ["ACPSGD", "PowerSGD"]
+
+
+class ACPSGD(Compressor):
+    """Gradients as products of two factors, of which one travels in even steps, one in odd ones.
+
+    One all-reduce a bucket. Vectors, and matrices that would not shrink to half, travel whole in
+    the same message.
+
+    Args:
+        rank: columns of a factor; published are 4 for ResNets and 32 for BERT.
+        start_step: steps at the start whose gradients travel whole.
+        error_feedback: whether what is left out is kept.
+
+    Raises:
+        ValueError: `rank` is less than 1.
+    """
+
+    def __init__(self, rank: int = 4, start_step: int = 2, error_feedback: bool = True) -> None:
+        super().__init__(start_step, error_feedback)
+        if rank < 1:
+            raise ValueError(f"rank {rank}: must be at least 1")
+        self.factor_rank = rank
+        self.factors: dict[str, tuple[Tensor, Tensor]] = {}
+        self.turns: dict[str, int] = {}
+
+    def average(self, items: list[Item]) -> None:
+        pieces, plans = [], []
+        for name, gradient in items:
+            if not self._shrinks(gradient):
+                pieces.append(gradient.float().flatten())
+                plans.append(None)
+                continue
+            matrix = self.corrected(name, gradient).flatten(1)
+            p, q = self._factors(name, matrix)
+            even = self.turns.get(name, 0) % 2 == 0
+            fixed = torch.linalg.qr(q if even else p).Q
+            sent = matrix @ fixed if even else matrix.T @ fixed
+            product = sent @ fixed.T if even else fixed @ sent.T
+            pieces.append(sent.flatten())
+            plans.append((fixed, even, sent.shape, matrix - product))
+        flat = self.all_reduced(torch.cat(pieces))
+        finite = bool(torch.isfinite(flat).all())
+        parts = flat.split([piece.numel() for piece in pieces])
+        for (name, gradient), plan, part in zip(items, plans, parts, strict=True):
+            if plan is None:
+                gradient.copy_(part.view_as(gradient))
+                continue
+            fixed, even, shape, left = plan
+            mean = part.view(shape)
+            product = mean @ fixed.T if even else fixed @ mean.T
+            gradient.copy_(product.view_as(gradient))
+            if finite:
+                self.keep(name, left.view_as(gradient))
+                self.factors[name] = (mean.clone(), fixed) if even else (fixed, mean.clone())
+                self.turns[name] = self.turns.get(name, 0) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        factors = {name: list(pair) for name, pair in self.factors.items()}
+        return {**super().state_dict(), "factors": factors, "turns": self.turns}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.turns = dict(state["turns"])
+        self.factors = {
+            name: (p.to(self.device), q.to(self.device))
+            for name, (p, q) in state["factors"].items()
+        }
+
+    def _shrinks(self, gradient: Tensor) -> bool:
+        if gradient.dim() < 2:
+            return False
+        n, m = gradient.shape[0], gradient[0].numel()
+        return min(self.factor_rank, n, m) * (n + m) * 2 < n * m
+
+    def _factors(self, name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        if name not in self.factors:
+            # Seeded by the name: all processes begin with the same, whatever their own seeds.
+            generator = torch.Generator().manual_seed(digest(name))
+            rank = min(self.factor_rank, *matrix.shape)
+            p, q = (torch.randn(size, rank, generator=generator) for size in matrix.shape)
+            self.factors[name] = p.to(matrix), q.to(matrix)
+        return self.factors[name]
+
+
+class PowerSGD(CommHook):
+    """PyTorch's PowerSGD hook.
+
+    It keeps its state by bucket, so it cannot train supernets; and it sends from callbacks, so on
+    a CPU all gradients have to be in one bucket, which `HookDDPStrategy` sees to.
+
+    Args:
+        rank: columns of a factor.
+        start_step: steps at the start whose gradients travel whole; at least 2, until buckets
+            are made anew.
+        error_feedback: whether what is left out is kept.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    single_bucket = True
+
+    def __init__(self, rank: int = 4, start_step: int = 10, error_feedback: bool = True) -> None:
+        if rank < 1 or start_step < 2:
+            raise ValueError(f"rank {rank} and start_step {start_step}: at least 1 and 2")
+        self.arguments = {
+            "matrix_approximation_rank": rank,
+            "start_powerSGD_iter": start_step,
+            "use_error_feedback": error_feedback,
+        }
+        self.error_feedback = True  # the factors, too, are kept from step to step
+
+    def setup(self, model: nn.Module, device: torch.device) -> None:
+        super().setup(model, device)
+        self.state = power.PowerSGDState(process_group=None, **self.arguments)
+
+    def train_subnets(self, net: nn.Module, architectures: Any) -> None:
+        raise ValueError(
+            "powersgd keeps its state by bucket and cannot train subnets that change: take acpsgd"
+        )
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        if self.device.type == "cpu" and not (bucket.index() == 0 and bucket.is_last()):
+            if self.state.iter >= self.arguments["start_powerSGD_iter"]:
+                raise ValueError("powersgd on a CPU needs one bucket: give a larger bucket_cap_mb")
+        before = self.state.total_numel_after_compression
+        whole = self.state.iter < self.arguments["start_powerSGD_iter"]
+        future = power.powerSGD_hook(self.state, bucket)
+        numbers = self.state.total_numel_after_compression - before
+        numbers = bucket.buffer().numel() if whole else numbers
+        self.bytes_sent += 2 * 4 * numbers * (self.world_size - 1) // self.world_size
+        return future
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = self.state
+        tensors = {"errors": kept.error_dict, "p": kept.p_memory_dict, "q": kept.q_memory_dict}
+        return {"step": kept.iter, **{name: dict(value) for name, value in tensors.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state.iter = state["step"]
+        self.state.error_dict = dict(state["errors"])
+        self.state.p_memory_dict = dict(state["p"])
+        self.state.q_memory_dict = dict(state["q"])

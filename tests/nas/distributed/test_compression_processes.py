@@ -1,0 +1,218 @@
+"""Compressed gradients: nothing is lost, replicas stay equal, bytes are what formulas say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import distributed_gradients as remote
+import pytest
+import torch
+import yaml
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.strategies import Strategy
+from ranks import run_ranks
+
+from vizoo.nas.distributed import HookDDPStrategy
+from vizoo.nas.distributed.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.registry import HOOKS
+from vizoo.nas.distributed.signs import pack_signs, unpack_signs
+from vizoo.nas.distributed.sparse import (
+    GTopK,
+    TopK,
+    gaussian,
+    lags_densities,
+    merged,
+    pack,
+    unpack,
+)
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"
+SIZES = {"0.weight": 1280, "0.bias": 64, "2.weight": 4096, "2.bias": 64, "4.weight": 320}
+SIZES["4.bias"] = 5
+
+
+def _slow(processes):
+    return pytest.param(processes, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [2, 3, _slow(4), pytest.param(8, marks=pytest.mark.slow)],
+)
+def test_nothing_is_lost_and_all_processes_have_the_same(processes):
+    names = [*remote.HOOKS, 1]  # the last is the paper's rule of gTop-k
+    found = run_ranks(processes, remote.conservation, names)
+    for name in remote.HOOKS:
+        for missing, same, _ in (values[name] for values in found):
+            assert missing <= 1e-6 and same, name
+    lost = found[0]["1"][0]
+    assert lost < 1e-6 if processes == 2 else lost > 1e-3
+    share = (processes - 1) / processes
+    total = sum(SIZES.values())
+    # After the first step buckets are smaller: each rounds the number of its entries up.
+    entries = found[0]["topk"][2][0] / 8 / (processes - 1)
+    assert entries == math.ceil(0.05 * total)
+    assert found[0]["gaussian"][2][0] == 8 * math.ceil(4 * entries / 3) * (processes - 1)
+    layers = [math.ceil((0.01 if n == "2.weight" else 0.05) * size) for n, size in SIZES.items()]
+    layers[-1] = 5
+    assert set(found[0]["lags"][2]) == {8 * sum(layers) * (processes - 1)}
+    if processes in (2, 4, 8):
+        assert found[0]["gtopk"][2][0] == 8 * entries * math.log2(processes)
+    factors = [[4 * 64, 4 * 20], [4 * 64, 4 * 64]]  # of the layers that shrink
+    whole = total - SIZES["0.weight"] - SIZES["2.weight"]
+    for turn, numbers in enumerate(zip(*factors, strict=True)):
+        sizes = found[0]["acpsgd"][2][turn]
+        assert sizes == pytest.approx(2 * 4 * (sum(numbers) + whole) * share, abs=8)
+    assert found[0]["efsign"][2][0] == (math.ceil(total / 8) + 4 * 6) * (processes - 1)
+
+
+@pytest.mark.parametrize("processes", [2, _slow(4)])
+def test_everything_sent_is_dense_training(processes):
+    for found in run_ranks(processes, remote.whole_density, 150 if processes == 4 else 30):
+        assert max(found.values()) <= 1e-5
+
+
+@pytest.mark.parametrize("processes", [2, 3, _slow(5)])
+def test_gtopk_is_the_merge_of_one_process(processes):
+    for same, entries in run_ranks(processes, remote.merges):
+        assert same and entries == math.ceil(0.02 * sum(SIZES.values()))
+
+
+def test_full_rank_is_exact_where_it_can_be():
+    square, tall, wide = run_ranks(2, remote.full_rank)[0]
+    assert max(square) < 1e-5
+    assert tall[0] < 1e-5 and wide[1] < 1e-5  # one factor spans the whole space
+    assert wide[0] > 1e-2
+
+
+def test_steps_that_are_not_finite_change_nothing_kept():
+    for found in run_ranks(2, remote.not_finite):
+        for name, (same, finite, kept) in found.items():
+            assert same and not finite and kept, name
+
+
+def test_scaled_losses_and_kept_states():
+    for found in run_ranks(2, remote.scaled):
+        assert max(found.values()) < 1e-6, found
+    for found in run_ranks(2, remote.resumed):
+        assert all(found.values()), found
+
+
+def test_many_buckets_do_not_hang():
+    assert all(run_ranks(3, remote.many_buckets))
+
+
+@pytest.mark.slow
+def test_training_gets_near_dense():
+    for found in run_ranks(2, remote.losses, 150):
+        dense, _, whole = found["dense"]
+        assert all(same for _, same, _ in found.values()), found
+        for name, (loss, _, sent) in found.items():
+            bound = {"dense": 1, "fp16": 1.01, "bf16": 1.02, "acpsgd": 1.1, "powersgd": 1.1}
+            assert loss <= bound.get(name, 2) * dense, name
+            assert sent < whole / 1.9 or name == "dense", name
+
+
+def test_places_beyond_floats_survive():
+    index = torch.tensor([0, 2**24 + 1, 2**31 - 1])
+    values = torch.tensor([1.5, -2.0, 0.0])
+    found = unpack(pack(index, values))
+    assert torch.equal(found[0], index) and torch.equal(found[1], values)
+
+
+def test_signs_survive():
+    values = torch.randn(1003)
+    values[5] = 0.0
+    packed = pack_signs(values)
+    assert packed.dtype == torch.uint8 and len(packed) == 126
+    assert torch.equal(unpack_signs(packed, 1003), torch.where(values < 0, -1.0, 1.0))
+
+
+def test_merges_keep_the_largest_of_the_sum():
+    one = torch.tensor([1, 4, 9]), torch.tensor([1.0, -5.0, 2.0])
+    other = torch.tensor([0, 4, 8]), torch.tensor([2.0, 4.5, -7.0])
+    (places, values), (dropped, rest) = merged(one, other)
+    assert places.tolist() == [0, 8, 9] and values.tolist() == [2.0, -7.0, 2.0]
+    assert dropped.tolist() == [1, 4] and rest.tolist() == [1.0, -0.5]
+
+
+@pytest.mark.parametrize("kind", ["normal", "laplace", "shifted", "constant", "one"])
+def test_gaussian_selection_is_about_what_was_asked_for(kind):
+    count, size = 100, 20000
+    u = {
+        "normal": torch.randn(size),
+        "laplace": torch.distributions.Laplace(0.0, 1.0).sample((size,)),
+        "shifted": torch.randn(size) + 0.5,
+        "constant": torch.ones(size),
+        "one": torch.randn(1),
+    }[kind]
+    places = gaussian(u, min(count, len(u)), min(len(u), 134))
+    assert len(places) == min(len(u), 134)
+    chosen = places.unique()
+    if kind in ("normal", "laplace", "shifted"):
+        assert len(chosen) > (10 if kind == "shifted" else 60)  # three steps may not do
+        left = u.clone()
+        left[chosen] = 0
+        assert left.abs().max() <= u[chosen[1:]].abs().min()
+
+
+def test_densities_that_hide_behind_the_backward_pass():
+    sizes = {"last": 1_000_000, "middle": 1000, "first": 1000}
+    times = {"last": 0.1, "middle": 0.05, "first": 0.01}
+    link = {"alpha": 1e-4, "beta": 1e-8, "processes": 4}
+    found = lags_densities(sizes, times, **link)
+    spare = 0.05 - 2e-9 * 1e6 - 2e-4
+    assert found["last"] == pytest.approx(spare / (8 * 3 * 1e-8 * 1e6))
+    assert found["middle"] == 1.0 and found["first"] == 0.001  # nothing follows the first layer
+    assert lags_densities(sizes, times, **{**link, "beta": 1e-5})["last"] == 0.001
+
+
+def test_densities_warm_up_by_epochs():
+    hook = TopK(0.001)
+    counts = []
+    for epoch in range(6):
+        hook.start_epoch(epoch)
+        counts.append(hook.count(100_000))
+    assert counts == [25000, 6250, 1563, 400, 100, 100]
+    hook = GTopK(0.05)
+    hook.start_epoch(3)
+    assert hook.count(100) == 5  # never less than in the end
+
+
+def test_registered_hooks_are_made():
+    assert set(HOOKS) >= {"dense", "fp16", "bf16", "subnet", "topk", "gaussiank", "lags", "gtopk"}
+    assert set(HOOKS) >= {"acpsgd", "powersgd", "efsign"}
+    assert all(make().bytes_sent == 0 for make in HOOKS.values())
+    with pytest.raises(ValueError, match="powersgd keeps its state by bucket"):
+        PowerSGD().train_subnets(None, [])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TopK(0), "a density is more than 0 and at most 1, not 0"),
+        (lambda: TopK(warmup=[2]), "a density is more than 0 and at most 1, not 2"),
+        (lambda: TopK(densities={"a": -1}), "a density is more than 0 and at most 1, not -1"),
+        (lambda: TopK(selector="best"), "selector 'best': choose exact or gaussian"),
+        (lambda: GTopK(feedback="none"), "feedback 'none': choose conserve or paper"),
+        (lambda: ACPSGD(0), "rank 0: must be at least 1"),
+        (lambda: ACPSGD(start_step=-1), "start_step -1: must be at least 0"),
+        (lambda: PowerSGD(start_step=0), "rank 4 and start_step 0: at least 1 and 2"),
+    ],
+)
+def test_bad_settings_are_one_line(make, says):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == says
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_configs_choose_hooks(name):
+    parser = LightningArgumentParser()
+    parser.add_subclass_arguments(Strategy, "strategy")
+    settings = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["trainer"]
+    made = parser.instantiate_classes(parser.parse_object({"strategy": settings["strategy"]}))
+    wanted = type(HOOKS[name]())
+    assert isinstance(made.strategy, HookDDPStrategy) and type(made.strategy.hook) is wanted
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == HOOKS.keys() - {"dense", "bf16"}

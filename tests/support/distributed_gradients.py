@@ -1,0 +1,280 @@
+"""What the processes of the tests of gradient compression do; plain values come back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vizoo.nas.distributed.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.ranks import same_everywhere, tensor_digest
+from vizoo.nas.distributed.registry import make_hook
+from vizoo.nas.distributed.signs import EFSign
+from vizoo.nas.distributed.sparse import GTopK, TopK, merged
+
+HOOKS = {
+    "topk": lambda: TopK(0.05, warmup=()),
+    "gaussian": lambda: TopK(0.05, "gaussian", warmup=()),
+    "lags": lambda: TopK(0.05, densities={"2.weight": 0.01, "4.bias": 1.0}, warmup=()),
+    "gtopk": lambda: GTopK(0.05, warmup=()),
+    "acpsgd": lambda: ACPSGD(4, start_step=0),
+    "efsign": EFSign,
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)
+    )
+
+
+def distributed(hook, cap=0.005, net=None):
+    """The network under `hook`, in buckets of `cap` megabytes, and what the hook was given.
+
+    The hook's gradients go into the second value: for each step name to gradient.
+    """
+    net = network() if net is None else net
+    model = DistributedDataParallel(net, bucket_cap_mb=cap)
+    hook.setup(model.module, torch.device("cpu"))
+    given = []
+
+    def run(state, bucket):
+        if bucket.index() == 0:
+            given.append({})
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            given[-1][hook.names[id(parameter)]] = gradient.clone()
+        return hook.reduce(bucket)
+
+    model.register_comm_hook(None, run)
+    return model, given
+
+
+def batch(rank, step, size=8):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(size, 20, generator=generator)
+    return x, x[:, :5].sin() + 0.1 * x[:, 5:10]
+
+
+def backward(model, rank, step):
+    model.zero_grad()
+    x, y = batch(rank, step)
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss.item()
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.module.named_parameters()}
+
+
+def conservation(rank, names, steps=8):
+    """By hook: what is missing of the total, whether gradients are the same, bytes, buckets."""
+    found = {}
+    for name in names:
+        hook = HOOKS[name]() if isinstance(name, str) else GTopK(0.05, feedback="paper", warmup=())
+        torch.manual_seed(rank)  # compressors must not depend on it
+        model, given = distributed(hook)
+        sent, same, messages = {}, True, []
+        for step in range(steps):
+            before = hook.bytes_sent
+            backward(model, rank, step)
+            messages.append(hook.bytes_sent - before)
+            for key, gradient in gradients(model).items():
+                sent[key] = sent.get(key, 0) + gradient.double() * hook.world_size
+            same = same and same_everywhere(tensor_digest(gradients(model).values()))
+        missing = total = 0.0
+        for key, value in sent.items():
+            kept = hook.residuals.get(key, torch.zeros_like(value)).double()
+            local = sum(entry[key].double() for entry in given)
+            both = torch.stack([local, kept])
+            dist.all_reduce(both)
+            missing += (both[0] - both[1] - value).square().sum().item()
+            total += both[0].square().sum().item()
+        hook.close()
+        found[str(name)] = math.sqrt(missing / total), same, messages
+    return found
+
+
+def whole_density(rank, steps):
+    """Largest difference of weights after training with everything sent, and densely."""
+    found = {}
+    ends = {}
+    for name in ("dense", "topk", "gtopk"):
+        hook = {
+            "dense": lambda: make_hook("dense"),
+            "topk": lambda: TopK(1.0, warmup=()),
+            "gtopk": lambda: GTopK(1.0, warmup=()),
+        }[name]()
+        model, _ = distributed(hook)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        for step in range(steps):
+            backward(model, rank, step)
+            optimizer.step()
+        ends[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
+        found[name] = (ends[name] - ends["dense"]).abs().max().item()
+        hook.close()
+    return found
+
+
+def merges(rank):
+    """gTop-k's mean of one bucket, and that of a merge of all sets in this process."""
+    hook = GTopK(0.02, warmup=())
+    model, given = distributed(hook, cap=100)
+    backward(model, rank, 0)
+    names = list(given[0])
+    u = torch.cat([given[0][name].flatten() for name in names])
+    mean = torch.cat([gradients(model)[name].flatten() for name in names])
+    everyone = [torch.empty_like(u) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, u)
+    sets = []
+    for values in everyone:
+        index = values.abs().topk(math.ceil(0.02 * len(u))).indices.sort().values
+        sets.append((index, values[index]))
+    power = 1 << (len(sets).bit_length() - 1)
+    for extra in range(power, len(sets)):
+        sets[extra - power] = merged(sets[extra - power], sets[extra])[0]
+    sets = sets[:power]
+    while len(sets) > 1:
+        pairs = zip(sets[::2], sets[1::2], strict=True)
+        sets = [merged(one, other)[0] for one, other in pairs]
+    expected = torch.zeros_like(u)
+    expected[sets[0][0]] = sets[0][1] / len(everyone)
+    hook.close()
+    return torch.equal(mean, expected), int(expected.count_nonzero())
+
+
+def full_rank(rank):
+    """Largest difference from the dense mean, even and odd step; of a square matrix, and not."""
+    found = []
+    for sizes in ((16, 16), (40, 6), (6, 40)):
+        hook = ACPSGD(64, start_step=0, error_feedback=False)
+        hook._shrinks = lambda gradient: gradient.dim() > 1
+        torch.manual_seed(0)
+        net = nn.Linear(sizes[1], sizes[0], bias=False)
+        model, given = distributed(hook, net=net)
+        differences = []
+        for step in range(2):
+            model.zero_grad()
+            x = torch.randn(64, sizes[1], generator=torch.Generator().manual_seed(9 * step + rank))
+            model(x).square().sum().backward()
+            exact = given[-1]["weight"].clone()
+            dist.all_reduce(exact)
+            error = (net.weight.grad - exact / hook.world_size).norm() / exact.norm()
+            differences.append(error.item())
+        hook.close()
+        found.append(differences)
+    return found
+
+
+def not_finite(rank):
+    """Whether residuals stay, and gradients are not finite anywhere, if they are not on rank 1."""
+    found = {}
+    for name, make in HOOKS.items():
+        hook = make()
+        model, _ = distributed(hook)
+        backward(model, rank, 0)
+        before = {key: value.clone() for key, value in hook.residuals.items()}
+        model.zero_grad()
+        x, y = batch(rank, 1)
+        loss = nn.functional.mse_loss(model(x), y)
+        (loss * (math.inf if rank == 1 else 1.0)).backward()
+        same = all(torch.equal(before[key], hook.residuals[key]) for key in before)
+        finite = all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+        hook.close()
+        found[name] = same, finite, len(before)
+    return found
+
+
+def scaled(rank):
+    """Whether a loss that is scaled, differently in each step, changes residuals and means."""
+    found = {}
+    for name, make in HOOKS.items():
+        ends = []
+        for scales in ((1.0, 1.0, 1.0), (4.0, 2.0, 64.0)):
+            hook = make()
+            model, _ = distributed(hook)
+            for step, scale in enumerate(scales):
+                hook.loss_scale = lambda scale=scale: scale
+                model.zero_grad()
+                x, y = batch(rank, step)
+                (nn.functional.mse_loss(model(x), y) * scale).backward()
+            grads = torch.cat([p.grad.flatten() / scales[-1] for p in model.parameters()])
+            kept = torch.cat([value.flatten() for value in hook.residuals.values()])
+            ends.append(torch.cat([grads, kept]))
+            hook.close()
+        found[name] = (ends[0] - ends[1]).abs().max().item()
+    return found
+
+
+def resumed(rank):
+    """Whether a hook whose state was kept goes on as one that was not interrupted."""
+    found = {}
+    for name, make in HOOKS.items():
+        ends = []
+        for interrupted in (False, True):
+            hook = make()
+            model, _ = distributed(hook)
+            for step in range(6):
+                if interrupted and step == 3:
+                    state = hook.state_dict()
+                    hook.close()
+                    hook = make()
+                    model, _ = distributed(hook, net=model.module)
+                    hook.load_state_dict(state)
+                    backward_without_keeping(model, hook, rank)
+                backward(model, rank, step)
+            ends.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            hook.close()
+        found[name] = torch.equal(*ends)
+    return found
+
+
+def backward_without_keeping(model, hook, rank):
+    """A step that lets buckets be made anew, and leaves the hook as it was."""
+    state = hook.state_dict()
+    copy = {**state, "residuals": dict(state["residuals"])}
+    copy = {k: dict(v) if isinstance(v, dict) else v for k, v in copy.items()}
+    backward(model, rank, 99)
+    hook.load_state_dict(copy)
+
+
+def losses(rank, steps):
+    """By hook, the mean loss over all processes in the last steps of training."""
+    found = {}
+    makers = {
+        "dense": lambda: make_hook("dense"),
+        **HOOKS,
+        "fp16": lambda: make_hook("fp16"),
+        "bf16": lambda: make_hook("bf16"),
+        "powersgd": lambda: PowerSGD(4, start_step=10),
+    }
+    for name, make in makers.items():
+        hook = make()
+        model, _ = distributed(hook, cap=100 if name == "powersgd" else 0.005)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        history = []
+        for step in range(steps):
+            history.append(backward(model, rank, step))
+            optimizer.step()
+        mean = torch.tensor(sum(history[-20:]) / 20)
+        dist.all_reduce(mean)
+        hook.close()
+        digest = tensor_digest(p.data for p in model.parameters())
+        found[name] = mean.item() / dist.get_world_size(), same_everywhere(digest), hook.bytes_sent
+    return found
+
+
+def many_buckets(rank):
+    """All hooks with twenty parameters in twenty buckets, for three steps."""
+    layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
+    for make in HOOKS.values():
+        hook = make()
+        model, _ = distributed(hook, 0.0003, nn.Sequential(*layers))
+        for _ in range(3):
+            model(torch.randn(2, 12)).sum().backward()
+        hook.close()
+    return True
