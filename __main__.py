@@ -153,8 +153,20 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         (
             "vizoo bench fadnet_plus_tiny",
             "vizoo bench fadnet_plus_tiny --size 384x1280 --threads 2 --dtype bfloat16 --json",
+            "vizoo bench ops --device cuda --dtype bfloat16",
         ),
     ),
+    "comm": {
+        "plan": Command(
+            "nas.commands.comm_plan",
+            "how gradients should travel: plain, merged or compressed, on a given link",
+            (
+                "vizoo comm plan --model easnet_light --link 10gbe-8",
+                "vizoo comm plan --model fadnet_plus --device cuda --processes 16 "
+                "--alpha 1e-4 --beta 1e-10",
+            ),
+        ),
+    },
     "latency": {
         "build": Command(
             "nas.commands.latency_build",
@@ -189,6 +201,8 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         (
             "vizoo search --supernet last.ckpt --data search/easnet_shrinking_generated.yaml "
             "--metric val/epe --table easnet_cpu.json --out front",
+            "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
+            "--metric val/loss --direct --input 32x32 --out front",
         ),
     ),
     "split": Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,9 @@ from ..files import read_json, write_json
 from ..space import Architecture, SearchSpace
 
 if TYPE_CHECKING:
-    import torch
-
-    from ..lid.leaves import Leaves
     from ..search.predictor import Predictor
-    from ._task import FitConfig
 
-__all__ = ["Evaluations", "evaluator", "open_evaluations"]
+__all__ = ["Evaluations", "open_evaluations"]
 
 VERSION = 1
 _FORMAT = "vizoo evaluations"
@@ -123,36 +119,3 @@ def open_evaluations(
             f"{', '.join(f'{k} {v}' for k, v in found.origin.items())}); name another --out"
         )
     return found
-
-
-def evaluator(
-    evaluations: Evaluations,
-    path: str | os.PathLike[str],
-    leaves: Leaves,
-    config: FitConfig,
-    device: torch.device | str,
-) -> Callable[[Architecture], float]:
-    """What measures an architecture with its leaf's weights, once, and keeps the result.
-
-    Args:
-        evaluations: what is known; its origin says how many `batches` and `val_batches`.
-        path: where they are kept.
-        leaves: activate the architecture.
-        config: recalibrates its batch norms and evaluates it.
-        device: to run on.
-
-    Returns:
-        Architecture to the metric's value.
-    """
-
-    def measured(architecture: Architecture) -> float:
-        known = evaluations.errors
-        if architecture not in known:
-            leaves.activate(architecture)
-            config.recalibrate(leaves.net, evaluations.origin["batches"], device)
-            batches = evaluations.origin["val_batches"]
-            known[architecture] = config.evaluate(leaves.net, evaluations.metric, device, batches)
-            evaluations.save(path)
-        return known[architecture]
-
-    return measured

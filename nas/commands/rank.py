@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._evaluations import evaluator, open_evaluations
+from ._evaluations import open_evaluations
 from ._leaves import add_source, digest, load_leaves
 from ._progress import progress_bar
 
@@ -100,13 +100,17 @@ def run(args: argparse.Namespace) -> int:
     }
     evaluations = open_evaluations(out / "evaluations.json", space, args.metric, origin)
     net.to(device)
-    measured = evaluator(evaluations, out / "evaluations.json", leaves, config, device)
-    every = list(dict.fromkeys(found for group in groups.values() for found in group))
+    every = list(dict.fromkeys(item for group in groups.values() for item in group))
     with progress_bar("evaluating subnets") as tell:
         # Leaf by leaf, so that each is read once.
         by_leaf = sorted(every, key=leaves.tree.leaf_of)
         for done, architecture in enumerate(by_leaf, start=1):
-            measured(architecture)
+            if architecture not in evaluations.errors:
+                leaves.activate(architecture)
+                config.recalibrate(net, args.batches, device)
+                found = config.evaluate(net, args.metric, device, args.val_batches)
+                evaluations.errors[architecture] = found
+                evaluations.save(out / "evaluations.json")
             tell(done, len(by_leaf))
     sign = 1 if args.mode == "max" else -1
     scores = {a: sign * evaluations.errors[a] for a in every}

@@ -3,7 +3,8 @@
 Errors are measured on the validation data of a config of `vizoo fit`, batch norms being estimated
 anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
 space searched by predictions, and what that finds evaluated; with --direct every subnet that the
-search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on.
+search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on. With a
+tree of splits (NAS-LID) each subnet has its leaf's weights.
 Started by torchrun, every process of the job evaluates its share, on a GPU of its own.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import json
 import math
 import os
@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._costs import add_limits, constraints, cost_predictors, limits, open_table
+from ._evaluations import open_evaluations
+from ._leaves import add_source, digest, load_leaves
 from ._progress import progress_bar
 from ._quantities import show_quantity
-from ._supernets import add_conditions, load_supernet, set_up
+from ._supernets import add_conditions, set_up
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +48,7 @@ _UNITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "--supernet", metavar="NAME|FILE", required=True, help="a supernet's name or weights"
-    )
+    add_source(parser)
     parser.add_argument(
         "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
     )
@@ -105,16 +105,10 @@ def run(args: argparse.Namespace) -> int:
     bounds = limits(args)
 
     from ..distributed.executor import QueueExecutor, SerialExecutor, job_store, serve
-    from ..supernet import activate
     from ._task import FitConfig
 
     start = time.perf_counter()
-    net, space, trained = load_supernet(args.supernet)
-    if not trained:
-        raise ValueError(
-            f"{args.supernet} is not trained: errors of random weights say nothing of its subnets; "
-            "give the file of a trained supernet"
-        )
+    leaves, net, space = load_leaves(args)
     table = open_table(args)
     bench = set_up(args, net, space, table)
     device = _own_device(bench.device)
@@ -125,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     job = job_store()
 
     def evaluate(architecture: Architecture) -> float:
-        activate(net, architecture)
+        leaves.activate(architecture)
         config.recalibrate(net, args.batches, device)
         return config.evaluate(net, args.metric, device, args.val_batches)
 
@@ -133,7 +127,15 @@ def run(args: argparse.Namespace) -> int:
         net.to(device)
         serve(evaluate, job[1])
         return 0
-    evaluations = _open(args, net, space)
+    kept_at = Path(args.out) / "evaluations.json"
+    origin = {
+        "supernet": args.supernet or args.tree,
+        "weights": digest(leaves, args),  # a checkpoint keeps its name while training goes on
+        "data": args.data,
+        "batches": args.batches,
+        "val_batches": args.val_batches,
+    }
+    evaluations = open_evaluations(kept_at, space, args.metric, origin)
     predictors = cost_predictors(bench, table)
     kept = constraints(predictors, bounds)
 
@@ -154,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
                 def keep(index: int, error: float) -> None:
                     known[new[index]] = error
-                    evaluations.save(Path(args.out) / "evaluations.json")
+                    evaluations.save(kept_at)
                     tell(len(known.keys() & new), len(new))
 
                 if new:
@@ -175,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
         "out": str(out),
         "seconds": round(time.perf_counter() - start, 1),
         "supernet": args.supernet,
+        "tree": args.tree,
         "metric": args.metric,
         "cost": cost,
         "conditions": bench.conditions.to_json(),
@@ -210,32 +213,6 @@ def _check(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
-
-
-def _open(args: argparse.Namespace, net: nn.Module, space: SearchSpace) -> Evaluations:
-    """Those of an earlier run into the same folder, or none yet."""
-    from ._evaluations import Evaluations
-
-    digest = hashlib.sha256()
-    for tensor in net.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    origin = {
-        "supernet": args.supernet,
-        "weights": digest.hexdigest()[:12],  # a checkpoint keeps its name while training goes on
-        "data": args.data,
-        "batches": args.batches,
-        "val_batches": args.val_batches,
-    }
-    path = Path(args.out) / "evaluations.json"
-    if not path.exists():
-        return Evaluations(space, args.metric, origin)
-    found = Evaluations.load(path, space)
-    if (found.metric, found.origin) != (args.metric, origin):
-        raise ValueError(
-            f"{path}: evaluations of another search ({found.metric}, "
-            f"{', '.join(f'{k} {v}' for k, v in found.origin.items())}); name another --out"
-        )
-    return found
 
 
 def _search(

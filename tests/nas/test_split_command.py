@@ -1,4 +1,4 @@
-"""`vizoo split` and `vizoo rank` on the toy supernet."""
+"""`vizoo split`, `vizoo rank` and `vizoo search --tree` on the toy supernet."""
 
 import csv
 import json
@@ -128,6 +128,14 @@ def test_rank_of_one_supernet_and_given_architectures(capsys):
     assert rank(*words, "--mode", "max") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["evaluated"] == 2 and report["truth"] is None
+
+
+def test_search_by_leaves(capsys, leaves):
+    words = ("--tree", str(leaves / "tree.json"), *DATA, "--metric", "val/error", "--direct")
+    words += ("--population", "4", "--generations", "1", "--input", "16x24", "--batches", "1")
+    assert main(["search", *words, "--out", "front", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["front"] and report["evaluated"] >= 4
 
 
 def test_checkpoints_of_another_part_are_refused(capsys, leaves):
