@@ -140,4 +140,5 @@ def _smooth(side: int, scale: float, rng: np.random.Generator) -> np.ndarray:
 
 
 def _edge(distance: np.ndarray, sharpness: float) -> np.ndarray:
-    return np.float32(1) / (1 + np.exp(-4 * max(sharpness, 1.5) * distance))
+    steepness = 4 * max(sharpness, 1.5)
+    return np.float32(1) / (1 + np.exp(-(steepness * distance).clip(-30, 30)))

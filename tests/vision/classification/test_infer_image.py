@@ -1,0 +1,350 @@
+"""`vizoo infer image` and `vizoo ensemble` as typed: what they write, say and refuse."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.nn import functional as F
+
+import vizoo
+from vizoo.__main__ import main
+from vizoo.datasets.images import GeneratedLesions, ImagePreset
+from vizoo.vision.classification.detection_task import DetectionTask
+from vizoo.vision.classification.image_infer import ImagePredictor
+from vizoo.vision.classification.members import ImageMember
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.io.images import read_image, write_image
+
+PRESET = ImagePreset((32, 32), 1.0, scale=(1, 1))
+NAMES = ("mole", "ring")
+
+
+class Red(nn.Module):
+    """Class `red` by how red an image is, so that its map is the red channel."""
+
+    def __init__(self, preset=PRESET, classes=("blue", "red")):
+        super().__init__()
+        self.fc = nn.Linear(2, 2, bias=False)
+        self.fc.weight.data.copy_(torch.eye(2) * 4)
+        self.order = [("blue", 2), ("red", 0)]
+        self.channels = [dict(self.order)[name] for name in classes]
+        self.classes, self.input = classes, dataclasses.asdict(preset)
+
+    def forward_features(self, x):
+        return x[:, self.channels]
+
+    def get_classifier(self):
+        return self.fc
+
+    def forward(self, x):
+        return self.fc(self.forward_features(x).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a network that knows moles from rings, trained for seconds, and what it saw."""
+    folder = tmp_path_factory.mktemp("trained")
+    torch.manual_seed(0)
+    data = GeneratedLesions(128, 2, PRESET, side=32, seed=1)
+    samples = [data[n] for n in range(128)]
+    images, labels = (torch.stack([s[key] for s in samples]) for key in ("image", "label"))
+    net = create_model("image_classifier", backbone="test_resnet", classes=2)
+    optimizer = torch.optim.AdamW(net.parameters(), 4e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=60)
+    for _ in range(60):
+        chosen = torch.randperm(128)[:32]
+        optimizer.zero_grad()
+        F.cross_entropy(net(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+        schedule.step()
+    facts = {"input": dataclasses.asdict(PRESET)}
+    save_weights(net, folder / "a.safetensors", classes=list(NAMES), **facts)
+    with torch.no_grad():  # the same network, its classes in the other order
+        for tensor in (net.body.fc.weight, net.body.fc.bias):
+            tensor.copy_(tensor.flip(0))
+    save_weights(net, folder / "b.safetensors", classes=list(NAMES[::-1]), **facts)
+    save_weights(net, folder / "other.safetensors", classes=["mole", "wart"], **facts)
+    settings = {
+        "class_path": "vizoo.datasets.images.ImageDataModule",
+        "init_args": {
+            role: [
+                {
+                    "class_path": "vizoo.datasets.images.GeneratedLesions",
+                    "init_args": {
+                        "length": 24,
+                        "classes": 2,
+                        "side": 32,
+                        "seed": seed,
+                        "preset": {"size": [20, 20]},
+                    },
+                }
+            ]
+            for role, seed in (("val", 2), ("test", 3))
+        },
+    }
+    (folder / "data.yaml").write_text(yaml.safe_dump({"data": settings}))
+    return folder
+
+
+@pytest.fixture
+def photos(trained, tmp_path, monkeypatch):
+    """Photographs of other sizes than the network's, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    for file in trained.iterdir():
+        shutil.copy(file, tmp_path)
+    data = GeneratedLesions(6, 2, ImagePreset((48, 48), 1.0), side=48, seed=9)
+    for number in range(6):
+        image = data[number]["image"]
+        if number == 1:
+            image = F.pad(image, (0, 12))
+        write_image(tmp_path / f"photos/{NAMES[number % 2]}{number}.png", image)
+    return tmp_path / "photos"
+
+
+def call(*words):
+    return main([*words, "--device", "cpu"])
+
+
+def test_a_folder_of_photographs(photos, tmp_path, capsys):
+    words = ("photos", "--model", "a.safetensors", "--out", "out", "--csv", "all.csv")
+    assert call("infer", "image", *words, "--batch", "4") == 0
+    told = capsys.readouterr()
+    assert told.err == "" and told.out.splitlines()[-1].startswith("Research software")
+    assert re.search(r"photos/mole0\.png: \w+ \(\w+ [01]\.\d{3}, \w+ [01]\.\d{3}\)", told.out)
+    rows = list(csv.DictReader((tmp_path / "all.csv").open()))
+    assert [row["name"] for row in rows] == sorted(
+        str(p) for p in photos.relative_to(tmp_path).iterdir()
+    )
+    right = [row["class"] in row["name"] for row in rows]
+    assert sum(right) >= 5, rows
+    for row in rows:
+        assert float(row["mole"]) + float(row["ring"]) == pytest.approx(1, abs=1e-5)
+    report = json.loads((tmp_path / "out/ring1.json").read_text())
+    assert report["size"] == [48, 60] and report["notice"].startswith("Research software")
+    assert list(report["probabilities"].values()) == sorted(report["probabilities"].values())[::-1]
+    assert report["map"]["class"] == report["class"] and "CAM" in report["map"]["method"]
+    picture = read_image(tmp_path / "out/ring1_overlay.png")
+    assert picture.shape[1] > 200 and picture.std() > 0.05
+
+
+def test_json_and_what_is_left_out(photos, tmp_path, capsys):
+    (photos / "cut.png").write_bytes((photos / "mole0.png").read_bytes()[:100])
+    words = ("--model", "a.safetensors", "--no-overlays", "--json", "--tta", "--out", "out")
+    assert call("infer", "image", "photos/*.png", *words) == 2
+    told = capsys.readouterr()
+    images = {entry["image"]: entry for entry in json.loads(told.out)["images"]}
+    assert len(images) == 7 and "cut.png" in images["photos/cut.png"]["error"]
+    assert "map" not in images["photos/mole0.png"]
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json"}
+    assert told.err.splitlines()[-1] == "vizoo: error: 1 of 7 images failed"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("photos/mole0.png",), "no --model.*skin_generated.yaml"),
+        (("photos/mole0.png", "--model", "none.ckpt"), "none.ckpt: no such"),
+        (("none.png", "--model", "a.safetensors"), "none.png: no such file"),
+        (("photos", "--model", "a.safetensors", "--out", "photos"), "--out photos is where"),
+        (("photos", "--model", "a.safetensors", "--top", "0"), "--top 0"),
+        (("photos", "--model", "a.safetensors", "--class", "wart"), "--class wart: none of mole"),
+        (("photos", "--model", "a.safetensors", "--no-overlays", "--layer", "x"), "makes no map"),
+        (("photos", "--model", "covidnet3d_tiny"), "has no trained weights"),
+        (("photos", "--model", "bare.safetensors"), "does not say the names of its classes"),
+        (
+            ("photos", "--model", "ct.safetensors"),
+            "not a classifier of images: its input has level",
+        ),
+        (
+            ("photos/mole0.png", "--model", "a.safetensors", "--out", "o", "--layer", "body.fx"),
+            "no layer 'body.fx'",
+        ),
+    ],
+)
+def test_refused(photos, tmp_path, capsys, words, message):
+    net = create_model("image_classifier", backbone="test_resnet")
+    save_weights(net, tmp_path / "bare.safetensors")
+    save_weights(net, tmp_path / "ct.safetensors", classes=["a", "b"], input={"level": -600})
+    assert call("infer", "image", *words) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("vizoo: error: ")
+    assert re.search(message, lines[0]), lines[0]
+
+
+def test_the_map_lies_on_what_was_seen():
+    """Of a wide picture the middle is seen; red stands in its lower right corner."""
+    image = torch.zeros(3, 40, 80)
+    image[2], image[0, 30:, 50:60] = 0.02, 1
+    result = ImagePredictor(Red(), device="cpu")(image, method="cam", explained="red")
+    assert result.explained == "red" and result.heat.shape == (40, 80)
+    assert result.heat[:, :20].eq(0).all() and result.heat[:, 60:].eq(0).all()
+    inside = result.heat[31:39, 51:59]
+    assert inside.amin() > 0.9 and result.heat[:28, 20:60].amax() < 0.1
+    assert result.overlay("wide").shape[2] == 3
+    with pytest.raises(ValueError, match="was not asked for"):
+        ImagePredictor(Red(), device="cpu")(image).overlay()
+
+
+def test_mirror_images_are_averaged():
+    class Left(Red):
+        def forward_features(self, x):
+            return x[:, [2, 0], :, :16]
+
+    image = torch.zeros(3, 32, 32)
+    image[0, :, :16] = 1
+    member = ImageMember(Left(), device="cpu")
+    alone, both = (member(image[None], flips).exp() for flips in (False, True))
+    turned = member(image.flip(2)[None]).exp()
+    torch.testing.assert_close(both, (alone + turned) / 2)
+    torch.testing.assert_close(member(image.flip(2)[None], True).exp(), both)
+
+
+def test_temperature_cools_and_heats():
+    image = torch.rand(1, 3, 32, 32)
+    first, second = (ImageMember(Red(), t, device="cpu")(image) for t in (1.0, 2.0))
+    torch.testing.assert_close((first / 2).log_softmax(1), second)
+    with pytest.raises(ValueError, match="temperature 0"):
+        ImageMember(Red(), 0)
+
+
+def test_transformers_have_no_map(tmp_path, capsys):
+    net = create_model("image_classifier", backbone="test_vit", classes=2)
+    path = tmp_path / "vit.safetensors"
+    facts = dataclasses.asdict(ImagePreset((160, 160)))
+    save_weights(net, path, classes=["a", "b"], input=facts)
+    write_image(tmp_path / "in/x.png", torch.rand(3, 20, 20))
+    words = (str(tmp_path / "in/x.png"), "--model", str(path), "--out", str(tmp_path / "out"))
+    assert call("infer", "image", *words) == 0
+    assert "no map of image_classifier test_vit" in capsys.readouterr().err
+    assert not (tmp_path / "out/x_overlay.png").exists() and (tmp_path / "out/x.json").exists()
+    assert call("infer", "image", *words, "--method", "grad-cam") == 2
+
+
+@pytest.mark.parametrize("method", ["weighted", "stacking"])
+def test_an_ensemble_from_the_command_line(photos, tmp_path, capsys, method):
+    """Members with classes in different orders; data in another size than they want."""
+    (tmp_path / "nets").mkdir()
+    words = ("a.safetensors", "b.safetensors", "--data", "data.yaml", "--method", method)
+    assert call("ensemble", *words, "--out", "nets/e.json", "--tta") == 0
+    told = capsys.readouterr().out
+    assert "val, 24 images" in told and "test, 24 images" in told and "temperature" in told
+    assert told.splitlines()[-2:] == ["nets/e.json", "nets/e_reliability.png"]
+    assert read_image(tmp_path / "nets/e_reliability.png").std() > 0.05
+    content = json.loads((tmp_path / "nets/e.json").read_text())
+    assert content["classes"] == list(NAMES) and content["flips"] is True
+    assert [m["source"] for m in content["members"]] == ["../a.safetensors", "../b.safetensors"]
+    first, second = content["report"]["val"]["members"]
+    assert first["accuracy"] == second["accuracy"]  # one network, aligned by name
+    assert content["report"]["val"]["ensemble"]["loss"] <= first["loss"] + 0.3
+    assert call("infer", "image", "photos", "--model", "nets/e.json", "--out", "out", "--json") == 0
+    images = json.loads(capsys.readouterr().out)["images"]
+    assert sum(entry["class"] in entry["image"] for entry in images) >= 5
+    assert all(entry["members"][0] == entry["members"][1] for entry in images)
+    assert images[0]["map"]["method"].startswith("mean of ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("a.safetensors", "other.safetensors"),
+            "other.safetensors: other classes than mole, ring",
+        ),
+        (("other.safetensors",), "data.yaml: other classes than mole, wart: it lacks wart"),
+        (("a.safetensors", "--out", "e.txt"), "written as .json"),
+        (("a.safetensors", "--data", "none.yaml"), "none.yaml: no such config"),
+        (("a.safetensors", "--data", "ct.yaml"), "GeneratedCT holds no images"),
+        (("a.safetensors", "--data", "test.yaml"), "no validation images"),
+    ],
+)
+def test_ensembles_that_are_refused(photos, tmp_path, capsys, words, message):
+    content = yaml.safe_load((tmp_path / "data.yaml").read_text())
+    del content["data"]["init_args"]["val"]
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(content))
+    scans = {"class_path": "vizoo.datasets.ct.GeneratedCT", "init_args": {"length": 2}}
+    data = {"class_path": "vizoo.datasets.ct.CTDataModule", "init_args": {"val": [scans]}}
+    (tmp_path / "ct.yaml").write_text(yaml.safe_dump({"data": data}))
+    given = {"--data": "data.yaml", "--out": "e.json"}
+    more = [part for key, value in given.items() if key not in words for part in (key, value)]
+    assert call("ensemble", *words, *more) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and re.search(message, lines[0]), lines
+
+
+def test_a_detector_falls_back_on_a_classifier(photos, tmp_path, capsys):
+    """An untrained detector whose boxes never count leaves every image to the classifier."""
+    task = DetectionTask("fcos", 2, "resnet18", 32, threshold=0.99)
+    hyper = dict(task.hparams)
+    checkpoint = {
+        "pytorch-lightning_version": "2.6.6",
+        "state_dict": task.state_dict(),
+        "hyper_parameters": hyper,
+        "classes": list(NAMES),
+        "input": dataclasses.asdict(PRESET),
+    }
+    torch.save(checkpoint, tmp_path / "detector.ckpt")
+    alone = ImagePredictor("a.safetensors", device="cpu")
+    members = [
+        {"source": name, "temperature": 1.0} for name in ("./detector.ckpt", "./a.safetensors")
+    ]
+    ensemble = {
+        "kind": "ensemble of image classifiers",
+        "format": 1,
+        "classes": list(NAMES),
+        "members": members,
+        "combination": {"method": "weighted", "weights": [0.9, 0.1]},
+        "flips": False,
+    }
+    (tmp_path / "e.json").write_text(json.dumps(ensemble))
+    both = ImagePredictor("e.json", device="cpu")
+    for name in ("mole0", "ring1"):
+        found, wanted = (each(photos / f"{name}.png") for each in (both, alone))
+        assert found.probabilities == pytest.approx(wanted.probabilities, abs=1e-5)
+        assert found.members == (None, wanted.predicted)
+    assert call("ensemble", "detector.ckpt", "--data", "data.yaml", "--out", "d.json") == 2
+    assert "finds no box in any validation image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["skin_generated", "skin10", "skin100"])
+def test_built_in_configs_run(name, root, tmp_path, monkeypatch):
+    """As they are, but for a small network and a few small images."""
+    monkeypatch.chdir(tmp_path)
+    settings = yaml.safe_load((root / f"configs/classification/{name}.yaml").read_text())
+    model = settings["model"]["init_args"]
+    model |= {"init_weights": None, "warmup_steps": 1}
+    model["model_args"]["backbone"] = "test_resnet"
+    data = settings["data"]["init_args"]
+    for number in range(model["model_args"]["classes"] if name != "skin_generated" else 0):
+        for image in range(4):
+            path = tmp_path / f"images/kind{number:03d}/{image}.png"
+            write_image(path, np.full((8, 8, 3), number, np.uint8))
+    for variable in ("SKIN10", "SKIN100"):
+        monkeypatch.setenv(variable, str(tmp_path / "images"))
+    for role in ("train", "val", "test", "predict"):
+        for entry in data.get(role, []):
+            preset = {**entry["init_args"]["preset"], "size": [32, 32]}
+            entry["init_args"] |= {"preset": preset}
+            if name == "skin_generated":
+                entry["init_args"] |= {"length": 8, "side": 32}
+    data |= {"workers": 0, "batch_size": 4, "eval_batch_size": 4}
+    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "max_epochs": 1}
+    settings["trainer"] |= {**quiet, "limit_train_batches": 2, "limit_val_batches": 2}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
+    assert main(["fit", "--config", "small.yaml"]) == 0
+    member = ImageMember("checkpoints/last.ckpt", device="cpu")
+    assert member.preset.size == (32, 32) and member.name == "image_classifier test_resnet"
+    assert len(member.classes) == model["model_args"]["classes"]
+
+
+def test_the_package_offers_it():
+    assert vizoo.ImagePredictor is ImagePredictor
