@@ -238,6 +238,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "compressed DICOM": _dicom,
     "nibabel": _package("nibabel", "nibabel", core=False),
     "monai": _package("monai", "monai", core=False),
+    "pycocotools": _package("pycocotools", "pycocotools", core=False),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,
