@@ -25,6 +25,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..callbacks import EpochLines, KeepLast, WholeCheckpoints
 from ..configs import resolve_config
@@ -159,7 +160,7 @@ def run(args: list[str]) -> int:
     except Exception:
         _tell_how_to_resume(args, keeper)
         raise
-    if keeper.written:
+    if keeper.written and rank_zero_only.rank == 0:
         print(f"last checkpoint: {keeper.path}")
     return 0
 

@@ -131,7 +131,7 @@ def test_strategies_of_a_config():
         return parser.instantiate_classes(parser.parse_object(config)).strategy
 
     found = made(hook="subnet", process_group_backend="gloo", bucket_cap_mb=1)
-    assert found.hook.needs_unused and found._ddp_kwargs["find_unused_parameters"]
+    assert found.hook.needs_unused and found._ddp_kwargs["bucket_cap_mb"] == 1
     hook = {"class_path": "vizoo.nas.distributed.AllReduce", "init_args": {"dtype": "float16"}}
     assert made(hook=hook).hook.dtype == torch.float16
     for name in HOOKS:
