@@ -1,5 +1,7 @@
 """Cost-volume operators against the published loop over displacements, on this machine's CPU.
 
+`vizoo bench ops --device cuda` measures their kernels on a GPU.
+
     python benchmarks/ops.py [--threads 1] [--repeat 9] [--only NAME …]
 
 Per shape and number type: milliseconds for the forward pass and for forward and backward, process

@@ -82,7 +82,7 @@ def run(device: torch.device, dtype: torch.dtype, seconds: float) -> int:
     print(f"copies {copies / 1e9:.0f} GB/s, matrix products {products / 1e12:.2f} TFLOP/s")
     if not cuda:
         print("no GPU: the references are measured, at a fraction of the published sizes")
-    print(f"{'operator':<24}{'size':<30}{'':<9}" + "".join(f"{c:>12}" for c in _COLUMNS))
+    print(f"{'operator':<24}{'size':<36}{'':<9}" + "".join(f"{c:>12}" for c in _COLUMNS))
     builders = list(_cases(device, dtype, 1 if cuda else 4))
     with progress() as report:
         for done, build in enumerate(builders):
@@ -113,7 +113,7 @@ def _lines(case: Case, copies: float, products: float, seconds: float) -> Iterat
         numbers = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
         numbers = (*numbers, (peak.bytes - held) / 1e6, out.nbytes / 1e6)
         cells = "".join(f"{x:12.2f}" for x in numbers)
-        yield f"{case.name:<24}{case.size:<30}{'backward' if backward else 'forward':<9}{cells}"
+        yield f"{case.name:<24}{case.size:<36}{'backward' if backward else 'forward':<9}{cells}"
 
 
 def _work(

@@ -65,7 +65,7 @@ def choose(
         had, or ``VIZOO_OPS`` is neither ``torch`` nor ``cuda``.
     """
 
-    @functools.wraps(kernel)
+    @functools.wraps(reference)
     def call(*arguments):
         tensor = arguments[0]
         if (
@@ -160,7 +160,7 @@ def launch(
             core.Device(index).set_current()
             _THREAD.ready.add(index)
         found = _load(file, kernel, _architecture(index))
-        stream = _stream(torch.cuda.current_stream(index).cuda_stream)
+        stream = _stream(torch.cuda.current_stream(index).cuda_stream, index)
         values = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
         core.launch(stream, _configuration(grid, threads), found, *values)
 
@@ -259,7 +259,7 @@ def _configuration(grid: tuple[int, ...], threads: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _stream(handle: int) -> Any:
+def _stream(handle: int, index: int) -> Any:
     # Zero stands for the default stream, which cuda-core names by an object.
     return _core().Stream.from_handle(handle) if handle else _core().LEGACY_DEFAULT_STREAM
 
