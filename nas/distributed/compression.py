@@ -87,12 +87,12 @@ class Compressor(CommHook):
             raise ValueError(f"start_step {start_step}: must be at least 0")
         self.start_step = start_step
         self.error_feedback = error_feedback
-        self.residuals: dict[str, Tensor] = {}
-        self.step = -1
         self._thread: CommThread | None = None
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         super().setup(model, device)
+        self.residuals: dict[str, Tensor] = {}
+        self.step = -1
         self.rank = dist.get_rank()
         self._thread = CommThread(device)
 

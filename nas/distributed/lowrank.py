@@ -42,6 +42,9 @@ class ACPSGD(Compressor):
         if rank < 1:
             raise ValueError(f"rank {rank}: must be at least 1")
         self.factor_rank = rank
+
+    def setup(self, model: nn.Module, device: torch.device) -> None:
+        super().setup(model, device)
         self.factors: dict[str, tuple[Tensor, Tensor]] = {}
         self.turns: dict[str, int] = {}
 

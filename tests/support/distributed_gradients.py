@@ -32,13 +32,13 @@ def network():
     )
 
 
-def distributed(hook, cap=0.005, net=None):
+def distributed(hook, cap=0.005, net=None, **more):
     """The network under `hook`, in buckets of `cap` megabytes, and what the hook was given.
 
     The hook's gradients go into the second value: for each step name to gradient.
     """
     net = network() if net is None else net
-    model = DistributedDataParallel(net, bucket_cap_mb=cap)
+    model = DistributedDataParallel(net, bucket_cap_mb=cap, **more)
     hook.setup(model.module, torch.device("cpu"))
     given = []
 
@@ -86,16 +86,49 @@ def conservation(rank, names, steps=8):
             for key, gradient in gradients(model).items():
                 sent[key] = sent.get(key, 0) + gradient.double() * hook.world_size
             same = same and same_everywhere(tensor_digest(gradients(model).values()))
-        missing = total = 0.0
-        for key, value in sent.items():
-            kept = hook.residuals.get(key, torch.zeros_like(value)).double()
-            local = sum(entry[key].double() for entry in given)
-            both = torch.stack([local, kept])
-            dist.all_reduce(both)
-            missing += (both[0] - both[1] - value).square().sum().item()
-            total += both[0].square().sum().item()
+        missing = _missing(sent, given, hook)
         hook.close()
-        found[str(name)] = math.sqrt(missing / total), same, messages
+        found[str(name)] = missing, same, messages
+    return found
+
+
+def _missing(sent, given, hook):
+    """What has neither been sent nor kept, as a share of all gradients."""
+    missing = total = 0.0
+    for key, value in sent.items():
+        kept = hook.residuals.get(key, torch.zeros_like(value)).double()
+        both = torch.stack([sum(entry[key].double() for entry in given), kept])
+        dist.all_reduce(both)
+        missing += (both[0] - both[1] - value).square().sum().item()
+        total += both[0].square().sum().item()
+    return math.sqrt(missing / total)
+
+
+def subnets_conservation(rank):
+    """By hook: what is missing of the total where subnets change, and parameters left alone."""
+    from toy_regression import Net
+
+    from vizoo.nas import activate, search_space
+    from vizoo.nas.training import UniformSampler
+
+    found = {}
+    for name, make in HOOKS.items():
+        torch.manual_seed(0)
+        hook, net = make(), Net()
+        model, given = distributed(hook, 0.0005, net, find_unused_parameters=True)
+        space, sent, unused = search_space(net), {}, 0
+        sent = {key: torch.zeros_like(p, dtype=torch.float64) for key, p in net.named_parameters()}
+        for step in range(8):
+            activate(net, UniformSampler(1, seed=3).subnets(space, step)[0])
+            model.zero_grad()
+            x = torch.randn(4, 4, 6, 6, generator=torch.Generator().manual_seed(9 * step + rank))
+            model(x).square().mean().backward()
+            for key, parameter in net.named_parameters():
+                unused += parameter.grad is None
+                if parameter.grad is not None:
+                    sent[key] += parameter.grad.double() * hook.world_size
+        found[name] = _missing(sent, given, hook), unused
+        hook.close()
     return found
 
 

@@ -199,3 +199,14 @@ def resumed_training(rank, folder):
     lost = fit(4, half)[0]
     files = sorted(os.listdir(folder))
     return whole, again, lost, len(residuals), logged, files
+
+
+def powersgd_training(rank):
+    """A task that is no supernet, by PyTorch's PowerSGD, whose gradients need one bucket."""
+    from vizoo.nas.distributed import PowerSGD
+
+    torch.manual_seed(0)
+    task = Regression(lr=0.01)
+    strategy = HookDDPStrategy(PowerSGD(1, start_step=2), process_group_backend="gloo")
+    trainer(strategy, 2, max_epochs=3).fit(task, Shares(32, batch_size=4))
+    return weights(task.net).tolist(), strategy.hook.state.iter

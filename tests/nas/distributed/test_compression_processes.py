@@ -67,6 +67,12 @@ def test_nothing_is_lost_and_all_processes_have_the_same(processes):
     assert found[0]["efsign"][2][0] == (math.ceil(total / 8) + 4 * 6) * (processes - 1)
 
 
+def test_what_subnets_do_not_use_keeps_what_was_left_out():
+    for found in run_ranks(2, remote.subnets_conservation):
+        for name, (missing, unused) in found.items():
+            assert missing <= 1e-6 and unused > 8, name
+
+
 @pytest.mark.parametrize("processes", [2, _slow(4)])
 def test_everything_sent_is_dense_training(processes):
     for found in run_ranks(processes, remote.whole_density, 150 if processes == 4 else 30):

@@ -160,3 +160,9 @@ def test_compressed_training_resumes_with_what_was_left_out(tmp_path):
     assert lost == other[2] != whole  # where one has lost its file all start anew
     assert residuals > 5 and 0 < megabytes < 1e-3
     assert "half.ckpt.rank0" in files and "end.ckpt.rank1" in files
+
+
+def test_powersgd_has_one_bucket():
+    one, other = run_ranks(2, remote.powersgd_training)
+    assert one[0] == other[0] and torch.tensor(one[0]).isfinite().all()
+    assert one[1] > 2
