@@ -35,7 +35,8 @@ from vizoo.vision.classification.task import ClassificationTask
 from vizoo.vision.hub.registry import create_model
 
 CLASSES = 3
-OPTIMISATION = {"optimizer": "adam", "optimizer_args": {"weight_decay": 5e-4}, "lr": 2e-3}
+OPTIMISATION = {"optimizer": "adam", "optimizer_args": {"weight_decay": 5e-4}}
+VALIDATED = 10  # epochs of a search between validations
 
 
 def scans(options: argparse.Namespace, seed: int) -> CTDataModule:
@@ -49,10 +50,10 @@ def scans(options: argparse.Namespace, seed: int) -> CTDataModule:
     return CTDataModule(**sets, batch_size=options.batch, eval_batch_size=10, workers=0, seed=seed)
 
 
-def task(subnet: dict[str, Any] | None = None) -> ClassificationTask:
+def task(lr: float, subnet: dict[str, Any] | None = None) -> ClassificationTask:
     """What trains the supernet, or a subnet alone."""
     arguments = {"classes": CLASSES} if subnet is None else {"classes": CLASSES, "subnet": subnet}
-    return ClassificationTask("covidnet3d_tiny", arguments, **OPTIMISATION)
+    return ClassificationTask("covidnet3d_tiny", arguments, lr=lr, **OPTIMISATION)
 
 
 def fit(module: LightningModule, data: LightningDataModule, epochs: int, watch: bool) -> Trainer:
@@ -69,6 +70,7 @@ def fit(module: LightningModule, data: LightningDataModule, epochs: int, watch: 
             enable_model_summary=False,
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if watch else 0,
+            check_val_every_n_epoch=VALIDATED,
         )
         trainer.fit(module, data)
     return trainer
@@ -78,8 +80,8 @@ def search(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """The architecture that a search derives."""
     seed_everything(seed, verbose=False)
     found = DifferentiableSearch(
-        task(),
-        GumbelSoftmax(hard=False),
+        task(options.search_lr),
+        GumbelSoftmax(),
         Linear(5.0, 0.5),
         logits_lr=options.logits_lr,
         warmup_epochs=options.search_epochs // 3,
@@ -96,7 +98,7 @@ def search(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 def train(options: argparse.Namespace, seed: int, architecture: Architecture) -> dict[str, Any]:
     """Scores of an architecture that is trained from the start."""
     seed_everything(seed, verbose=False)
-    data, module = scans(options, seed), task(architecture.to_json())
+    data, module = scans(options, seed), task(options.lr, architecture.to_json())
     trainer = fit(module, data, options.epochs, watch=False)
     (scores,) = trainer.test(module, data, verbose=False)
     names = ("loss", "accuracy", "macro_auc")
@@ -163,12 +165,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--random", type=int, default=10, help="architectures a seed")
     parser.add_argument("--scans", type=int, default=240, help="for training, and for the test")
-    parser.add_argument("--size", type=int, default=16)
-    parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--search-epochs", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=10, help="of the training from the start")
-    parser.add_argument("--logits-lr", type=float, default=5e-2)
+    parser.add_argument("--size", type=int, default=24)
+    parser.add_argument("--slices", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--search-epochs", type=int, default=100)
+    parser.add_argument("--search-lr", type=float, default=1e-3)
+    parser.add_argument("--epochs", type=int, default=15, help="of the training from the start")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--logits-lr", type=float, default=2e-2)
     parser.add_argument("--cache", default=str(Path.home() / ".cache/vizoo/chests"))
     parser.add_argument("--out", type=Path, default=Path("dnas_search.json"))
     options = parser.parse_args()

@@ -212,7 +212,12 @@ class DifferentiableSearch(SupernetTask):
         self.log("search/entropy", torch.stack(entropies).mean())
         self.log("search/temperature", self._temperature())
         self._watch_skips()
-        if self.samples and inserted(self.metric, "derived") not in self.trainer.callback_metrics:
+
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        if self.trainer.state.fn != "fit" or self.trainer.sanity_checking or not self.samples:
+            return
+        if inserted(self.metric, "derived") not in self.trainer.callback_metrics:
             raise ValueError(
                 f"metric {self.metric} is not logged in validation, so it cannot rank samples; "
                 f"there are {', '.join(sorted(self.trainer.callback_metrics)) or 'none'}"
@@ -341,6 +346,8 @@ class DifferentiableSearch(SupernetTask):
         """The best by the metric of what was ranked, or else the derived architecture."""
         known = {"derived": self.derived, **self._ranked}
         if not self._ranked:
+            if self.samples:
+                rank_zero_warn("the last epoch was not validated, so no samples were ranked")
             return known["derived"]
         values = {n: float(self.trainer.callback_metrics[inserted(self.metric, n)]) for n in known}
         sign = 1 if self.mode == "min" else -1

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,19 @@ def test_a_metric_that_nobody_logs_is_named_after_the_first_epoch(tmp_path):
     search = DifferentiableSearch(Fit(), samples=2, metric="val/erorr")
     with pytest.raises(ValueError, match="val/erorr is not logged.*val/derived/error"):
         _trainer(tmp_path, limit_val_batches=1.0).fit(search, HalvedData(Filtered(32)))
+
+
+@pytest.mark.parametrize(("epochs", "ranked"), [(4, 3), (3, 0)])
+def test_samples_are_ranked_where_the_last_epoch_is_validated(tmp_path, epochs, ranked):
+    search = DifferentiableSearch(Fit(), samples=3, metric="val/error")
+    often = {"check_val_every_n_epoch": 2, "limit_val_batches": 1.0}
+    trainer = _trainer(tmp_path, max_epochs=epochs, **often)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(search, HalvedData(Filtered(32)))
+    assert len(search._ranked) == ranked
+    told = any("no samples were ranked" in str(warning.message) for warning in caught)
+    assert told == (not ranked)
 
 
 def test_halves_are_disjoint_and_repeatable():

@@ -55,6 +55,7 @@ def _shrunken(config, folder, monkeypatch, epochs=1):
         data["val_share"] = 0.25
     trainer = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1, "logger": False}
     settings["trainer"] |= {**trainer, "limit_train_batches": 2, "enable_progress_bar": False}
+    settings["trainer"]["check_val_every_n_epoch"] = 1
     callbacks = settings["trainer"].get("callbacks", [])  # the rate is watched by a logger only
     kept = [entry for entry in callbacks if not entry["class_path"].endswith("RateMonitor")]
     settings["trainer"]["callbacks"] = kept
