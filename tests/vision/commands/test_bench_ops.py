@@ -1,0 +1,52 @@
+"""`vizoo bench ops`, and what `vizoo doctor` says of the operators."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from vizoo.__main__ import main
+from vizoo.vision.commands import _bench_ops
+
+CASES = list(_bench_ops._cases(torch.device("cpu"), torch.float32, 8))
+
+
+@pytest.mark.parametrize("build", CASES, ids=range(len(CASES)))
+def test_measures_the_same_function_twice(build):
+    case = build()
+    with torch.no_grad():
+        found, wanted = case.call(*case.inputs), case.plain(*case.inputs)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_prints_a_table(capsys, monkeypatch):
+    monkeypatch.setattr(_bench_ops, "_cases", lambda *given: iter(CASES[7:9]))
+    assert main(["bench", "ops", "--seconds", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "no GPU: the references are measured" in out
+    assert out.count("forward") == out.count("backward") == 2
+
+
+def test_refuses_json(capsys):
+    assert main(["bench", "ops", "--json"]) == 2
+    assert "--json: ops prints a table" in capsys.readouterr().err
+
+
+def operators(capsys) -> dict[str, dict]:
+    assert main(["doctor", "--json"]) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    return {name: check for name, check in checks.items() if name.startswith("operator ")}
+
+
+def test_doctor_names_what_operators_take(capsys, monkeypatch):
+    monkeypatch.delenv("VIZOO_OPS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = operators(capsys)
+    assert "operator correlation" in found and "operator soft_argmin" in found
+    assert all(x["ok"] and x["found"] == "PyTorch: no CUDA device" for x in found.values())
+    monkeypatch.setenv("VIZOO_OPS", "cuda")
+    assert not any(x["ok"] for x in operators(capsys).values())
+    monkeypatch.setenv("VIZOO_OPS", "triton")
+    assert all("VIZOO_OPS=triton" in x["found"] for x in operators(capsys).values())
