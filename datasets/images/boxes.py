@@ -125,7 +125,7 @@ def _record(
         if kind not in classes:
             raise ValueError(f"{source}: class {kind!r} is none of {', '.join(classes)}")
         if not (left < right and top < bottom):
-            raise ValueError(f"{source}: {name}: a box without an area, of {kind}")
+            raise ValueError(f"{source}: {name}: a box of {kind} has no area")
     labels = tuple(classes.index(kind) for kind, _ in boxes)
     label = Counter(labels).most_common(1)[0][0]
     corners = tuple(box for _, box in boxes)

@@ -27,21 +27,32 @@ class ImagePreset:
     Mean and deviation are the network's own business: a prepared image is in [0, 1].
 
     Attributes:
-        size: (height, width), pixels.
-        crop: share of the shorter side that is seen in evaluation, from the middle.
+        size: (height, width), pixels; by default the backbone's, or 224x224.
+        crop: share of the shorter side that is seen in evaluation, from the middle; by default the
+            backbone's, or 0.875.
         fit: ``crop`` keeps the aspect and loses what does not fit; ``stretch`` takes all of it.
-        interpolation: ``bicubic`` or ``bilinear``.
+        interpolation: ``bicubic`` or ``bilinear``; by default the backbone's, or ``bicubic``.
         scale: share of the area that random crops in training have, smallest and largest; (1, 1)
             takes what evaluation does.
+        backbone: a network of timm, as which images are prepared where nothing else is given.
     """
 
-    size: tuple[int, int] = (224, 224)
-    crop: float = 0.875
+    size: tuple[int, int] | None = None
+    crop: float | None = None
     fit: str = "crop"
-    interpolation: str = "bicubic"
+    interpolation: str | None = None
     scale: tuple[float, float] = (0.5, 1.0)
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
+        usual = {"size": (224, 224), "crop": 0.875, "interpolation": "bicubic"}
+        absent = [name for name in usual if getattr(self, name) is None]
+        if absent and self.backbone is not None:
+            from ...vision.timm_networks import timm_input
+
+            usual = timm_input(self.backbone)
+        for name in absent:
+            object.__setattr__(self, name, usual[name])
         object.__setattr__(self, "size", tuple(self.size))
         object.__setattr__(self, "scale", tuple(self.scale))
         check_choice("fit", self.fit, ("crop", "stretch"))

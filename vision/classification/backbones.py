@@ -7,18 +7,18 @@ timm's weights come from are part of the network.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
 import timm
 import torch
-from timm.data import resolve_data_config, resolve_model_data_config
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from ..hub.registry import register_model
+from ..timm_networks import check_timm_name
 
-__all__ = ["ImageClassifier", "check_images", "image_classifier", "image_input"]
+__all__ = ["ImageClassifier", "check_images", "image_classifier"]
 
 
 class ImageClassifier(nn.Module):
@@ -39,7 +39,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         if classes < 2:
             raise ValueError(f"a classifier needs two classes or more, not {classes}")
-        _check_name(backbone)
+        check_timm_name(backbone)
         given = {} if dropout is None else {"drop_rate": dropout}
         self.backbone = backbone
         self.body = timm.create_model(backbone, pretrained=False, num_classes=classes, **given)
@@ -132,44 +132,12 @@ def check_images(image: Tensor) -> None:
         )
 
 
-def image_input(backbone: str) -> dict[str, Any]:
-    """How timm prepares images for one of its networks.
-
-    Returns:
-        Arguments of `datasets.images.ImagePreset`: ``size``, ``crop`` and ``interpolation``.
-
-    Raises:
-        ValueError: timm has no such network.
-    """
-    _check_name(backbone)
-    known = timm.get_pretrained_cfg(backbone)
-    if known is None:  # a former name
-        config = resolve_model_data_config(timm.create_model(backbone, pretrained=False))
-    else:
-        config = resolve_data_config(pretrained_cfg=known.to_dict())
-    size, interpolation = config["input_size"][1:], config["interpolation"]
-    return {
-        "size": tuple(size),
-        "crop": config["crop_pct"],
-        "interpolation": interpolation if interpolation == "bilinear" else "bicubic",
-    }
-
-
 @register_model(task="classification")
 def image_classifier(
     *, backbone: str = "resnet18", classes: int = 2, dropout: float | None = None
 ) -> ImageClassifier:
     """Any image network of timm."""
     return ImageClassifier(backbone, classes, dropout)
-
-
-def _check_name(backbone: str) -> None:
-    if timm.is_model(backbone):
-        return
-    bare = backbone.partition(".")[0].lower().replace("-", "_")
-    near = difflib.get_close_matches(bare, timm.list_models(), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() names them"
-    raise ValueError(f"timm has no network {backbone!r}; {hint}")
 
 
 def _inside(pattern: Any) -> Any:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from .ensemble_file import is_ensemble, read_ensemble
 from .members import ImageMember
 from .overlays import NOTICE, overlay_picture
 
-__all__ = ["METHODS", "ImagePredictor", "ImageResult"]
+__all__ = ["METHODS", "ImagePredictor", "ImageResult", "PreparedImage"]
 
 #: How maps can be made.
 METHODS = ("auto", "cam", "grad-cam")
@@ -127,6 +127,20 @@ class ImageResult:
         return files
 
 
+class PreparedImage(NamedTuple):
+    """An image as the members of a predictor want it.
+
+    Attributes:
+        size: its height and width.
+        picture: it, (3, H, W) in [0, 1]; large ones are reduced.
+        inputs: for each member (3, H, W).
+    """
+
+    size: tuple[int, int]
+    picture: Tensor
+    inputs: tuple[Tensor, ...]
+
+
 class ImagePredictor:
     """A classifier of images, or several, ready for images of any size.
 
@@ -179,9 +193,20 @@ class ImagePredictor:
         """Classify one image; see `many`."""
         return self.many([image], **options)[0]
 
+    def prepare(self, image: Image) -> PreparedImage:
+        """Read an image for `many`, which takes less memory than many whole ones.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            ValueError: it cannot be read.
+        """
+        plane = as_image(image)
+        inputs = tuple(member.preset.prepare(plane) for member in self.members)
+        return PreparedImage(tuple(plane.shape[1:]), _reduced(plane), inputs)
+
     def many(
         self,
-        images: Sequence[Image],
+        images: Sequence[Image | PreparedImage],
         *,
         method: str | None = None,
         layer: str | None = None,
@@ -190,7 +215,8 @@ class ImagePredictor:
         """Classify images at once.
 
         Args:
-            images: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors in [0, 1], of any sizes.
+            images: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors in [0, 1], of any sizes;
+                or what `prepare` made of them.
             method: of the maps, one of `METHODS`; None for no maps.
             layer: of Grad-CAM.
             explained: the class that the maps are for; None for the most probable one.
@@ -204,8 +230,8 @@ class ImagePredictor:
             raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
         if explained is not None and explained not in self.classes:
             raise ValueError(f"class {explained!r} is none of {', '.join(self.classes)}")
-        planes = [as_image(image) for image in images]
-        batches = [torch.stack([m.preset.prepare(p) for p in planes]) for m in self.members]
+        seen = [i if isinstance(i, PreparedImage) else self.prepare(i) for i in images]
+        batches = [torch.stack(inputs) for inputs in zip(*(s.inputs for s in seen), strict=True)]
         found = [
             align(member(batch, self.flips), member.classes, self.classes)
             for member, batch in zip(self.members, batches, strict=True)
@@ -216,19 +242,19 @@ class ImagePredictor:
         wanted = [explained or name for name in predicted]
         heats, words = None, ""
         if method is not None:
-            heats, words = self._maps(batches, planes, wanted, method, layer)
+            heats, words = self._maps(batches, seen, wanted, method, layer)
         return [
             ImageResult(
                 self.classes,
                 probabilities[i].numpy(),
                 tuple(self._choice(each[i]) for each in found),
-                tuple(plane.shape[1:]),
-                _reduced(plane),
+                image.size,
+                image.picture,
                 None if heats is None else heats[i],
                 words,
                 wanted[i] if method is not None else "",
             )
-            for i, plane in enumerate(planes)
+            for i, image in enumerate(seen)
         ]
 
     def _choice(self, logs: Tensor) -> str | None:
@@ -237,16 +263,18 @@ class ImagePredictor:
     def _maps(
         self,
         batches: list[Tensor],
-        planes: list[Tensor],
+        seen: list[PreparedImage],
         wanted: list[str],
         method: str,
         layer: str | None,
     ) -> tuple[list[Tensor], str]:
         """Mean of the members' maps, each on the whole picture, and how they were made."""
         weights = self.combination.weights or [1.0] * len(self.members)
-        sums = [torch.zeros(_reduced(plane).shape[1:]) for plane in planes]
+        sums = [torch.zeros(image.picture.shape[1:]) for image in seen]
         words, total, refusal = [], 0.0, None
         for member, batch, weight in zip(self.members, batches, weights, strict=True):
+            if not weight:
+                continue
             try:
                 values, how = member.explain(batch, wanted, method, layer)
             except ValueError as error:
@@ -255,14 +283,14 @@ class ImagePredictor:
             words.append(how)
             total += weight
             for place, value in enumerate(values):
-                region = member.preset.region(*planes[place].shape[1:])
-                scale = sums[place].shape[1] / planes[place].shape[2]
+                region = member.preset.region(*seen[place].size)
+                scale = sums[place].shape[1] / seen[place].size[1]
                 sums[place] += weight * _placed(value, region, scale, sums[place].shape)
         if not words:
             raise refusal
         words = list(dict.fromkeys(words))
         how = words[0] if len(self.members) == 1 else f"mean of {'; '.join(words)}"
-        return [found / max(total, 1e-6) for found in sums], how
+        return [found / total for found in sums], how
 
 
 def _check_classes(member: ImageMember, classes: Sequence[str], source: str) -> None:

@@ -341,7 +341,7 @@ def test_boxes_that_are_refused(boxed):
         ({"categories": None}, "not COCO annotations"),
         ({"annotations": [{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]}, "no such"),
         ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 1]}]}, "four numbers"),
-        ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 0, 1]}]}, "without an area"),
+        ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 0, 1]}]}, "no area"),
         (
             {
                 "images": [{"id": 7, "file_name": "c.png"}],

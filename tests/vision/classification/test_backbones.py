@@ -10,7 +10,6 @@ from timm.data import resolve_model_data_config
 from timm.optim import create_optimizer_v2
 
 from vizoo.datasets.images import ImagePreset
-from vizoo.vision.classification.backbones import image_input
 from vizoo.vision.classification.cam import cam, explain
 from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
@@ -36,12 +35,16 @@ class TestImageClassifier(NetworkTester):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_says_how_it_wants_images(name):
-    preset = ImagePreset(**image_input(name))
+    preset = ImagePreset(backbone=name)
     assert min(preset.size) >= 224 and 0.8 < preset.crop <= 1
+    own = ImagePreset((64, 64), backbone=name)
+    assert own.size == (64, 64) and own.crop == preset.crop
 
 
 def test_former_and_unknown_names():
-    assert image_input("xception")["size"] == (299, 299)
+    assert ImagePreset(backbone="xception").size == (299, 299)
+    with pytest.raises(ValueError, match="no network 'densnet121'; did you mean densenet121"):
+        ImagePreset(backbone="densnet121")
     with pytest.raises(ValueError, match="no network 'resnet-18'; did you mean resnet18"):
         create_model("image_classifier", backbone="resnet-18")
     with pytest.raises(ValueError, match="two classes or more, not 1"):

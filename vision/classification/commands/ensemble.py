@@ -173,6 +173,7 @@ def _answered(logs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def _show(
     sources: list[str], temperatures: list[float], weights: Sequence[float], report: dict[str, Any]
 ) -> None:
+    width = max(map(len, (*sources, "ensemble")))
     for role, found in report.items():
         print(f"{role}, {found['samples']} images")
         rows = zip(sources, found["members"], strict=True)
@@ -181,9 +182,9 @@ def _show(
             extra += f"  weight {weights[place]:.3f}" if weights else ""
             if "answered" in scores:
                 extra += f"  answers {scores['answered']:.1%}"
-            print(f"  {Path(source).name:<28} {_line(scores)}{extra}")
-        print(f"  {'ensemble':<28} {_line(found['ensemble'])}")
-        print(f"  {'oracle':<28} accuracy {found['oracle']:.3f}")
+            print(f"  {source:<{width}}  {_line(scores)}{extra}")
+        print(f"  {'ensemble':<{width}}  {_line(found['ensemble'])}")
+        print(f"  {'oracle':<{width}}  accuracy {found['oracle']:.3f}")
 
 
 def _line(scores: dict[str, float]) -> str:

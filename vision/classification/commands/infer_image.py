@@ -113,24 +113,22 @@ def _infer_all(
     predictor: ImagePredictor, images: dict[str, Path], out: Path | None, args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A report of each image, in order; one that cannot be read is said and passed over."""
-    from ...io.images import read_image
-
     method = args.method if args.overlays and out is not None else None
     names = list(images)
     for start in range(0, len(names), args.batch):
-        chunk, planes, failed = names[start : start + args.batch], {}, {}
+        chunk, prepared, failed = names[start : start + args.batch], {}, {}
         for name in chunk:
             try:
-                planes[name] = read_image(images[name])
+                prepared[name] = predictor.prepare(images[name])
             except (ValueError, OSError) as error:
                 if len(names) == 1:
                     raise
                 failed[name] = str(error)
                 print(f"vizoo: error: {error}", file=sys.stderr)
         started = time.perf_counter()
-        found, method = _classify(predictor, list(planes.values()), method, args)
-        seconds = (time.perf_counter() - started) / max(1, len(planes))
-        results = dict(zip(planes, found, strict=True))
+        found, method = _classify(predictor, list(prepared.values()), method, args)
+        seconds = (time.perf_counter() - started) / max(1, len(prepared))
+        results = dict(zip(prepared, found, strict=True))
         for name in chunk:
             if name in failed:
                 yield {"image": str(images[name]), "error": failed[name]}
@@ -147,20 +145,20 @@ def _infer_all(
 
 
 def _classify(
-    predictor: ImagePredictor, planes: list, method: str | None, args: argparse.Namespace
+    predictor: ImagePredictor, images: list, method: str | None, args: argparse.Namespace
 ) -> tuple[list[ImageResult], str | None]:
     """Results, and the method for what is left: none where the networks have no maps."""
-    if not planes:
+    if not images:
         return [], method
     options = {"layer": args.layer, "explained": args.explained}
     if method is None:
-        return predictor.many(planes), None
+        return predictor.many(images), None
     if args.method != "auto" or args.layer:  # asked for, so that it may not be left out
-        return predictor.many(planes, method=method, **options), method
+        return predictor.many(images, method=method, **options), method
     try:
-        return predictor.many(planes, method=method, **options), method
+        return predictor.many(images, method=method, **options), method
     except ValueError as error:
-        found = predictor.many(planes)  # raises again where it was not about maps
+        found = predictor.many(images)  # raises again where it was not about maps
         warn(str(error))
         return found, None
 
