@@ -17,7 +17,7 @@ __all__ = ["Estimator", "distances", "lid", "two_nn"]
 
 Estimator = Literal["paper", "unbiased"]
 
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 13
 _EPSILON = 1e-6
 
 

@@ -45,8 +45,11 @@ FAMILIES: dict[str, str] = {
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
     "image_classifier": "vision.classification.backbones",
+    "mbnet": "vision.classification.mbnet",
     "mc3": "vision.classification.baselines",
     "nasbench201": "vision.classification.nasbench201",
+    "ofa_mobilenet": "vision.classification.ofa_mobilenet",
+    "proxyless": "vision.classification.proxyless",
     "resnet3d": "vision.classification.baselines",
     "spheredepth": "panorama.spheredepth",
 }

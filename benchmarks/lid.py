@@ -1,0 +1,159 @@
+"""What it costs to find a split: local intrinsic dimensions against gradients, on one supernet.
+
+NASBench-201's supernet, one batch, every candidate of one edge on the same path: NAS-LID runs each
+forward and keeps one number a layer, gradient matching runs each forward and backward and keeps a
+gradient of all shared weights.
+
+    python -m benchmarks.lid                         # small: seconds on a CPU
+    python -m benchmarks.lid --channels 16 --cells 5 --size 224 --count        # published size
+    python -m benchmarks.lid --channels 16 --cells 5 --size 224 --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vizoo import create_model
+from vizoo.nas import activate, search_space
+from vizoo.nas.lid import gradients, named_layers, profile, similarity
+from vizoo.nas.tabular import cell_architecture
+
+from ._machine import machine
+from .dnas import peak_bytes
+
+PATH = cell_architecture(
+    "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_3x3~1|nor_conv_1x1~2|"
+)
+EDGE = "edges.0_3"
+
+
+def loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(net(batch[0]), batch[1])
+
+
+def by_dimensions(net: nn.Module, batch: tuple[Tensor, Tensor], k: int) -> Tensor:
+    """Similarities of the candidates by their layers' dimensions."""
+    layers, found = named_layers(net, ["cells.*"]), []
+    for value in search_space(net).choices[EDGE].values:
+        activate(net, PATH.replace({EDGE: value}))
+        found.append(profile(net, batch[0], layers, k=k))
+    return similarity(torch.stack(found))
+
+
+def by_gradients(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The same by gradients of the weights that all candidates share."""
+    found = []
+    for value in search_space(net).choices[EDGE].values:
+        activate(net, PATH.replace({EDGE: value}))
+        found.append(gradients(net, batch, loss))
+    shared = [name for name in found[0] if all(name in other for other in found)]
+    return similarity(torch.stack([torch.cat([f[n] for n in shared]) for f in found]), "cosine")
+
+
+def saved_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, int]:
+    """Bytes kept for one backward pass, and of the largest output of a profiled layer.
+
+    Counted on the meta device: activations of the path's network, each storage once, no weights.
+    """
+    activate(net, PATH)
+    net = net.to("meta")
+    own = {id(p) for p in net.parameters()}
+    kept: dict[int, Tensor] = {}
+    largest = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        if id(tensor) not in own:
+            kept[id(tensor.untyped_storage())] = tensor  # held, so that no identity comes twice
+        return tensor
+
+    def measure(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        nonlocal largest
+        largest = max(largest, output.numel() * output.element_size())
+
+    hooks = [m.register_forward_hook(measure) for m in named_layers(net, ["cells.*"]).values()]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss(net.train(), tuple(tensor.to("meta") for tensor in batch))
+    for hook in hooks:
+        hook.remove()
+    return sum(t.numel() * t.element_size() for t in kept.values()), largest
+
+
+def measured(net: nn.Module, batch: tuple[Tensor, Tensor], k: int, repeat: int) -> Table:
+    table = Table(title=f"{EDGE}: five candidates, one batch of {tuple(batch[0].shape)}")
+    for column in ("criterion", "s", "peak MB", "time", "memory"):
+        table.add_column(column, justify="left" if column == "criterion" else "right")
+    ways: dict[str, Callable[[], object]] = {
+        "gradients": lambda: by_gradients(net, batch),
+        "dimensions": lambda: by_dimensions(net, batch, k),
+    }
+    device = batch[0].device
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    peaks = {name: peak_bytes(way, str(device)) for name, way in ways.items()}
+    for _ in range(repeat):
+        for name, way in ways.items():
+            times[name].append(_seconds(way, device))
+    for name in ways:
+        table.add_row(
+            name,
+            f"{median(times[name]):.2f}",
+            f"{peaks[name] / 1e6:.0f}",
+            f"{median(times[name]) / median(times['gradients']):.2f}",
+            f"{peaks[name] / peaks['gradients']:.3f}",
+        )
+    return table
+
+
+def _seconds(way: Callable[[], object], device: torch.device) -> float:
+    # With one thread the processor's time, which other programs do not disturb.
+    cpu = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if cpu else time.perf_counter
+    start = clock()
+    way()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--channels", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=2)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", action="store_true", help="do not run, only count bytes")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    console = Console(width=110)
+    net = create_model("nasbench201", channels=options.channels, cells=options.cells)
+    shape = (options.batch, 3, options.size, options.size)
+    if options.count:
+        batch = (torch.rand(shape, device="meta"), torch.zeros(options.batch, dtype=torch.long))
+        kept, largest = saved_bytes(net, batch)
+        console.print(f"a forward pass at {shape} keeps {kept / 1e6:.0f} MB for the backward pass;")
+        console.print(f"the largest profiled output is {largest / 1e6:.0f} MB")
+        return
+    net.to(options.device)
+    batch = (
+        torch.rand(shape, device=options.device),
+        torch.randint(10, (options.batch,), device=options.device),
+    )
+    console.print(machine())
+    console.print(measured(net, batch, options.k, options.repeat))
+
+
+if __name__ == "__main__":
+    main()
