@@ -2,11 +2,14 @@
 
 import csv
 import json
+import socket
 
 import pytest
 import torch
 import toy_supernet
 import yaml
+from distributed_search import search_command
+from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
@@ -98,6 +101,27 @@ def test_direct(capsys, tmp_path):
         == 2
     )
     assert "evaluations of another search (val/error, " in capsys.readouterr().err
+
+
+def test_all_processes_of_a_job_find_what_one_finds(capsys, tmp_path):
+    words = ("--direct", "--population", "6", "--generations", "2")
+    assert search(*words) == 0
+    alone = json.loads(capsys.readouterr().out)["front"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = ["search", "--supernet", "supernet.safetensors", "--data", "toy.yaml", "--out", "job"]
+    line += ["--metric", "val/error", "--input", "16x24", *words]
+    processes = [
+        context.Process(target=search_command, args=(rank, port, str(tmp_path), line))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert json.loads((tmp_path / "job/front.json").read_text())["front"] == alone
 
 
 def test_evaluations_are_of_these_weights(capsys):

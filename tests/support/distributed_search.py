@@ -89,3 +89,20 @@ def losing_once(folder):
     first = not mark.exists()
     mark.touch()
     return Score(folder, 2 if first else None)
+
+
+def search_command(rank, port, folder, words):
+    """`vizoo search` on the toy supernet, as one of two processes that torchrun has started."""
+    import pytest
+    import toy_supernet
+
+    from vizoo.__main__ import main
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.chdir(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        toy_supernet.register(patch)
+        patch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
+        code = main(words)
+    os._exit(code)
