@@ -38,14 +38,12 @@ def scans(classes: tuple[str, ...], count: int, seed: int, shape: tuple[int, int
         yield CTVolume(values, affine), lesions, classes[data.labels[index]]
 
 
-def score(result: CTResult, lesions: np.ndarray, distance: np.ndarray) -> list[float]:
-    """Distance of the map's maximum to a lesion in mm; share of heat and of voxels in lesions."""
+def score(result: CTResult, lesions: np.ndarray, distance: np.ndarray) -> tuple[float, float]:
+    """Distance of the map's maximum to a lesion, mm, and the share of its heat in lesions."""
     _, place = result.peak()
     column, row, plane = np.rint(np.linalg.inv(result.volume.affine) @ [*place, 1])[:3].astype(int)
     heat = result.map()
-    seen = to_scan(torch.ones(result.sample["volume"].shape[1:]), result.sample) > 0.5
-    share = heat[lesions].sum() / max(heat.sum(), 1e-9)
-    return [distance[plane, row, column], share, lesions[seen].mean()]
+    return distance[plane, row, column], heat[lesions].sum() / max(heat.sum(), 1e-9)
 
 
 def main() -> None:
@@ -54,7 +52,7 @@ def main() -> None:
     parser.add_argument("--scans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1000, help="of the scans, none of training's")
     parser.add_argument("--tolerance", type=float, default=10.0, help="mm")
-    parser.add_argument("--shape", type=int, nargs=3, default=(48, 128, 128))
+    parser.add_argument("--shape", type=int, nargs=3, default=(32, 96, 96))
     options = parser.parse_args()
     if options.model is None:
         print("cam_hits: give a checkpoint of a CT classifier", file=sys.stderr)
@@ -62,9 +60,9 @@ def main() -> None:
     predictor = CTPredictor(options.model)
     stages = [name for name, _ in predictor.net.named_modules() if name.count(".") == 1]
     stages = [name for name in stages if name.startswith(("stages.", "features."))]
-    methods = [("auto", None), ("cam", None), ("windows", None)]
-    methods += [("grad-cam", stage) for stage in stages]
-    rows: dict[str, list[list[float]]] = {}
+    methods = [("auto", None, True), ("auto", None, False), ("cam", None, False)]
+    methods += [("windows", None, False), *(("grad-cam", stage, True) for stage in stages)]
+    rows: dict[str, list[tuple[float, float]]] = {}
     chances, right = [], 0
     for volume, lesions, kind in scans(
         predictor.classes, options.scans, options.seed, options.shape
@@ -72,15 +70,15 @@ def main() -> None:
         distance = distance_transform_edt(~lesions, sampling=volume.spacing)
         lung = lesions | ((volume.values > _LUNG[0]) & (volume.values < _LUNG[1]))
         near = distance <= options.tolerance
-        for number, (method, layer) in enumerate(methods):
-            result = predictor(volume, method=method, layer=layer, explained=kind)
+        plain = predictor(volume, method=None)
+        right += plain.predicted == kind
+        seen = to_scan(torch.ones(plain.sample["volume"].shape[1:]), plain.sample) > 0.5
+        chances.append([(lesions[part].mean(), near[part].mean()) for part in (lung, seen)])
+        for method, layer, mirrors in methods:
+            settings = {"method": method, "layer": layer, "mirrors": mirrors}
+            result = predictor(volume, explained=kind, **settings)
             name = f"auto: {result.method}" if method == "auto" else result.method
             rows.setdefault(name, []).append(score(result, lesions, distance))
-            if number == 0:
-                right += result.predicted == kind
-                seen = to_scan(torch.ones(result.sample["volume"].shape[1:]), result.sample) > 0.5
-                pairs = [(lesions[part].mean(), near[part].mean()) for part in (lung, seen)]
-                chances.append(pairs)
     table = Table(
         title=f"{Path(options.model).name} ({predictor.name}), {options.scans} scans with lesions, "
         f"{right} classified rightly"
@@ -89,14 +87,12 @@ def main() -> None:
     for name in columns:
         table.add_column(name, justify="right" if name else "left")
     for name, found in rows.items():
-        distances, heat, _ = np.array(found).T
+        distances, heat = np.array(found).T
         cells = ((distances == 0).mean(), (distances <= options.tolerance).mean(), heat.mean())
         table.add_row(name, *(f"{100 * cell:.0f} %" for cell in cells))
-    lungs, seen = np.array(chances).mean(0)
-    voxels = np.array(next(iter(rows.values())))[:, 2].mean()
-    table.add_row("chance: a voxel of the lungs", *(f"{100 * c:.0f} %" for c in lungs), "")
-    cells = (*seen, voxels)
-    table.add_row("chance: a voxel that is seen", *(f"{100 * cell:.0f} %" for cell in cells))
+    for name, shares in zip(("the lungs", "what is seen"), np.array(chances).mean(0), strict=True):
+        cells = (*shares, shares[0])
+        table.add_row(f"chance: a voxel of {name}", *(f"{100 * cell:.0f} %" for cell in cells))
     console = Console(width=120)
     console.print(machine())
     console.print(table)

@@ -10,14 +10,16 @@ depth, so that every slice gets the same map: `depth_window` or `grad_cam` tell 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..inference import evaluating
-from ._cells import Places, resized, watch_cells
 
 __all__ = [
     "METHODS",
@@ -73,18 +75,17 @@ def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tenso
     return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
 
 
-def scaled(maps: Tensor, size: Sequence[int], places: Places | None = None) -> Tensor:
+def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
     """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat.
 
     Args:
         maps: of two or three axes.
         size: as many numbers.
-        places: where the cells lie, see `_cells.watch_cells`; None spreads them evenly.
     """
     axes = tuple(range(1, maps.dim()))
     low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
     maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
-    return resized(maps, size, places).clamp(0, 1)
+    return _resized(maps, size).clamp(0, 1)
 
 
 def cam(
@@ -115,9 +116,7 @@ def cam(
     if depth_window is not None and (inputs.dim() != 5 or not 1 <= depth_window <= inputs.shape[2]):
         raise ValueError(f"a window of {depth_window} slices does not fit {tuple(inputs.shape)}")
     with evaluating(net), torch.no_grad():
-        logits = net(inputs)
-        with watch_cells(net, inputs) as places:
-            features = net.forward_features(inputs)
+        logits, features = net(inputs), net.forward_features(inputs)
         classifier = net.get_classifier()
         _check_linear(net, classifier, features, logits)
         classes = _checked(classes, logits)
@@ -127,8 +126,7 @@ def cam(
         else:
             raw = _windows(net, inputs, classifier.weight, classes, depth_window)
             method = f"CAM, mean of windows of {depth_window} slices"
-    values = scaled(raw, inputs.shape[2:], places)
-    return ActivationMap(values, raw, classes, logits, method)
+    return ActivationMap(scaled(raw, inputs.shape[2:]), raw, classes, logits, method)
 
 
 def grad_cam(
@@ -160,7 +158,7 @@ def grad_cam(
 
     handle = module.register_forward_hook(keep)
     try:
-        with evaluating(net), torch.enable_grad(), watch_cells(net, inputs) as places:
+        with evaluating(net), torch.enable_grad():
             logits = net(inputs)
             classes = _checked(classes, logits)
             if len(seen) != 1 or seen[0].dim() != inputs.dim():
@@ -176,7 +174,7 @@ def grad_cam(
     importance = gradient.flatten(2).mean(2)
     raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
-    values = scaled(raw, inputs.shape[2:], places)
+    values = scaled(raw, inputs.shape[2:])
     return ActivationMap(values, raw, classes, logits.detach(), method)
 
 
@@ -186,6 +184,7 @@ def explain(
     classes: Tensor | None = None,
     method: str = "auto",
     layer: str | None = None,
+    mirrors: bool = False,
 ) -> ActivationMap:
     """Make a map by a method's name.
 
@@ -198,6 +197,9 @@ def explain(
             fewer than 16 slices: a cell for four), which tell slices apart, and elsewhere Grad-CAM
             at the last layer that has them.
         layer: of Grad-CAM, which ``auto`` then stands for; None: that last layer.
+        mirrors: take the mean of the maps of the inputs mirrored along all sets of axes, turned
+            back; for networks that are trained with mirror images. It points better, and costs as
+            many times as much: four for images, eight for volumes.
 
     Raises:
         ValueError: an unknown method, a layer for another one than Grad-CAM, or one of `cam` and
@@ -207,19 +209,39 @@ def explain(
         raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
     if layer is not None and method not in ("auto", "grad-cam"):
         raise ValueError(f"layer {layer!r} is for grad-cam, not for {method}")
+    make = _maker(net, inputs, method, layer)
+    found = make(inputs, classes)
+    if not mirrors:
+        return found
+    axes = range(1, inputs.dim() - 1)
+    turns = [turn for n in range(1, len(axes) + 1) for turn in itertools.combinations(axes, n)]
+    raw = found.raw
+    for turn in turns:
+        mirrored = make(inputs.flip([axis + 1 for axis in turn]), found.classes)
+        raw = raw + mirrored.raw.flip(turn)
+    raw = raw / (len(turns) + 1)
+    method = f"{found.method}, mean of {len(turns) + 1} mirror images"
+    return replace(found, values=scaled(raw, inputs.shape[2:]), raw=raw, method=method)
+
+
+def _maker(
+    net: nn.Module, inputs: Tensor, method: str, layer: str | None
+) -> Callable[[Tensor, Tensor | None], ActivationMap]:
+    """What makes the map of inputs of this size, for classes."""
+    plain = partial(cam, net)
     if method == "cam":
-        return cam(net, inputs, classes)
+        return plain
     if method == "windows":
-        return cam(net, inputs, classes, depth_window=max(1, inputs.shape[2] // 4))
+        return partial(plain, depth_window=max(1, inputs.shape[2] // 4))
     if method == "auto" and layer is None:
         try:
-            found = cam(net, inputs, classes)
+            cells = plain(inputs).raw.shape[1]
         except ValueError:
-            pass  # this network has none
-        else:
-            if found.raw.shape[1] >= _wanted(inputs):
-                return found
-    return grad_cam(net, inputs, layer or last_layer_with(net, inputs), classes)
+            cells = 0  # this network has no CAM
+        if cells >= _wanted(inputs):
+            return plain
+    layer = layer or last_layer_with(net, inputs)
+    return lambda x, classes: grad_cam(net, x, layer, classes)
 
 
 def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) -> str:
@@ -272,9 +294,8 @@ def _windows(
     count = volumes.new_zeros(depth, 1, 1)
     for start in starts:
         part = volumes[:, :, start : start + window]
-        with watch_cells(net, part) as places:
-            raw = class_activation(net.forward_features(part), weight, classes)
-        total[:, start : start + window] += resized(raw, part.shape[2:], places)
+        raw = class_activation(net.forward_features(part), weight, classes)
+        total[:, start : start + window] += _resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count
 
@@ -302,6 +323,11 @@ def _checked(classes: Tensor | None, logits: Tensor) -> Tensor:
     if classes.max() >= logits.shape[1]:
         raise ValueError(f"class {int(classes.max())} is unknown: there are {logits.shape[1]}")
     return classes
+
+
+def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    mode = "bilinear" if maps.dim() == 3 else "trilinear"
+    return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]
 
 
 def _cells(maps: Tensor) -> str:

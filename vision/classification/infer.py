@@ -275,6 +275,7 @@ class CTPredictor:
         method: str | None = "auto",
         layer: str | None = None,
         explained: str | None = None,
+        mirrors: bool = True,
     ) -> CTResult:
         """Classify one scan.
 
@@ -285,6 +286,7 @@ class CTPredictor:
             method: of the map, see `cam.explain`; None makes none.
             layer: of Grad-CAM, see there.
             explained: the class that the map is for; by default the most probable one.
+            mirrors: whether the map is the mean over the scan's mirror images, see there.
 
         Raises:
             FileNotFoundError: there is no such scan.
@@ -318,7 +320,7 @@ class CTPredictor:
             return found
         explained = explained or found.predicted
         number = torch.tensor([self.classes.index(explained)])
-        where = explain(self.net, batch, number, method, layer)
+        where = explain(self.net, batch, number, method, layer, mirrors)
         if not where.values.any():
             warnings.warn(
                 f"{volume.source}: nothing speaks for {explained} by {where.method}: the map is 0",

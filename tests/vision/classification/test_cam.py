@@ -133,6 +133,21 @@ def test_the_method_is_chosen_by_what_tells_slices_apart():
     assert not any(module._forward_hooks for module in deep.modules())
 
 
+@pytest.mark.parametrize("axes", [2, 3])
+def test_mirror_images_are_turned_back(axes):
+    """A bright dot stays where it is; a mirrored input has the mirrored map."""
+    net, image = Spots(axes), torch.zeros(1, 1, *(8, 9, 10)[-axes:])
+    image[0, 0][(3, 2, 1)[:axes]] = 1
+    found = explain(net, image, mirrors=True)
+    assert f"mean of {2**axes} mirror images" in found.method
+    assert found.values[0][(3, 2, 1)[:axes]] == 1 and found.values.sum() == pytest.approx(1)
+    net = create_model("covidnet3d_tiny", encoding=[0, 8, 1, 8, 0]) if axes == 3 else net
+    image, classes = torch.rand(1, 1, *(16, 32, 24)[-axes:]), torch.tensor([1])
+    values = explain(net, image, classes, mirrors=True).values
+    other = explain(net, image.flip(3), classes, mirrors=True).values
+    torch.testing.assert_close(other, values.flip(2), atol=1e-4, rtol=1e-4)
+
+
 def test_images_too():
     images = torch.rand(1, 3, 128, 128)
     plain = timm.create_model("resnet18", pretrained=False, num_classes=4).eval()

@@ -123,7 +123,10 @@ def test_scans_of_any_kind(tmp_path, kind):
     assert min(picture.std() for picture in pictures) > 5
     said = json.loads((tmp_path / "out/scan.json").read_text())
     assert said["class"] == "bright" and "not a medical device" in said["notice"]
-    assert said["map"]["method"] == "CAM, 6x16x20 cells" and said["map"]["class"] == "bright"
+    assert (
+        said["map"]["method"] == "CAM, 6x16x20 cells, mean of 8 mirror images"
+        and said["map"]["class"] == "bright"
+    )
     assert (said["spacing_mm"] is None) == (kind == "png")
     assert said["slices_from_the_feet"] == [1, 3, 5, 8, 10, 12]
 
@@ -172,7 +175,7 @@ def test_the_same_network_by_any_way(tmp_path):
     with torch.no_grad():
         wanted = net(result.sample["volume"][None]).softmax(1)[0]
     np.testing.assert_allclose(result.probabilities, wanted, atol=1e-5)
-    assert result.method == "Grad-CAM at stages.0, 2x4x4 cells"
+    assert result.method == "Grad-CAM at stages.0, 2x4x4 cells, mean of 8 mirror images"
     coarse = vizoo.CTPredictor(path, dtype="bfloat16")(volume, method=None)
     np.testing.assert_allclose(coarse.probabilities, wanted, atol=0.03)
     assert net.stages[0][0].calibrate.weight.requires_grad  # the copy alone was frozen

@@ -50,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layer", metavar="NAME", help="of grad-cam, such as stages.1 (default: chosen by depth)"
     )
     parser.add_argument(
+        "--no-mirrors",
+        action="store_true",
+        help="the map of the scan alone, not the mean over its eight mirror images: faster, and "
+        "as published",
+    )
+    parser.add_argument(
         "--class",
         dest="explained",
         metavar="NAME",
@@ -162,6 +168,7 @@ def _infer(
             method=args.method if drawn else None,
             layer=args.layer if drawn else None,
             explained=args.explained if drawn else None,
+            mirrors=not args.no_mirrors,
         )
     seconds = time.perf_counter() - started
     facts = {"model": args.model, "network": predictor.name, "warnings": notes}

@@ -125,7 +125,18 @@ def test_a_batch_of_which_one_is_damaged(weights, tmp_path, capsys, scan):
 
 
 def test_how_the_map_is_made(weights, tmp_path, capsys):
-    words = ("series", "--model", weights, "--out", "out", "--montage", "1", "--class", "CP")
+    words = (
+        "series",
+        "--model",
+        weights,
+        "--out",
+        "out",
+        "--montage",
+        "1",
+        "--class",
+        "CP",
+        "--no-mirrors",
+    )
     for extra, method in (
         (("--method", "cam"), "CAM, 1x2x2 cells"),
         (("--method", "windows"), "CAM, mean of windows of 1 slices"),
