@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,8 +20,13 @@ HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 
 
 def compiler() -> str | None:
-    """The system's C++ compiler, or None."""
-    return shutil.which("g++") or shutil.which("clang++")
+    """The system's C++ compiler, or None where there is none that knows half precision."""
+    found = shutil.which("g++") or shutil.which("clang++")
+    if found is None:
+        return None
+    command = [found, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    tried = subprocess.run(command, input=b"_Float16 x;", capture_output=True)
+    return found if tried.returncode == 0 else None
 
 
 class Emulator:
@@ -29,7 +35,8 @@ class Emulator:
     With ``backwards`` the threads of a block run in the other order: a race shows as a difference.
     """
 
-    def __init__(self, folder: Path, kernels: dict[str, tuple[str, ...]]) -> None:
+    def __init__(self, compiler: str, folder: Path, kernels: dict[str, tuple[str, ...]]) -> None:
+        self.compiler = compiler
         self.folder = folder
         self.kernels = kernels
         self.libraries: dict[str, ctypes.CDLL] = {}
@@ -57,12 +64,12 @@ class Emulator:
             digest.update(path.read_bytes())
         library = self.folder / f"{file}-{digest.hexdigest()[:16]}.so"
         if not library.exists():
-            code = library.with_suffix(".cpp")
+            code, temporary = (library.with_suffix(f".{os.getpid()}{x}") for x in (".cpp", ".so"))
             code.write_text(text)
-            with_suffix = library.with_suffix(f".{id(self)}.tmp")
-            command = [compiler(), "-std=c++17", "-O1", "-shared", "-fPIC", "-w", str(code)]
-            subprocess.run([*command, "-o", str(with_suffix)], check=True)
-            with_suffix.replace(library)
+            command = [self.compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-w", str(code)]
+            subprocess.run([*command, "-o", str(temporary)], check=True)
+            temporary.replace(library)  # other processes may be at the same
+            code.unlink()
         return library
 
     def __call__(self, file, kernel, grid, threads, *arguments) -> None:

@@ -26,11 +26,13 @@ BASE, REGRESSION, WARP, VOLUME, EPIPOLAR, MESH = (
 
 
 @pytest.fixture(scope="module")
-def built(request) -> Emulator:
-    if compiler() is None:
-        pytest.skip("no C++ compiler on this machine: the kernels were not run")
-    folder = request.config.cache.mkdir("vizoo_kernels")
-    return Emulator(folder, KERNELS)
+def built(request, tmp_path_factory) -> Emulator:
+    found = compiler()
+    if found is None:
+        pytest.skip("no C++ compiler with _Float16 on this machine: the kernels were not run")
+    cache = getattr(request.config, "cache", None)
+    folder = cache.mkdir("vizoo_kernels") if cache else tmp_path_factory.mktemp("kernels")
+    return Emulator(found, folder, KERNELS)
 
 
 @pytest.fixture
