@@ -15,7 +15,8 @@ class RayExecutor(Executor):
     """Evaluates on actors of a Ray cluster; what a lost actor had is evaluated again.
 
     Args:
-        make: called once in each actor, gives the function from an architecture to its score.
+        make: called once in each actor, gives the function from an architecture to its score; of
+            a module that the cluster's machines can import.
         workers: number of actors.
         address: of the cluster; None starts one on this machine, `auto` finds a running one.
         restarts: how many lost actors are replaced before the search gives up.
@@ -63,7 +64,8 @@ class RayExecutor(Executor):
                     scores[index] = ray.get(answer)
                 except ray.exceptions.RayActorError as error:
                     if not self._restarts:
-                        raise RuntimeError("too many workers of the cluster were lost") from error
+                        reason = " ".join(str(error).split())
+                        raise RuntimeError(f"too many workers were lost: {reason}") from error
                     self._restarts -= 1
                     self._idle.append(self._new())
                     waiting.append(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 
 import distributed_search as remote
 import pytest
@@ -91,8 +92,9 @@ def test_the_state_of_another_search_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_finds_the_same(tmp_path, alone):
+def test_a_ray_cluster_finds_the_same(tmp_path, alone, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(Path(remote.__file__).parent))
     from vizoo.nas.distributed import RayExecutor
 
     make = functools.partial(remote.losing_once, tmp_path)
