@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vizoo import create_model
-from vizoo.nas import activate, search_space
+from vizoo.nas import activate, extract, search_space
+from vizoo.nas.efficiency.counts import count
 from vizoo.nas.lid import gradients, named_layers, profile, similarity
 from vizoo.nas.tabular import cell_architecture
 
@@ -59,13 +60,15 @@ def by_gradients(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return similarity(torch.stack([torch.cat([f[n] for n in shared]) for f in found]), "cosine")
 
 
-def saved_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, int]:
-    """Bytes kept for one backward pass, and of the largest output of a profiled layer.
+def counted_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, int, int]:
+    """Bytes of activations of the path's network, on the meta device, without weights.
 
-    Counted on the meta device: activations of the path's network, each storage once, no weights.
+    Returns:
+        What is kept for a backward pass; what a forward pass alone holds at its worst moment; the
+        largest output of a profiled layer.
     """
-    activate(net, PATH)
-    net = net.to("meta")
+    net = extract(net, PATH).to("meta")
+    alone = count(net, batch[0]).memory
     own = {id(p) for p in net.parameters()}
     kept: dict[int, Tensor] = {}
     largest = 0
@@ -84,7 +87,7 @@ def saved_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, int]
         loss(net.train(), tuple(tensor.to("meta") for tensor in batch))
     for hook in hooks:
         hook.remove()
-    return sum(t.numel() * t.element_size() for t in kept.values()), largest
+    return sum(t.numel() * t.element_size() for t in kept.values()), alone, largest
 
 
 def measured(net: nn.Module, batch: tuple[Tensor, Tensor], k: int, repeat: int) -> Table:
@@ -142,9 +145,11 @@ def main() -> None:
     shape = (options.batch, 3, options.size, options.size)
     if options.count:
         batch = (torch.rand(shape, device="meta"), torch.zeros(options.batch, dtype=torch.long))
-        kept, largest = saved_bytes(net, batch)
-        console.print(f"a forward pass at {shape} keeps {kept / 1e6:.0f} MB for the backward pass;")
-        console.print(f"the largest profiled output is {largest / 1e6:.0f} MB")
+        kept, alone, largest = (number / 1e6 for number in counted_bytes(net, batch))
+        console.print(f"NASBench-201's best cell at {shape}, MB of activations")
+        console.print(f"  gradients: {kept:.0f} kept for the backward pass")
+        console.print(f"  dimensions: {alone:.0f} alive at once in the forward pass alone")
+        console.print(f"  (ratio {alone / kept:.3f}; the largest profiled output: {largest:.0f})")
         return
     net.to(options.device)
     batch = (
