@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -154,7 +154,9 @@ class FitConfig:
             self.data.prepare_data()
             self.data.setup("fit")
             place = torch.device(device)
-            loader = iter(self.data.train_dataloader())
+            loader = self.data.train_dataloader()
+            if isinstance(loader, Mapping):  # halves of a differentiable search
+                loader = next(iter(loader.values()))
             yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
 
     def forward(self, net: nn.Module, batch: Any) -> object:
