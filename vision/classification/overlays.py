@@ -105,7 +105,7 @@ def _arranged(
     columns = columns or min(len(panels), math.ceil(math.sqrt(1.5 * len(panels) * high / wide)))
     rows = math.ceil(len(panels) / columns)
     type_size = min(15.0, max(7.0, wide / 40))  # points
-    legend = _BAR + round(6.5 * type_size)
+    legend = 2 * _BAR + round(7 * type_size)
     width = _GAP + columns * (wide + _GAP) + legend
     title, note = _wrapped(title, 1.1 * type_size, width), _wrapped(note, 0.8 * type_size, width)
     top = _GAP + (round(2.1 * type_size * (title.count("\n") + 1)) + _GAP if title else 0)
