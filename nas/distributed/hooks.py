@@ -135,11 +135,11 @@ class AllReduce(CommHook):
         self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
 
         def unpack(reduced: Future[list[Tensor]]) -> Tensor:
-            if flat is buffer:
-                return buffer
-            mean = reduced.value()[0].split([piece.numel() for piece in pieces])
-            for piece, values in zip(pieces, mean, strict=True):
-                piece.copy_(values.view_as(piece))
+            mean = reduced.value()[0]  # raises where the message failed
+            if flat is not buffer:
+                parts = mean.split([piece.numel() for piece in pieces])
+                for piece, values in zip(pieces, parts, strict=True):
+                    piece.copy_(values.view_as(piece))
             return buffer
 
         return dist.all_reduce(flat, async_op=True).get_future().then(unpack)

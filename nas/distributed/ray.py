@@ -46,8 +46,9 @@ class RayExecutor(Executor):
         self._started = not ray.is_initialized()
         if self._started:
             ray.init(address=address, include_dashboard=False, log_to_driver=False)
-        actor = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
-        self._new = lambda: actor.remote(make)
+        self._actor = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
+        self._make = make
+        self._workers: list[Any] = []
         self._idle = [self._new() for _ in range(workers)]
         self._restarts = restarts
 
@@ -78,10 +79,14 @@ class RayExecutor(Executor):
         return [scores[index] for index in range(len(architectures))]
 
     def close(self) -> None:
-        for worker in self._idle:
+        for worker in self._workers:
             self._ray.kill(worker)
         if self._started:
             self._ray.shutdown()
+
+    def _new(self) -> Any:
+        self._workers.append(self._actor.remote(self._make))
+        return self._workers[-1]
 
 
 class _Worker:
