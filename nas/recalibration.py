@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .elastic.base import ElasticModule, Part, put
 
-__all__ = ["batch_statistics", "recalibrate", "run_batch"]
+__all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch"]
 
 
 def recalibrate(
@@ -55,7 +55,7 @@ def recalibrate(
         for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None
     }
-    with torch.no_grad(), _evaluating(model), _keeping(averages), _measuring(averages):
+    with torch.no_grad(), evaluating(model), _keeping(averages), _measuring(averages):
         count = 0
         for count, batch in enumerate(batches, start=1):  # noqa: B007
             run_batch(model, batch, forward)
@@ -90,7 +90,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     counters = [layer for layer in layers if layer.num_batches_tracked is not None]
     kept = [layer.num_batches_tracked.clone() for layer in counters]
     tracking = [layer for layer in layers if layer.running_mean is not None]
-    with _evaluating(model), _keeping(tracking):
+    with evaluating(model), _keeping(tracking):
         for layer in layers:
             layer.training = True
         try:
@@ -152,8 +152,8 @@ def _active_parts(layer: _BatchNorm) -> tuple[Part, ...]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, in which layers normalise by the statistics that `_measuring` sets."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within the block; afterwards the modes are as before."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

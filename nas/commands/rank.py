@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         "seconds": round(time.perf_counter() - start, 1),
         "metric": args.metric,
         "evaluated": len(every),
-        "best": {"architecture": rows[0]["architecture"], args.metric: rows[0]["value"]},
+        "best": {"architecture": rows[0]["architecture"], args.metric: rows[0][args.metric]},
         "truth": None if table is None else {"benchmark": args.benchmark, "column": args.column},
         "comparisons": _comparisons(groups, scores, parameters, table, args.column),
     }
@@ -213,7 +213,7 @@ def _rows(
     sign = 1 if args.mode == "max" else -1
     rows = []
     for architecture in sorted(architectures, key=lambda a: -scores[a]):
-        row = {args.metric: sign * scores[architecture], "value": sign * scores[architecture]}
+        row = {args.metric: sign * scores[architecture]}
         row |= {"leaf": tree.leaf_of(architecture), "parameters": parameters[architecture]}
         if table is not None:
             row[args.column] = table.look_up(architecture, args.column)
@@ -247,7 +247,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]], space: SearchSpace) -> No
     """Rank, metric, leaf, parameters, truth where it is known, every choice (empty if unused)."""
     from ..files import atomic_write
 
-    figures = [name for name in rows[0] if name not in ("value", "architecture")]
+    figures = [name for name in rows[0] if name != "architecture"]
     with atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["rank", *figures, *space.names])

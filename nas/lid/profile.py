@@ -7,7 +7,6 @@ batch's own statistics and keep theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..architecture import near
 from ..elastic.base import ElasticModule
-from ..recalibration import batch_statistics, run_batch
+from ..recalibration import batch_statistics, evaluating, run_batch
 from .estimators import Estimator, lid
 
 __all__ = ["gradients", "named_layers", "profile"]
@@ -101,17 +100,13 @@ def profile(
     handles = [
         layer.register_forward_hook(partial(measure, name)) for name, layer in layers.items()
     ]
-    modes = [(module, module.training) for module in model.modules()]
+    mode = evaluating if running_statistics else batch_statistics
     try:
-        with torch.no_grad(), nullcontext() if running_statistics else batch_statistics(model):
-            if running_statistics:
-                model.eval()
+        with torch.no_grad(), mode(model):
             run_batch(model, batch, forward)
     finally:
         for handle in handles:
             handle.remove()
-        for module, training in modes:
-            module.training = training
     missing = torch.tensor(torch.nan, dtype=torch.float64)
     return torch.stack(
         [torch.stack(values).mean().cpu() if values else missing for values in found.values()]

@@ -16,7 +16,16 @@ from ..architecture import near
 from ..files import read_json, write_json
 from ..space import Scalar, SearchSpace
 
-__all__ = ["ROOT", "Split", "SplitTree", "child_names", "parent_name", "splittable"]
+__all__ = [
+    "ROOT",
+    "Split",
+    "SplitTree",
+    "child_names",
+    "depth",
+    "nodes_of_level",
+    "parent_name",
+    "splittable",
+]
 
 ROOT = "root"
 VERSION = 1
