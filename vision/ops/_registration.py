@@ -157,6 +157,7 @@ def register_fused(
     backward: dict[str, Callable[..., Tensor]],
     fake: Callable[..., Tensor],
     accepts: Callable[..., bool] | None = None,
+    device: str = "cuda",
 ) -> None:
     """Gives a composite operator kernels for CUDA tensors.
 
@@ -173,12 +174,13 @@ def register_fused(
             gradient, laid out as ``empty_like``.
         fake: shape and type of the result.
         accepts: whether the kernels take these arguments.
+        device: whose tensors the kernels take.
     """
     operator = torch.library.custom_op(
         f"vizoo::{name}_fused",
         forward,
         mutates_args=(),
-        device_types="cuda",
+        device_types=device,
         schema=f"({arguments}) -> Tensor",
     )
     operator.register_fake(fake)
@@ -188,7 +190,7 @@ def register_fused(
             f"vizoo::{name}_fused_{tensor}",
             gradient,
             mutates_args=(),
-            device_types="cuda",
+            device_types=device,
             schema=f"(Tensor gradient, {arguments}) -> Tensor",
         )
         derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
@@ -214,5 +216,5 @@ def register_fused(
 
     operator.register_autograd(once, setup_context=keep)
     call = choose(name, function, operator, accepts=accepts)
-    for key in ("CUDA", "AutogradCUDA"):
+    for key in (device.upper(), f"Autograd{device.upper()}"):
         LIBRARY.impl(name, call, key)

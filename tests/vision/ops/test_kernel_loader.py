@@ -189,3 +189,44 @@ def test_report_names_every_operator(monkeypatch):
     assert _kernels.implementation() == ("torch", "no CUDA device")
     monkeypatch.setenv("VIZOO_OPS", "cuda")
     assert _kernels.implementation() == ("torch", "VIZOO_OPS=cuda is set, but no CUDA device")
+
+
+def test_launch_hands_over_addresses_and_numbers(monkeypatch):
+    launched = []
+
+    class Core:
+        LEGACY_DEFAULT_STREAM = "default stream"
+
+        class Device:
+            def __init__(self, index):
+                pass
+
+            def set_current(self):
+                pass
+
+        class LaunchConfig:
+            def __init__(self, grid, block):
+                self.grid, self.block = grid, block
+
+        @staticmethod
+        def launch(stream, config, kernel, *values):
+            launched.append((stream, config.grid, config.block, kernel, values))
+
+    class Stream:
+        cuda_stream = 0
+
+    monkeypatch.setattr(_kernels, "_core", lambda: Core)
+    monkeypatch.setattr(_kernels, "_load", lambda file, kernel, architecture: f"{file}:{kernel}")
+    monkeypatch.setattr(_kernels, "_architecture", lambda index: "sm_90")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream)
+    for cached in (_kernels._stream, _kernels._configuration):
+        cached.cache_clear()
+    tensor = torch.zeros(4)
+    _kernels.launch("file", "k<float>", (3, 0, 1), 128, tensor)
+    assert not launched
+    _kernels.launch("file", "k<float>", (3, 70_000, 2), 128, tensor, 7, 2.5)
+    for cached in (_kernels._stream, _kernels._configuration):
+        cached.cache_clear()
+    assert launched == [
+        ("default stream", (3, 65535, 2), 128, "file:k<float>", (tensor.data_ptr(), 7, 2.5))
+    ]

@@ -14,7 +14,7 @@ import torch
 from kernel_emulator import Emulator, Guard, compiler, guarded
 from torch import Tensor
 
-from vizoo.vision.ops import inverse_table
+from vizoo.vision.ops import _kernels, _registration, inverse_table
 from vizoo.vision.ops.cuda import KERNELS, correlation, epipolar, mesh, regression, volume, warp
 
 HOSTS = (correlation, volume, regression, warp, epipolar, mesh)
@@ -302,3 +302,67 @@ def test_places_beyond_numbers(emulator, place):
         disparity[0, 0, 1, 2] = place
         found = warp.forward(image, disparity, padding, True)
         close(found, WARP._warp(image.double(), disparity.double(), padding, True), 2e-5)
+
+
+@pytest.fixture(scope="module")
+def fused() -> None:
+    """Soft-argmin and warping once more, with their kernels for the CPU."""
+    arguments = "Tensor cost, float start, float step"
+    _registration.register_composite("test_soft_argmin", arguments, REGRESSION._soft_argmin)
+    _registration.register_fused(
+        "test_soft_argmin",
+        arguments,
+        REGRESSION._soft_argmin,
+        regression.forward,
+        {"cost": regression.backward},
+        REGRESSION._fake,
+        device="cpu",
+    )
+    _registration.register_composite("test_warp", WARP._ARGUMENTS, WARP._warp)
+    _registration.register_fused(
+        "test_warp",
+        WARP._ARGUMENTS,
+        WARP._warp,
+        warp.forward,
+        {"image": warp.backward_image, "disparity": warp.backward_disparity},
+        lambda image, *_: torch.empty_like(image),
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("name", ["soft_argmin", "warp"])
+def test_composites_take_kernels(emulator, fused, monkeypatch, name):
+    """Through autograd, second derivatives, the compiler and opcheck."""
+    monkeypatch.setattr(_kernels, "_unusable", lambda device: None)
+    if name == "warp":
+        image, disparity, *rest = warp_case(2, 4, 3, 7, "border", True)
+        given, reference = [image.float(), disparity.float()], WARP._warp
+    else:
+        given, rest, reference = [pair(2, 7, 3, 5)[0].float()], [2.0, 0.5], REGRESSION._soft_argmin
+    given = [x.requires_grad_() for x in given]
+    overload = getattr(torch.ops.vizoo, f"test_{name}").default
+
+    def derivatives(function, inputs):
+        out = function(*inputs, *rest)
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        return out, first, torch.autograd.grad(first[0].square().sum(), inputs)
+
+    found = derivatives(overload, given)
+    double = [x.detach().double().requires_grad_() for x in given]
+    close(found, derivatives(reference, double), 1e-4)
+    emulator.launched.clear()
+
+    out = overload(*given, *rest)
+    close(
+        torch.autograd.grad(out.sum(), given[:1]),
+        torch.autograd.grad(reference(*double, *rest).sum(), double[:1]),
+        1e-4,
+    )
+    assert len(emulator.launched) == 1 + len(given)  # one way and back
+
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *x: overload(*x, *rest), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*given), out)
+    with torch.inference_mode():
+        torch.testing.assert_close(overload(*given, *rest), out.detach())
+    torch.library.opcheck(getattr(torch.ops.vizoo, f"test_{name}_fused").default, (*given, *rest))
