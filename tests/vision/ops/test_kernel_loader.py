@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 
@@ -218,6 +219,7 @@ def test_launch_hands_over_addresses_and_numbers(monkeypatch):
     monkeypatch.setattr(_kernels, "_core", lambda: Core)
     monkeypatch.setattr(_kernels, "_load", lambda file, kernel, architecture: f"{file}:{kernel}")
     monkeypatch.setattr(_kernels, "_architecture", lambda index: "sm_90")
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream)
     for cached in (_kernels._stream, _kernels._configuration):
         cached.cache_clear()
