@@ -81,7 +81,7 @@ def search(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     seed_everything(seed, verbose=False)
     found = DifferentiableSearch(
         task(options.search_lr),
-        GumbelSoftmax(),
+        GumbelSoftmax(hard=False),
         Linear(5.0, 0.5),
         logits_lr=options.logits_lr,
         warmup_epochs=options.search_epochs // 3,
@@ -165,14 +165,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--random", type=int, default=10, help="architectures a seed")
     parser.add_argument("--scans", type=int, default=240, help="for training, and for the test")
-    parser.add_argument("--size", type=int, default=24)
-    parser.add_argument("--slices", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--search-epochs", type=int, default=100)
+    parser.add_argument("--size", type=int, default=16)
+    parser.add_argument("--slices", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--search-epochs", type=int, default=40)
     parser.add_argument("--search-lr", type=float, default=1e-3)
-    parser.add_argument("--epochs", type=int, default=15, help="of the training from the start")
+    parser.add_argument("--epochs", type=int, default=14, help="of the training from the start")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--logits-lr", type=float, default=2e-2)
+    parser.add_argument("--logits-lr", type=float, default=3e-2)
     parser.add_argument("--cache", default=str(Path.home() / ".cache/vizoo/chests"))
     parser.add_argument("--out", type=Path, default=Path("dnas_search.json"))
     options = parser.parse_args()
