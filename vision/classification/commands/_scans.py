@@ -14,11 +14,15 @@ _NIFTI = (".nii.gz", ".nii")
 _ENDINGS = (*_NIFTI, ".dcm", ".dicom", ".ima")
 
 
-def find_scans(words: list[str]) -> dict[str, Path]:
+def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
     """The scans that files, folders and globs name, by the first part of their results' names.
 
     A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
     folders are searched for such.
+
+    Args:
+        words: what was typed.
+        skip: a folder that is not searched, as it holds results.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -33,7 +37,9 @@ def find_scans(words: list[str]) -> dict[str, Path]:
         if not paths or not paths[0].exists():
             what = "nothing matches" if glob.has_magic(word) else "no such file or folder"
             raise FileNotFoundError(f"{word}: {what}")
-        scans = [scan for path in paths for scan in ([path] if path.is_file() else _within(path))]
+        scans = [
+            scan for path in paths for scan in ([path] if path.is_file() else _within(path, skip))
+        ]
         if not scans:
             raise FileNotFoundError(
                 f"{word}: no scan: no DICOM file, no NIfTI file (.nii, .nii.gz) and no PNG or TIFF "
@@ -43,14 +49,17 @@ def find_scans(words: list[str]) -> dict[str, Path]:
     return _named(list(dict.fromkeys(found)))
 
 
-def _within(folder: Path) -> list[Path]:
+def _within(folder: Path, skip: Path | None) -> list[Path]:
     """The scans in a folder; a folder of slices is one scan, whatever else lies in it."""
     entries = sorted(entry for entry in folder.iterdir() if entry.name[0] != ".")
     files = [entry for entry in entries if entry.is_file()]
     if any(file.suffix.lower() in SUFFIXES or is_dicom(file) for file in files):
         return [folder]
     scans = [file for file in files if file.name.endswith(_NIFTI)]
-    return scans + [scan for entry in entries if entry.is_dir() for scan in _within(entry)]
+    inner = [entry for entry in entries if entry.is_dir()]
+    if skip is not None:
+        inner = [entry for entry in inner if entry.resolve() != skip.resolve()]
+    return scans + [scan for entry in inner for scan in _within(entry, skip)]
 
 
 def _named(scans: list[Path]) -> dict[str, Path]:

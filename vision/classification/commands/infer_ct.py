@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
         )
-    scans = _scans(args)
     out = None if args.out is None else check_folder(args.out)
+    scans = _scans(args, out)
     _check_targets(scans, out)
     if args.model is None:
         raise ValueError(
@@ -132,11 +132,11 @@ def run(args: argparse.Namespace) -> int:
     return 2 if failures else 0
 
 
-def _scans(args: argparse.Namespace) -> dict[str, Path]:
+def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:
     from ._scans import find_scans
 
     if args.series is None:
-        return find_scans(args.scans)
+        return find_scans(args.scans, out)
     if len(args.scans) > 1:
         raise ValueError("--series names one series: give the one folder that holds it")
     return {Path(args.scans[0]).resolve().name: Path(args.scans[0])}

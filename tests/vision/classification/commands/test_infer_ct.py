@@ -124,6 +124,16 @@ def test_a_batch_of_which_one_is_damaged(weights, tmp_path, capsys, scan):
     }
 
 
+def test_results_are_no_scans(weights, tmp_path, capsys, scan):
+    """A second run over a folder that holds the first one's results finds what the first found."""
+    write_nifti(tmp_path / "batch/0.nii.gz", scan[0], scan[2])
+    for _ in range(2):
+        words = ("--out", "batch/result", "--no-mirrors", "--json")
+        assert call("batch", "--model", weights, *words) == 0
+        (report,) = json.loads(capsys.readouterr().out)["scans"]
+        assert report["scan"] == "batch/0.nii.gz"
+
+
 def test_how_the_map_is_made(weights, tmp_path, capsys):
     words = (
         "series",
