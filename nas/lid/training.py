@@ -293,7 +293,8 @@ class FewShotTraining(SupernetTask):
     def _finish(self) -> None:
         """Split the node, unless it is of the last level, and write it."""
         name = self.node
-        if depth(name) < len(self.epochs) - 1:
+        # A process that shares the work may find its own split there, of before it was killed.
+        if depth(name) < len(self.epochs) - 1 and name not in self.tree.splits:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
             groups = " | ".join(", ".join(map(str, group)) for group in split.groups)
@@ -330,7 +331,7 @@ class FewShotTraining(SupernetTask):
         with FileLock(self.folder / ".lock"):
             if self.share[1] > 1 and path.exists():
                 found = SplitTree.load(path, self.full_space)
-                if name in self.tree.splits:
+                if name in self.tree.splits and name not in found.splits:
                     found.split(name, self.tree.splits[name])
                 found.checkpoints[name] = self.tree.checkpoints[name]
                 self.tree = found

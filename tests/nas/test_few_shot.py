@@ -132,6 +132,7 @@ def test_processes_share_the_nodes(tmp_path):
     fit(tmp_path / "a", epochs=epochs, share=[0, 2], folder=folder)
     partial = SplitTree.load(tmp_path / "shared/tree.json")
     assert set(partial.checkpoints) == {"root", "0"}
+    fit(tmp_path / "a", epochs=epochs, share=[0, 2], folder=folder)  # started anew, it goes on
     fit(tmp_path / "b", epochs=epochs, share=[1, 2], folder=folder)
     shared = SplitTree.load(tmp_path / "shared/tree.json")
     fit(tmp_path / "c", epochs=epochs)
