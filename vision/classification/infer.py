@@ -10,7 +10,6 @@ Example:
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import os
@@ -27,13 +26,15 @@ from torch import Tensor, nn
 
 from ...datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
 from ..device import choose_device, choose_dtype
+from ..hub.sources import load_network
 from ..inference import check_prediction, optimize, standalone
 from ..io.files import atomic_write
 from ..io.images import write_image
+from ._trained import classes_and_preset
 from .cam import explain
 from .overlays import NOTICE, overlay_picture
 
-__all__ = ["CTPredictor", "CTResult", "load_network"]
+__all__ = ["CTPredictor", "CTResult"]
 
 _STEP = 1 / 255  # of a map kept as NIfTI
 _AIR = -400  # Hounsfield units; lungs have less
@@ -259,11 +260,11 @@ class CTPredictor:
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = copy.deepcopy(model) if isinstance(model, nn.Module) else load_network(model)
+        net = load_network(model, "classification")
         self.name = getattr(net, "architecture", {}).get("name", type(net).__name__)
         source = self.name if isinstance(model, nn.Module) else os.fspath(model)
-        self.classes, self.preset = _knowledge(net, source)
-        self.net = standalone(net).eval().requires_grad_(False).to(self.device)
+        self.classes, self.preset = classes_and_preset(net, CTPreset, "CT scans", source)
+        self.net = standalone(net).requires_grad_(False).to(self.device)
         self.fast = optimize(self.net, dtype=self.dtype)
 
     def __call__(
@@ -330,19 +331,6 @@ class CTPredictor:
         return dataclasses.replace(found, **drawn)
 
 
-def load_network(model: str | os.PathLike) -> nn.Module:
-    """Load a classifier by what `vision.hub.sources.open_model` takes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or weights of no classifier.
-        OSError: its weights cannot be had.
-    """
-    from ..hub.sources import open_model
-
-    return open_model(model, task="classification")[0]
-
-
 def _check_units(volume: CTVolume) -> None:
     """Refuse a scan whose values cannot be Hounsfield units: a chest without air."""
     if volume.span is None and (lowest := float(volume.values.min())) > _AIR:
@@ -353,30 +341,3 @@ def _check_units(volume: CTVolume) -> None:
             f"{volume.source}: values from {lowest:g} to {highest:g} are no Hounsfield units, of "
             "which air in the lungs has about -850: give the scan as it was before any scaling"
         )
-
-
-def _knowledge(net: nn.Module, source: str) -> tuple[tuple[str, ...], CTPreset]:
-    """The classes of a network and the preset of its training.
-
-    Raises:
-        ValueError: it does not know them, or they are not those of a network for CT.
-    """
-    classes, facts = tuple(getattr(net, "classes", ())), dict(getattr(net, "input", {}))
-    if not classes or not facts:
-        missing = "the names of its classes" if not classes else "how its scans were prepared"
-        raise ValueError(
-            f"{source}: does not say {missing}, as checkpoints of `vizoo fit` do: train it with "
-            "ClassificationTask, or save it by save_weights(net, path, classes=..., input=...)"
-        )
-    known = {field.name for field in dataclasses.fields(CTPreset)}
-    if unknown := sorted(set(facts) - known):
-        raise ValueError(
-            f"{source}: not a classifier of CT scans: its input has {', '.join(unknown)}"
-        )
-    outputs = getattr(net.get_classifier(), "out_features", len(classes))
-    if outputs != len(classes):
-        raise ValueError(f"{source}: {outputs} outputs, but {len(classes)} names of classes")
-    try:
-        return classes, CTPreset(**facts)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{source}: its input is damaged: {error}") from error

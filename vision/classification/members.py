@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -12,7 +10,9 @@ from torch import Tensor, nn
 
 from ...datasets.images import ImagePreset
 from ..device import choose_device, choose_dtype
+from ..hub.sources import load_network
 from ..inference import check_prediction, evaluating, optimize, standalone
+from ._trained import classes_and_preset
 from .cam import ActivationMap, explain
 from .detectors import Detections, ImageDetector, class_scores, is_detector, load_detector
 
@@ -55,8 +55,13 @@ class ImageMember:
         self.temperature = temperature
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = copy.deepcopy(model) if isinstance(model, nn.Module) else _load(model)
-        self.name, self.classes, self.preset = _knowledge(net, str(model))
+        if isinstance(model, nn.Module) or not is_detector(model):
+            net = load_network(model, "classification")
+        else:
+            net = load_detector(model)
+        self.name = _name(net)
+        source = self.name if isinstance(model, nn.Module) else os.fspath(model)
+        self.classes, self.preset = classes_and_preset(net, ImagePreset, "images", source)
         self.detects = isinstance(net, ImageDetector)
         net = net if self.detects else standalone(net)
         self.net = net.eval().requires_grad_(False).to(self.device)
@@ -131,35 +136,9 @@ class ImageMember:
             )
 
 
-def _load(model: str | os.PathLike) -> nn.Module:
-    from ..hub.sources import open_model
-
-    if is_detector(model):
-        return load_detector(model)
-    return open_model(model, task="classification")[0]
-
-
-def _knowledge(net: nn.Module, source: str) -> tuple[str, tuple[str, ...], ImagePreset]:
-    """Name, classes and preset of a network.
-
-    Raises:
-        ValueError: it does not know them, or they are not those of a network for images.
-    """
-    classes, facts = tuple(getattr(net, "classes", ())), dict(getattr(net, "input", {}))
-    if not classes or not facts:
-        missing = "the names of its classes" if not classes else "how its images were prepared"
-        raise ValueError(
-            f"{source}: does not say {missing}, as checkpoints of `vizoo fit` do: train it with "
-            "ClassificationTask, or save it by save_weights(net, path, classes=..., input=...)"
-        )
-    known = {field.name for field in dataclasses.fields(ImagePreset)}
-    if unknown := sorted(set(facts) - known):
-        raise ValueError(
-            f"{source}: not a classifier of images: its input has {', '.join(unknown)}"
-        )
+def _name(net: nn.Module) -> str:
     name = getattr(net, "detector", "") or getattr(net, "architecture", {}).get("name", "")
-    detail = getattr(net, "backbone", "")
-    return f"{name} {detail}".strip() or type(net).__name__, classes, ImagePreset(**facts)
+    return f"{name} {getattr(net, 'backbone', '')}".strip() or type(net).__name__
 
 
 def _boxes_of(found: Detections, number: int, size: Sequence[int]) -> Tensor:

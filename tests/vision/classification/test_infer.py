@@ -195,7 +195,7 @@ def test_warnings():
     ("change", "said"),
     [
         ({"classes": ()}, "does not say the names of its classes, as checkpoints of `vizoo fit`"),
-        ({"input": {}}, "does not say how its scans were prepared"),
+        ({"input": {}}, "does not say how its CT scans were prepared"),
         ({"input": {"size": (8, 8), "crop": 1.0}}, "not a classifier of CT scans: its input has"),
         ({"input": {"size": (0, 8)}}, "its input is damaged: size"),
         ({"classes": ("a", "b", "c")}, "2 outputs, but 3 names of classes"),

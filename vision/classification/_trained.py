@@ -1,0 +1,48 @@
+"""What a trained classifier says of itself: its classes, and how its inputs are prepared."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+from torch import nn
+
+__all__ = ["classes_and_preset"]
+
+Preset = TypeVar("Preset")
+
+
+def classes_and_preset(
+    net: nn.Module, preset: type[Preset], inputs: str, source: str
+) -> tuple[tuple[str, ...], Preset]:
+    """The names of a network's classes and the preset of its training.
+
+    Args:
+        net: as `open_model` gives it, with `classes` and `input`.
+        preset: dataclass of what it wants to know.
+        inputs: what such a network classifies, in words, such as `images`.
+        source: what errors call the network.
+
+    Raises:
+        ValueError: it does not know them, or they are not those of a network for such inputs.
+    """
+    classes, facts = tuple(getattr(net, "classes", ())), dict(getattr(net, "input", {}))
+    if not classes or not facts:
+        missing = "the names of its classes" if not classes else f"how its {inputs} were prepared"
+        raise ValueError(
+            f"{source}: does not say {missing}, as checkpoints of `vizoo fit` do: train it with "
+            "ClassificationTask, or save it by save_weights(net, path, classes=..., input=...)"
+        )
+    known = {field.name for field in dataclasses.fields(preset)}
+    if unknown := sorted(set(facts) - known):
+        raise ValueError(
+            f"{source}: not a classifier of {inputs}: its input has {', '.join(unknown)}"
+        )
+    last = net.get_classifier() if hasattr(net, "get_classifier") else None
+    outputs = getattr(last, "out_features", len(classes))
+    if outputs != len(classes):
+        raise ValueError(f"{source}: {outputs} outputs, but {len(classes)} names of classes")
+    try:
+        return classes, preset(**facts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: its input is damaged: {error}") from error
