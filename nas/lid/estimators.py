@@ -71,7 +71,7 @@ def lid(features: Tensor, k: int = 20, estimator: Estimator = "paper") -> Tensor
         ValueError: fewer than k + 2 samples, k out of range, a feature that is not finite, or
             neighbours that are all equally far, which fit any dimension.
     """
-    least = 1 if estimator == "paper" else 3
+    least = 2 if estimator == "paper" else 3
     if k < least:
         raise ValueError(f"k {k}: the {estimator} estimator needs {least} neighbours or more")
     if len(features) < k + 2:
@@ -87,10 +87,12 @@ def lid(features: Tensor, k: int = 20, estimator: Estimator = "paper") -> Tensor
         logarithms = (farthest / near).log()
         # 0 / 0 where all neighbours equal the sample.
         found = (k - 2) / logarithms.nan_to_num(nan=torch.inf, posinf=torch.inf).sum(1)
-    if not found.isfinite().all():
+    # Beside this the paper's 1e−6 decides, by which the dimension is in the millions or below 0.
+    alike = (near[:, 0] == near[:, -1]) & (near[:, 0] > 0)
+    if alike.any():
         raise ValueError(
-            f"sample {int((~found.isfinite()).nonzero()[0])}: its {k} nearest neighbours are all "
-            "equally far, which fits any dimension"
+            f"sample {int(alike.nonzero()[0])}: its {k} nearest neighbours are all equally far, "
+            "which fits any dimension"
         )
     return found
 

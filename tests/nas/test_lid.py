@@ -106,7 +106,9 @@ def test_features_are_flattened_and_many_of_them_taken_in_parts():
         (torch.rand(30, 0), 5, "paper", r"not the shape \(30, 0\)"),
         (torch.rand(30), 5, "paper", r"not the shape \(30,\)"),
         (torch.rand(30, 4), 2, "unbiased", "k 2: the unbiased estimator needs 3 neighbours"),
+        (torch.rand(30, 4), 1, "paper", "k 1: the paper estimator needs 2 neighbours"),
         (torch.eye(30), 5, "unbiased", "sample 0: its 5 nearest neighbours are all equally far"),
+        (torch.eye(30), 5, "paper", "sample 0: its 5 nearest neighbours are all equally far"),
     ],
 )
 def test_degenerate_features_are_refused(features, k, estimator, message):
