@@ -195,7 +195,10 @@ class Splitter:
         finally:
             activate(net, before)
         if not count:
-            raise ValueError("no batch to find a split on")
+            raise ValueError(
+                f"no batch to find a split on: the training data have fewer than {self.batch_size} "
+                "samples, so give a smaller batch size"
+            )
         return {name: total / count for name, total in sums.items()}
 
     def _alike(self, described: Sequence[Any]) -> Tensor:

@@ -23,6 +23,7 @@ from ..space import Architecture, Scalar, SearchSpace
 from ..training.evaluation import first_batches
 from ..training.sampling import Sampler
 from ..training.task import SupernetTask
+from .profile import named_layers
 from .splitting import Splitter, joined
 from .tree import ROOT, Split, SplitTree, depth, nodes_of_level, parent_name
 
@@ -133,6 +134,8 @@ class FewShotTraining(SupernetTask):
             loop.max_epochs = self.starts[-1]
         if self.folder is None:
             self.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir) / "leaves"
+        # A checkpoint keeps it for a resumed run, which may be started elsewhere.
+        self.folder = self.folder.absolute()
 
     def configure_optimizers(self) -> dict[str, Any]:
         """The task's optimiser, its learning rate falling by a cosine."""
@@ -199,7 +202,7 @@ class FewShotTraining(SupernetTask):
         self._resumed = True
 
     def _check_depth(self) -> None:
-        """Raise a ValueError where the space has too few values to be split so often."""
+        """Raise a ValueError where the space cannot be split so often, or nothing is profiled."""
         wanted = len(self.epochs) - 1
         if self.given is not None:
             missing = [
@@ -214,6 +217,8 @@ class FewShotTraining(SupernetTask):
                     f"{missing[0]!r} of the tree has none"
                 )
         elif wanted:
+            if self.splitter.criterion == "lid":  # refuses patterns before hours of training
+                named_layers(self.task.net, self.splitter.layers)
             names = self.splitter.candidates(self.full_space)
             possible = sum(len(self.full_space.choices[n].values).bit_length() - 1 for n in names)
             if possible < wanted:

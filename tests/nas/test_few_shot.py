@@ -151,6 +151,7 @@ def test_processes_share_the_nodes(tmp_path):
         ({"share": [2, 2], "folder": "x"}, r"share \[2, 2\]: give \[i, n\]"),
         ({"share": [0, 2]}, "processes that share the work need one folder"),
         ({"splitter": Splitter(choices=["dept"])}, "no choice is called 'dept'; did you mean"),
+        ({"splitter": Splitter(layers=["block.*"])}, r"no layer is called 'block.\*'"),
         ({"splitter": Splitter(choices=["blocks.1.*"])}, "nothing to split: no choice of blocks.1"),
         ({"epochs": [1] * 5}, "ask for 4 levels of splits, but .* can be split 3 times"),
     ],
@@ -158,6 +159,18 @@ def test_processes_share_the_nodes(tmp_path):
 def test_settings_that_do_not_fit(settings, message):
     with pytest.raises(ValueError, match=message):
         FewShotTraining(Regression(), **{"epochs": [1, 1], **settings})
+
+
+def test_a_run_is_resumed_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    epochs, folder = (1, 1), "leaves"
+    trainer, _ = fit(tmp_path, epochs=epochs, folder=folder, trainer={"max_epochs": 2})
+    trainer.save_checkpoint("last.ckpt")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    fit(tmp_path, epochs=epochs, folder=folder, resume="../last.ckpt")
+    assert SplitTree.load(tmp_path / "leaves/tree.json").checkpoints.keys() == {"root", "0", "1"}
+    assert not (tmp_path / "other/leaves").exists()
 
 
 def test_the_folder_of_another_training_is_refused(tmp_path):

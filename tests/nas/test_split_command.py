@@ -89,9 +89,6 @@ def test_split_of_chosen_choices(capsys):
     assert split("--choices", "blocks.0.*", "--layers", "blocks.*", "head") == 0
     scores = json.loads(capsys.readouterr().out)["splits"]["root"]["scores"]
     assert set(scores) == {"blocks.0.width", "blocks.0.kernel"}
-    before = load_weights("supernet.safetensors").state_dict()
-    after = load_weights("supernet.safetensors").state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_rank_by_leaves(capsys, leaves, monkeypatch):
