@@ -40,7 +40,8 @@ class Splitter:
         measure: of similarity, see `similarity`.
         method: of partition, see `partition`.
         rule: by which of several choices one is split, see `choose_edge`.
-        min_group: values of a group at least, see `partition`.
+        min_group: values of a group at least, see `partition`; choices with fewer than two such
+            groups are not split.
         choices: patterns of the choices that may be split.
         layers: patterns of the layers whose dimensions count, see `named_layers`.
         k: neighbours, see `lid`; a batch needs k + 2 samples.
@@ -72,6 +73,8 @@ class Splitter:
             raise ValueError(f"criterion {criterion!r} is unknown: choose {', '.join(CRITERIA)}")
         if batches < 1 or k < 1:
             raise ValueError(f"batches {batches} and k {k} must be at least 1")
+        if min_group is not None and min_group < 1:
+            raise ValueError(f"min_group {min_group}: must be at least 1")
         if criterion == "lid" and batch_size < k + 2:
             raise ValueError(
                 f"batch_size {batch_size}: {k} neighbours need batches of {k + 2} samples or more"
@@ -98,15 +101,17 @@ class Splitter:
         for pattern in self.choices:
             if not any(fnmatchcase(name, pattern) for name in space.names):
                 raise ValueError(f"no choice is called {pattern!r}{near(pattern, space.names)}")
+        least = 2 * (self.min_group or 1)
         found = [
             name
             for name in splittable(space)
             if any(fnmatchcase(name, pattern) for pattern in self.choices)
+            and len(space.choices[name].values) >= least
         ]
         if not found:
             raise ValueError(
-                f"nothing to split: no choice of {', '.join(self.choices)} has several values and "
-                "matters in every architecture of this part of the space"
+                f"nothing to split: no choice of {', '.join(self.choices)} has {least} values or "
+                "more and matters in every architecture of this part of the space"
             )
         return tuple(name for name in found if name not in set(done)) or tuple(found)
 

@@ -220,7 +220,10 @@ class FewShotTraining(SupernetTask):
             if self.splitter.criterion == "lid":  # refuses patterns before hours of training
                 named_layers(self.task.net, self.splitter.layers)
             names = self.splitter.candidates(self.full_space)
-            possible = sum(len(self.full_space.choices[n].values).bit_length() - 1 for n in names)
+            sizes = [len(self.full_space.choices[name].values) for name in names]
+            # Groups of `min_group` cannot be counted on to be split again, halves can.
+            uneven = self.splitter.min_group is not None
+            possible = sum(1 if uneven else size.bit_length() - 1 for size in sizes)
             if possible < wanted:
                 raise ValueError(
                     f"epochs {self.epochs} ask for {wanted} levels of splits, but "

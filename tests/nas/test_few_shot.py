@@ -154,6 +154,10 @@ def test_processes_share_the_nodes(tmp_path):
         ({"splitter": Splitter(layers=["block.*"])}, r"no layer is called 'block.\*'"),
         ({"splitter": Splitter(choices=["blocks.1.*"])}, "nothing to split: no choice of blocks.1"),
         ({"epochs": [1] * 5}, "ask for 4 levels of splits, but .* can be split 3 times"),
+        (
+            {"epochs": [1] * 3, "splitter": Splitter(min_group=1, choices=["blocks.0.width"])},
+            "ask for 2 levels of splits, but blocks.0.width can be split 1 times",
+        ),
     ],
 )
 def test_settings_that_do_not_fit(settings, message):

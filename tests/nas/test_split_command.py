@@ -151,7 +151,7 @@ def test_checkpoints_of_another_part_are_refused(capsys, leaves):
         (("--batch-size", "5"), "batch_size 5: 4 neighbours need batches of 6 samples"),
         (("--batch-size", "9"), "no batch to find a split on"),
         (("--levels", "0"), "--levels 0: must be at least 1"),
-        (("--min-group", "3"), "min_group 3:"),
+        (("--min-group", "3"), "nothing to split: no choice of * has 6 values"),
         (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
     ],

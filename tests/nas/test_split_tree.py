@@ -253,6 +253,14 @@ def test_paths_stay_in_their_part():
     assert seen and all(architecture in space for architecture in seen)
 
 
+def test_choices_with_too_few_values_for_groups_are_left_alone():
+    space = SearchSpace([Choice("pair", (1, 2)), Choice("four", (1, 2, 3, 4))])
+    assert Splitter().candidates(space) == ("pair", "four")
+    assert Splitter(min_group=2).candidates(space) == ("four",)
+    with pytest.raises(ValueError, match="nothing to split: no choice of .* has 6 values or more"):
+        Splitter(min_group=3).candidates(space)
+
+
 def test_batches_are_joined():
     batches = [{"x": torch.full((4,), float(i)), "name": [str(i)] * 4} for i in range(5)]
     first, second = joined(batches, 8)
@@ -266,6 +274,7 @@ def test_batches_are_joined():
     [
         ({"criterion": "lids"}, "criterion 'lids' is unknown: choose lid, gradient, random"),
         ({"batches": 0}, "batches 0 and k 20 must be at least 1"),
+        ({"min_group": 0}, "min_group 0: must be at least 1"),
         ({"batch_size": 21}, "batch_size 21: 20 neighbours need batches of 22 samples"),
     ],
 )
