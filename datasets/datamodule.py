@@ -123,14 +123,16 @@ class MixedDataModule(LightningDataModule):
         """Batches of ``batch_size`` samples; the last, smaller one of an epoch is left out."""
         return self._training(self._some("train"), self.samples_per_epoch)
 
-    def halves(self, share: float = 0.5) -> dict[str, DataLoader]:
-        """Training batches of two disjoint parts of every training set, chosen by the seed.
+    def halves(self, share: float = 0.5, seed: int | None = None) -> dict[str, DataLoader]:
+        """Training batches of two disjoint parts of every training set, chosen by a seed.
 
         Args:
             share: of the samples in ``logits``, which an architecture's logits learn from; the
                 rest is ``weights``.
+            seed: of the division; by default the data module's, which the order always has.
         """
-        parts = [split_by_seed(whole, share, self.seed) for whole in self._some("train")]
+        seed = self.seed if seed is None else seed
+        parts = [split_by_seed(whole, share, seed) for whole in self._some("train")]
         loaders = {}
         for name, sets, part in zip(
             ("weights", "logits"), zip(*parts, strict=True), (1 - share, share), strict=True

@@ -26,7 +26,7 @@ class Cost:
         form: with the expected cost E and the target T the loss L becomes for `hinge`
             L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
             L + weight · E/T; for `power` L · (E/T)^weight (MnasNet; ProxylessNAS). For `log`
-            L · weight · log(E)^0.6, for E above 1 (FBNet, whose weight is 0.2).
+            L · weight · log(E)^0.6 (FBNet, whose weight is 0.2), which takes costs above 1 only.
 
     Raises:
         ValueError: a number that is not positive.
@@ -61,7 +61,8 @@ class Cost:
             space: its search space, or the part that is searched.
 
         Raises:
-            ValueError: the table is of another space or quantity.
+            ValueError: the table is of another space or quantity, or has costs of 1 or less, of
+                which the form `log` makes no loss.
         """
         if self.counts:
             table = CostTable.counted(model, inputs, self.quantity)
@@ -72,7 +73,14 @@ class Cost:
                     f"{self._file}: a table of {table.quantity} for another search space or "
                     f"quantity than this search's {self.quantity}"
                 )
-        self.table = table.within(space)
+        table = table.within(space)
+        if self.form == "log" and table.floor <= 1:
+            raise ValueError(
+                f"a cost of the form log takes costs above 1, but the {self.quantity} may be as "
+                f"low as {table.floor:.3g}: take the form hinge, linear or power, or give table "
+                "and target in a smaller unit"
+            )
+        self.table = table
 
     @property
     def constraint(self) -> Constraint:

@@ -33,26 +33,29 @@ class HalvedData(LightningDataModule):
     """Another data module whose training samples are halved for a differentiable search.
 
     Which sample is in which half depends on the seed alone; the order of each half, where it is
-    shuffled, on the seed and the epoch. The rest of the data module stays as it is.
+    shuffled, on a seed and the epoch. The rest of the data module stays as it is.
 
     Args:
-        data: what to halve. If it has a method `halves(share)`, this gives the two loaders by the
-            names `weights` and `logits`; otherwise its training loader is divided.
+        data: what to halve. If it has a method `halves(share, seed)`, this gives the two loaders
+            by the names `weights` and `logits`; otherwise its training loader is divided.
         share: of the samples that the logits learn from.
-        seed: of the division and of the order.
+        seed: of the division, and of the order where the training loader is divided; by default
+            the data module's own seed, or 0.
 
     Raises:
         ValueError: the share leaves a half empty; in `train_dataloader` also where the training
             loader draws samples in a way of its own.
     """
 
-    def __init__(self, data: LightningDataModule, share: float = 0.5, seed: int = 0) -> None:
+    def __init__(
+        self, data: LightningDataModule, share: float = 0.5, seed: int | None = None
+    ) -> None:
         super().__init__()
         if not 0 < share < 1:
             raise ValueError(f"the logits' share of the samples is between 0 and 1, not {share}")
         self.data = data
         self.share = share
-        self.seed = seed
+        self.seed = getattr(data, "seed", 0) if seed is None else seed
         self._first_epoch = 0
         for hook in TRANSFER_HOOKS:
             if is_overridden(hook, data, LightningDataModule):
@@ -75,7 +78,7 @@ class HalvedData(LightningDataModule):
     def train_dataloader(self) -> dict[str, DataLoader]:
         """Loaders by the names `weights` and `logits`, in this order."""
         if hasattr(self.data, "halves"):
-            return self.data.halves(self.share)
+            return self.data.halves(self.share, self.seed)
         loader = self.data.train_dataloader()
         size = len(loader.dataset)
         held = min(max(1, round(size * self.share)), size - 1)
@@ -110,7 +113,7 @@ class HalvedData(LightningDataModule):
             raise ValueError(
                 f"{type(self.data).__name__} draws its training samples in its own way "
                 f"({type(loader.sampler).__name__}), so they cannot be halved from outside: give "
-                "it a method halves(share) that returns the loaders `weights` and `logits`"
+                "it a method halves(share, seed) that returns the loaders `weights` and `logits`"
             )
         part = Subset(loader.dataset, indices)
         world, rank = (

@@ -10,7 +10,7 @@ from ..search.constraints import Constraint, Limits
 from ..search.population import Evaluated
 from ..space import Architecture, Choice, Scalar, SearchSpace
 
-__all__ = ["derive", "draw_architectures", "most_likely"]
+__all__ = ["derive", "draw_architectures", "most_likely", "rank"]
 
 Probabilities = Mapping[str, Sequence[float]]
 """Choice's name → a number for each of its values, as `Logits.probabilities`; others are even."""
@@ -89,6 +89,8 @@ def derive(
 ) -> list[Evaluated]:
     """Draw architectures, evaluate them, and rank them.
 
+    For a network that is trained without Lightning; `DifferentiableSearch` ranks what it validates.
+
     Args:
         space: of the choices.
         probabilities: of their values.
@@ -109,9 +111,14 @@ def derive(
         raise ValueError(f"to derive an architecture takes at least one sample, not {samples}")
     rng = random.Random(seed)
     drawn = draw_architectures(space, probabilities, samples, rng, constraints)
-    scores = [math.inf if math.isnan(s) else float(s) for s in evaluate(list(drawn))]
-    ranked = [Evaluated(a, (s,), 0) for a, s in zip(drawn, scores, strict=True)]
-    return sorted(ranked, key=lambda item: item.scores)
+    return rank(drawn, evaluate(list(drawn)))
+
+
+def rank(architectures: Sequence[Architecture], scores: Sequence[float]) -> list[Evaluated]:
+    """Architectures with their scores, the smallest first; NaN counts as infinite."""
+    scores = [math.inf if math.isnan(score) else float(score) for score in scores]
+    items = [Evaluated(a, (s,), 0) for a, s in zip(architectures, scores, strict=True)]
+    return sorted(items, key=lambda item: item.scores)
 
 
 class _Weigher:

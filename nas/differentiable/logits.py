@@ -118,11 +118,6 @@ class Logits(nn.Module):
             if (value := architecture[name]) is not None
         )
 
-    def most_likely(self) -> Architecture:
-        """The value with the largest logit for each choice."""
-        places = {name: int(vector.argmax()) for name, vector in self._on_cpu().items()}
-        return self.space.build(lambda choice: choice.values[places.get(choice.name, 0)])
-
     @property
     def _device(self) -> torch.device:
         return next(self.parameters()).device

@@ -19,6 +19,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..files import write_json
 from ..search.constraints import Limits
@@ -27,11 +28,11 @@ from ..supernet import elastic_modules
 from ..training.task import SupernetTask, inserted
 from .costs import Cost
 from .data import TRANSFER_HOOKS, each_half, is_pair
-from .derive import draw_architectures, most_likely
+from .derive import draw_architectures, most_likely, rank
 from .logits import Draw, Logits, check_weighable, weighted
 from .samplers import GumbelSoftmax, MixtureSampler
 from .schedules import Constant, Schedule
-from .skips import free_values, share_of_free
+from .skips import drop_free, free_values, share_of_free
 
 __all__ = ["DifferentiableSearch"]
 
@@ -62,6 +63,8 @@ class DifferentiableSearch(SupernetTask):
         only: patterns of choices and the values to search among, as `SearchSpace.restrict` takes.
         max_skips: end the search when this share of the derived architecture's choices, or more,
             took a candidate without parameters, since such searches have collapsed; None never.
+        skip_dropout: probability to leave a candidate without parameters out of a step's mixture,
+            falling to zero in the last epoch, against such a collapse; see `drop_free`.
         samples: architectures drawn from the probabilities at the end and validated as well; the
             best of them and the most likely one is the result. 0 for none.
         metric: by which it is the best, such as `val/loss`.
@@ -87,6 +90,7 @@ class DifferentiableSearch(SupernetTask):
         cost: Cost | None = None,
         only: dict[str, list[Scalar]] | None = None,
         max_skips: float | None = None,
+        skip_dropout: float = 0.0,
         samples: int = 0,
         metric: str | None = None,
         mode: Literal["min", "max"] = "min",
@@ -95,8 +99,21 @@ class DifferentiableSearch(SupernetTask):
         seed: int = 0,
     ) -> None:
         super().__init__(task, watched=watched, recalibration_batches=recalibration_batches)
+        for name, value, fits, wanted in (
+            ("logits_lr", logits_lr, logits_lr > 0, "above 0"),
+            ("logits_weight_decay", logits_weight_decay, logits_weight_decay >= 0, "0 or more"),
+            ("warmup_epochs", warmup_epochs, warmup_epochs >= 0, "0 or more"),
+            ("max_skips", max_skips, max_skips is None or 0 < max_skips <= 1, "a share up to 1"),
+            ("skip_dropout", skip_dropout, 0 <= skip_dropout < 1, "from 0 to below 1"),
+            ("samples", samples, samples >= 0, "0 or more"),
+            ("mode", mode, mode in ("min", "max"), "min or max"),
+        ):
+            if not fits:
+                raise ValueError(f"{name} has to be {wanted}, not {value!r}")
         self.watched = watched or {}
         self.sampler = sampler or GumbelSoftmax()
+        if skip_dropout and self.sampler.one_path:
+            raise ValueError("skip_dropout needs a sampler that runs all candidates of a choice")
         self._space = self.full_space.restrict(only or {})
         if not any(len(choice.values) > 1 for choice in self._space):
             raise ValueError("nothing to search: no choice is left with more than one value")
@@ -116,6 +133,7 @@ class DifferentiableSearch(SupernetTask):
         self.joint = joint
         self.cost = cost
         self.max_skips = max_skips
+        self.skip_dropout = skip_dropout
         self.samples = samples
         self.metric, self.mode = metric, mode
         self.seed = seed
@@ -160,6 +178,15 @@ class DifferentiableSearch(SupernetTask):
             self.cost.prepare(self.task.net, inputs, self.space)
             # Refuses a target out of reach before the search.
             Limits(self.space, [self.cost.constraint]).refuge()
+
+    def on_fit_start(self) -> None:
+        self.task.on_fit_start()
+        model = self.trainer.strategy.model
+        if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:
+            raise ValueError(
+                "a backward pass of a search leaves parameters unused, which this strategy does "
+                "not allow: set trainer.strategy to ddp_find_unused_parameters_true"
+            )
 
     def configure_optimizers(self) -> tuple[dict[str, Any], ...]:
         """The task's optimiser and schedule, and the logits' Adam."""
@@ -289,7 +316,11 @@ class DifferentiableSearch(SupernetTask):
         # Text seeds are hashed whole; numbers would have to be combined without collisions.
         place = f"{self.seed}:{self.current_epoch}:{batch_idx}:{learn}"
         generator = torch.Generator().manual_seed(random.Random(place).getrandbits(63))
-        return self.logits.draw(self.sampler, generator, self._temperature(), learn)
+        draw = self.logits.draw(self.sampler, generator, self._temperature(), learn)
+        if not self.skip_dropout:
+            return draw
+        left = 1 - (self.current_epoch + 1) / self._epochs if self._epochs else 1.0
+        return drop_free(draw, self._free, self.skip_dropout * left, generator)
 
     def _advantage(self, loss: Tensor) -> Tensor:
         """By how much a loss is above the average of those before."""
@@ -311,8 +342,12 @@ class DifferentiableSearch(SupernetTask):
         self._ran = {}
 
     def _temperature(self) -> float:
+        return self.temperature.at(self.current_epoch, self._epochs)
+
+    @property
+    def _epochs(self) -> int | None:
         epochs = self.trainer.max_epochs
-        return self.temperature.at(self.current_epoch, epochs if epochs and epochs > 0 else None)
+        return epochs if epochs and epochs > 0 else None
 
     def _watch_skips(self) -> None:
         share = share_of_free(self.derived, self._free)
@@ -351,9 +386,10 @@ class DifferentiableSearch(SupernetTask):
             return known["derived"]
         values = {n: float(self.trainer.callback_metrics[inserted(self.metric, n)]) for n in known}
         sign = 1 if self.mode == "min" else -1
-        name = min(values, key=lambda n: math.inf if math.isnan(values[n]) else sign * values[n])
+        best = rank(list(known.values()), [sign * values[name] for name in known])[0].architecture
+        name = next(name for name, architecture in known.items() if architecture == best)
         rank_zero_info(
             f"best of {len(known)} by {self.metric}: {name} with {values[name]:.4g} "
             f"(the most likely one has {values['derived']:.4g})"
         )
-        return known[name]
+        return best

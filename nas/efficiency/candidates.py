@@ -75,6 +75,14 @@ class CostTable:
         shares = (self.lookup(n, v) for n, v in architecture.items() if v is not None)
         return self.fixed + sum(shares)
 
+    @property
+    def floor(self) -> float:
+        """A cost that no architecture, and no mixture of them, is below."""
+        least = {name: min(costs) for name, costs in self.costs.items()}
+        for name in self.space.conditions:  # it may not matter, and then costs nothing
+            least[name] = min(least[name], 0.0)
+        return self.fixed + sum(least.values())
+
     def expected(self, probabilities: Mapping[str, Tensor]) -> Tensor:
         """The mean cost where the values of choices are drawn independently.
 

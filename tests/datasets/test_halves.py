@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 from vizoo.datasets.datamodule import MixedDataModule
+from vizoo.nas.differentiable import HalvedData
 
 
 class Numbers(Dataset):
@@ -39,6 +40,11 @@ def test_halves_are_disjoint_parts_of_every_set():
     assert len(weights) == 45 and len(logits) == 15 and not weights & logits
     assert sum(number < 100 for number in logits) == 5
     assert halves == {name: _numbers(loader) for name, loader in _module().halves(0.25).items()}
+    other = {name: _numbers(loader) for name, loader in _module().halves(0.25, seed=6).items()}
+    assert set(other["logits"]) != logits
+    own, given = (HalvedData(_module(), 0.25, seed).train_dataloader() for seed in (None, 6))
+    assert _numbers(own["logits"]) == halves["logits"]
+    assert _numbers(given["logits"]) == other["logits"]
 
 
 def test_an_epoch_of_given_length_is_divided():

@@ -16,11 +16,12 @@ from vizoo.nas.differentiable import (
     Cost,
     GumbelSoftmax,
     Logits,
+    Softmax,
     derive,
     draw_architectures,
     most_likely,
 )
-from vizoo.nas.differentiable.skips import free_values, share_of_free
+from vizoo.nas.differentiable.skips import drop_free, free_values, share_of_free
 from vizoo.nas.efficiency.candidates import CostTable
 from vizoo.nas.efficiency.counts import Counts, count
 from vizoo.nas.efficiency.measure import Timing
@@ -152,6 +153,42 @@ def test_forms_of_cost_aware_losses(net):
             Cost(**arguments)
     with pytest.raises(ValueError, match="latency needs a table"):
         Cost(3.0, "latency")
+
+
+def test_a_logarithmic_cost_refuses_costs_that_are_not_above_one(net, tmp_path):
+    space = search_space(net)
+    macs = CostTable.counted(net, (X,), "macs")
+    assert macs.floor == macs(space.smallest())
+    for factor, fits in ((1.01, True), (0.99, False)):
+        scale = factor / macs.floor
+        costs = {name: tuple(scale * x for x in row) for name, row in macs.costs.items()}
+        table = CostTable(space, "latency", scale * macs.fixed, costs)
+        table.save(tmp_path / "ms.json")
+        cost = Cost(1.5, "latency", str(tmp_path / "ms.json"), form="log")
+        if fits:
+            cost.prepare(net, (), space)
+            assert cost(torch.tensor(1.0), cost.expected({})).isfinite()
+            continue
+        with pytest.raises(ValueError, match="as low as 0.99: take the form hinge"):
+            cost.prepare(net, (), space)
+
+
+def test_dropout_spares_candidates_with_parameters(net):
+    logits, generator = Logits(search_space(net)), torch.Generator().manual_seed(0)
+    draw = logits.draw(Softmax(), generator)
+    free, values = free_values(net), []
+    for _ in range(200):
+        dropped = drop_free(draw, free, 0.25, generator)
+        for name, weights in dropped.weights.items():
+            whole = draw.weights[name].values
+            assert torch.equal(weights.values[1:], whole[1:])
+            values.append((weights.values[0] / whole[0]).item())
+    assert {round(value, 4) for value in values} == {0.0, round(1 / 0.75, 4)}
+    assert sum(values) / len(values) == pytest.approx(1, abs=0.1)
+    assert all(
+        torch.equal(v.values, draw.weights[n].values)
+        for n, v in drop_free(draw, {}, 0.25, generator).weights.items()
+    )
 
 
 def test_a_cost_reads_its_table(net, tmp_path):

@@ -229,9 +229,36 @@ def test_a_search_that_collapses_ends(tmp_path):
     assert trainer.current_epoch == 1
 
 
+def test_dropped_candidates_are_chosen_by_the_step_and_fewer_from_epoch_to_epoch(tmp_path):
+    zeros = []
+
+    class Watched(DifferentiableSearch):
+        def _draw(self, batch_idx, learn):
+            draw = super()._draw(batch_idx, learn)
+            again = super()._draw(batch_idx, learn)
+            for name, weights in draw.weights.items():
+                assert torch.equal(weights.values, again.weights[name].values)
+                assert weights.values[1:].min() > 0  # those with parameters
+                zeros.append((self.current_epoch, bool(weights.values[0] == 0)))
+            return draw
+
+    search = Watched(Fit(), Softmax(), skip_dropout=0.9)
+    _trainer(tmp_path, max_epochs=3).fit(search, HalvedData(Filtered(96)))
+    counts = [sum(zero for epoch, zero in zeros if epoch == number) for number in range(3)]
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"logits_lr": -1}, "logits_lr has to be above 0, not -1"),
+        ({"logits_weight_decay": -1}, "logits_weight_decay has to be 0 or more, not -1"),
+        ({"warmup_epochs": -5}, "warmup_epochs has to be 0 or more, not -5"),
+        ({"max_skips": 7}, "max_skips has to be a share up to 1, not 7"),
+        ({"skip_dropout": 1.0}, "skip_dropout has to be from 0 to below 1, not 1.0"),
+        ({"skip_dropout": 0.1}, "needs a sampler that runs all candidates"),
+        ({"samples": -3}, "samples has to be 0 or more, not -3"),
+        ({"mode": "maximum"}, "mode has to be min or max, not 'maximum'"),
         ({"samples": 3}, "to rank 3 samples takes a metric"),
         ({"only": {"*": ["large"]}}, "no choice is left with more than one value"),
         ({"only": {"*.kin": ["large"]}}, "no choice is called"),
@@ -287,8 +314,8 @@ def test_a_loader_of_its_own_kind_gives_its_halves_itself():
 
     with pytest.raises(ValueError, match="Own draws its training samples in its own way"):
         HalvedData(Own()).train_dataloader()
-    Own.halves = lambda self, share: {"weights": 1 - share, "logits": share}
-    assert HalvedData(Own(), 0.25).train_dataloader() == {"weights": 0.75, "logits": 0.25}
+    Own.halves = lambda self, share, seed: {"weights": 1 - share, "logits": share + seed}
+    assert HalvedData(Own(), 0.25, 7).train_dataloader() == {"weights": 0.75, "logits": 7.25}
     with pytest.raises(ValueError, match="between 0 and 1, not 1"):
         HalvedData(Own(), 1)
 
@@ -410,6 +437,20 @@ Trainer(
     logger=False, enable_checkpointing=False, enable_progress_bar=False, limit_val_batches=0,
 ).fit(search, HalvedData(Filtered(64, batch_size=4)))
 """
+
+
+def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    trainer = _trainer(tmp_path, strategy="ddp", devices=1)
+    try:
+        with pytest.raises(
+            ValueError, match="strategy to ddp_find_unused_parameters_true"
+        ) as error:
+            trainer.fit(DifferentiableSearch(Fit()), HalvedData(Filtered()))
+        assert "\n" not in str(error.value)
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")

@@ -168,13 +168,11 @@ def test_logits_are_a_state_of_their_own(net):
     again = Logits(search_space(net), seed=2)
     assert list(logits.state_dict()) == ["blocks/0/kind", "blocks/1/kind"]
     again.load_state_dict(logits.state_dict())
-    assert logits.most_likely() == again.most_likely()
+    for name, vector in logits.vectors.items():
+        assert torch.equal(vector, again.vectors[name])
     found = logits.probabilities()
     assert list(found) == ["blocks.0.kind", "blocks.1.kind"]
     assert all(row.sum().item() == pytest.approx(1) for row in found.values())
-    with torch.no_grad():
-        logits.vectors["blocks.1.kind"].copy_(torch.tensor([0.0, 3.0, 1.0]))
-    assert logits.most_likely()["blocks.1.kind"] == "small"
 
 
 def test_half_precision_leaves_noise_and_softmax_in_float32(net, x):
