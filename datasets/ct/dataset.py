@@ -12,7 +12,6 @@ A sample is a prepared scan (see ``vizoo.datasets.ct.preparation``) and
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -139,7 +138,16 @@ class CTDataset(Dataset):
 
     def _key(self) -> str:
         """Names the cache by all that changes what is in it, the files' times among it."""
-        times = [os.stat(record.path).st_mtime_ns for record in self.records]
-        parts = (_VERSION, self.preset, self.value_range, self.records, times)
+        files = [file for record in self.records for file in _files(record)]
+        states = [(file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files]
+        parts = (_VERSION, self.preset, self.value_range, self.records, states)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
         return f"ct-{digest}"
+
+
+def _files(record: ScanRecord) -> list[Path]:
+    """The files that a scan is read from."""
+    path = Path(record.path)
+    if record.files:
+        return [path / name for name in record.files]
+    return sorted(path.rglob("*")) if path.is_dir() else [path]

@@ -19,9 +19,11 @@ import numpy as np
 from .dicom_headers import Slice, check_alike, geometry, read_header
 from .volume import CTVolume, check_axial
 
-__all__ = ["is_dicom", "list_series", "read_dicom", "series_of"]
+__all__ = ["SUFFIXES", "is_dicom", "list_series", "read_dicom", "series_of"]
 
-_SUFFIXES = (".dcm", ".dicom", ".ima")
+#: Endings that DICOM files may have, in small letters.
+SUFFIXES = (".dcm", ".dicom", ".ima")
+
 _LISTED = 5  # series named in a message
 
 
@@ -111,7 +113,7 @@ def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice]]:
     for file in files:
         if is_dicom(file):
             known.append(file)
-        elif file.suffix.lower() in _SUFFIXES:
+        elif file.suffix.lower() in SUFFIXES:
             raise ValueError(f"{file}: damaged or no DICOM file: it does not begin as one")
         else:
             others.append(file.name)
@@ -122,7 +124,25 @@ def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice]]:
             f"{folder}: {len(others)} files that are not DICOM passed over, first {others[0]}",
             stacklevel=3,
         )
-    return str(folder), [read_header(file, pydicom) for file in known]
+    return str(folder), _once(str(folder), [read_header(file, pydicom) for file in known])
+
+
+def _once(where: str, slices: list[Slice]) -> list[Slice]:
+    """Leave out copies of a file, with a warning."""
+    kept: dict[tuple, Slice] = {}
+    copies = []
+    for part in slices:
+        # With the position, as some exports give all slices one UID.
+        key = (part.series, part.instance or part.path, *part.position)
+        if kept.setdefault(key, part) is not part:
+            copies.append(part.path.name)
+    if copies:
+        warnings.warn(
+            f"{where}: {len(copies)} files lie there twice (equal SOPInstanceUID); passed over, "
+            f"first {copies[0]}",
+            stacklevel=4,
+        )
+    return list(kept.values())
 
 
 def _choose(where: str, slices: list[Slice], series: str | None) -> list[Slice]:

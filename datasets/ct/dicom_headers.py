@@ -15,6 +15,7 @@ __all__ = ["Slice", "check_alike", "geometry", "read_header"]
 
 _TAGS = (
     "SeriesInstanceUID",
+    "SOPInstanceUID",
     "SeriesDescription",
     "Modality",
     "ImageType",
@@ -30,6 +31,7 @@ _TAGS = (
 )
 _MOST_MISSING = 0.1  # share of a series' slices
 _UNEVEN = 0.25  # of the distance between slices; positions are often rounded to 0.1 mm
+_SKEW = 0.02  # directions are often rounded to 0.01
 _AXIAL = 0.7  # of the normal, along the body
 
 
@@ -39,6 +41,7 @@ class Slice(NamedTuple):
     Attributes:
         path: the file.
         series: SeriesInstanceUID.
+        instance: SOPInstanceUID, or nothing.
         description: SeriesDescription, or nothing.
         localiser: whether it is an overview image for planning.
         syntax: transfer syntax, which says the compression.
@@ -53,6 +56,7 @@ class Slice(NamedTuple):
 
     path: Path
     series: str
+    instance: str
     description: str
     localiser: bool
     syntax: str
@@ -78,7 +82,7 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
         localiser = "LOCALIZER" in [str(word).upper() for word in found["ImageType"] or ()]
         numbers = {
             tag: None if found[tag] in (None, "") else np.array(found[tag], np.float64)
-            for tag in _TAGS[4:]
+            for tag in _TAGS[5:]
         }
     except Exception as error:  # a parser meets damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -108,6 +112,7 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
     return Slice(
         path,
         str(found["SeriesInstanceUID"]),
+        str(found["SOPInstanceUID"] or ""),
         str(found["SeriesDescription"] or ""),
         localiser,
         syntax,
@@ -124,11 +129,18 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
 def check_alike(slices: list[Slice], where: str) -> None:
     """Refuse slices of different sizes, spacings, directions or compressions, and other planes.
 
+    Directions have to be of length 1 and at right angles.
+
     Raises:
         ValueError: as said; the message names the first file that differs.
     """
     first = slices[0]
     for part in slices:
+        if not np.allclose(part.directions @ part.directions.T, np.eye(2), atol=_SKEW):
+            raise ValueError(
+                f"{part.path}: ImageOrientationPatient {part.directions.ravel().tolist()}: not two "
+                "directions of length 1 at right angles; export the series again"
+            )
         same = (
             (part.rows, part.columns) == (first.rows, first.columns)
             and part.syntax == first.syntax

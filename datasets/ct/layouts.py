@@ -14,6 +14,7 @@ from pathlib import Path
 from ..files import check_files, expand_path
 from .dataset import CTDataset, ScanRecord
 from .lists import ListedScan, read_scan_list
+from .nifti import is_nifti
 from .preparation import CTPreset
 
 __all__ = ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"]
@@ -143,7 +144,7 @@ class COVIDCTset(ListedScans):
 
 def _record(root: Path, scan: ListedScan, label: int) -> ScanRecord:
     name = f"{scan.kind}/{scan.patient}/{scan.scan}"
-    if len(scan.files) == 1 and scan.files[0].endswith((".nii", ".nii.gz")):
+    if len(scan.files) == 1 and is_nifti(scan.files[0]):
         path = root / scan.kind / scan.files[0]
         return ScanRecord(name, scan.patient, label, str(path))
     path = root / scan.kind / scan.patient / scan.scan

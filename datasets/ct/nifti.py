@@ -13,7 +13,15 @@ import numpy as np
 from ...vision.io.files import atomic_write
 from .volume import CTVolume, check_axial
 
-__all__ = ["read_nifti", "write_nifti"]
+__all__ = ["SUFFIXES", "is_nifti", "read_nifti", "write_nifti"]
+
+#: Endings of NIfTI files, in small letters.
+SUFFIXES = (".nii.gz", ".nii")
+
+
+def is_nifti(path: str | os.PathLike) -> bool:
+    """Whether a path ends as those of NIfTI files do, in small or capital letters."""
+    return os.fspath(path).lower().endswith(SUFFIXES)
 
 
 def read_nifti(path: str | os.PathLike) -> CTVolume:
@@ -83,7 +91,7 @@ def write_nifti(
         ValueError: another suffix or shape, or values beyond 255 steps.
     """
     path = Path(path)
-    if not path.name.endswith((".nii", ".nii.gz")):
+    if not is_nifti(path):
         raise ValueError(f"{path}: a NIfTI file ends in .nii or .nii.gz")
     values = np.asarray(values)
     if values.ndim != 3:
@@ -103,7 +111,7 @@ def write_nifti(
     if step is not None:
         image.header.set_slope_inter(step, 0)
     content = image.to_bytes()
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         content = gzip.compress(content, 1, mtime=0)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)

@@ -15,8 +15,10 @@ them taken. A prepared scan is a dictionary:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -60,18 +62,21 @@ class CTPreset:
         object.__setattr__(self, "size", tuple(self.size))
         if self.spacing is not None:
             object.__setattr__(self, "spacing", tuple(self.spacing))
-            if len(self.spacing) != 3 or min(self.spacing) <= 0:
+            if len(self.spacing) != 3 or not all(0 < size < math.inf for size in self.spacing):
                 raise ValueError(f"spacing {self.spacing}: wants three positive numbers, mm")
         check_choice("sampler", self.sampler, tuple(SAMPLERS))
-        if len(self.size) != 2 or min(*self.size, self.slices) < 1:
+        counts = (*self.size, self.slices)
+        if len(counts) != 3 or not all(isinstance(n, Integral) and n >= 1 for n in counts):
             raise ValueError(
                 f"size {self.size} and slices {self.slices}: want (height, width) and a number, "
-                "each at least 1"
+                "whole ones of at least 1"
             )
-        if self.margin < 1 or self.width <= 0:
+        if not (1 <= self.margin < math.inf and 0 < self.width < math.inf):
             raise ValueError(
                 f"margin {self.margin} and width {self.width}: must be at least 1 and positive"
             )
+        if not math.isfinite(self.level):
+            raise ValueError(f"level {self.level}: wants a number, Hounsfield units")
 
 
 def prepare(volume: CTVolume, preset: CTPreset, generator: Generator | None = None) -> dict:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from .dicom import is_dicom, read_dicom, series_of
-from .nifti import read_nifti
+from .nifti import is_nifti, read_nifti
 from .pictures import SUFFIXES, in_order, read_slices
 from .volume import CTVolume
 
@@ -24,8 +24,8 @@ def read_scan(
     Args:
         path: a NIfTI file; the folder of a DICOM series, or one of its files; or a folder of PNG or
             TIFF slices, taken in the order of the numbers in their names.
-        series: SeriesInstanceUID, where a folder holds several series.
-        value_range: of slices with 16 bits, see `read_slices`.
+        series: SeriesInstanceUID, where a folder holds several DICOM series; of those alone.
+        value_range: of PNG and TIFF slices alone, see `read_slices`.
         threads: files decoded at a time.
 
     Raises:
@@ -35,9 +35,11 @@ def read_scan(
     """
     path = Path(path)
     if path.is_file():
-        if path.name.endswith((".nii", ".nii.gz")):
+        if is_nifti(path):
+            _check_unused(path, "NIfTI", series=series, value_range=value_range)
             return read_nifti(path)
         if is_dicom(path):
+            _check_unused(path, "DICOM", value_range=value_range)
             return read_dicom(path.parent, series or series_of(path), threads)
         raise ValueError(
             f"{path}: not a scan; give a NIfTI file (.nii, .nii.gz), or the folder of a DICOM "
@@ -50,8 +52,18 @@ def read_scan(
     # A series often lies beside a preview or a report's page.
     series_there = any(is_dicom(file) for file in files if file not in pictures)
     if pictures and not series_there:
+        _check_unused(path, "pictures", series=series)
         return read_slices(in_order(pictures), value_range, threads)
-    nifti = [file for file in files if file.name.endswith((".nii", ".nii.gz"))]
+    nifti = [file for file in files if is_nifti(file)]
     if nifti:
         raise ValueError(f"{path}: {len(nifti)} NIfTI files, first {nifti[0].name}: name one")
+    _check_unused(path, "DICOM", value_range=value_range)
     return read_dicom(path, series, threads)
+
+
+def _check_unused(path: Path, kind: str, **arguments: object) -> None:
+    """Refuse what says nothing about scans of this kind."""
+    for name, value in arguments.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{path}: {kind}, which takes no {name} ({option}): leave it out")

@@ -34,7 +34,7 @@ def write_scans(
 ) -> Path:
     """Write generated scans with ``train.json``, ``val.json`` and ``test.json``.
 
-    The lesions of every scan lie in ``lesions/<patient>.nii.gz``, on the scan's own voxels.
+    The lesions of every scan lie in ``lesions/<patient>_lesion.nii.gz``, on the scan's own voxels.
 
     Args:
         folder: where to; made if need be.
@@ -66,7 +66,7 @@ def write_scans(
             kind, patient = names[scans.labels[number]], f"{seed}{number:04d}"
             values, mask, affine = scans.chest(number).scan(shape)
             listed.append(write(root, kind, patient, values, affine))
-            write_nifti(root / "lesions" / f"{patient}.nii.gz", mask, affine)
+            write_nifti(root / "lesions" / f"{patient}_lesion.nii.gz", mask, affine)
             number += 1
             if report is not None:
                 report("scans", number, len(scans))

@@ -150,8 +150,8 @@ class TestLayouts:
         assert torch.equal(plain["volume"], again[2]["volume"])
         assert len(list(kept.iterdir())) == 1
         READERS[layout](root, "train.json", CTPreset((8, 8), 4), cache=str(kept))
-        scan = again.records[2].path
-        os.utime(scan, (1, 1))
+        record = again.records[2]
+        os.utime(os.path.join(record.path, *record.files[1:2]), (1, 1))
         READERS[layout](root, "train.json", PRESET, cache=str(kept))
         assert len(list(kept.iterdir())) == 3
 
@@ -172,7 +172,7 @@ class TestLayouts:
 
 
 def _lesions(root, record):
-    return root / "lesions" / f"{record.patient}.nii.gz"
+    return root / "lesions" / f"{record.patient}_lesion.nii.gz"
 
 
 def test_own_classes(tmp_path, line):

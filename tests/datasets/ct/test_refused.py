@@ -67,6 +67,13 @@ class TestDicom:
         for file in series.iterdir():
             change(file, ImageOrientationPatient=[1, 0, 0, 0, 0, -1])
         assert "coronal slices; take the scan's axial" in line(lambda: read_scan(series))
+        for directions in ([0] * 6, [1, 0, 0, 1, 0, 0], [2, 0, 0, 0, 1, 0]):
+            change(series / "0003.dcm", ImageOrientationPatient=directions)
+            said = line(lambda: read_scan(series))
+            assert "0003.dcm: ImageOrientationPatient" in said and "at right angles" in said
+        for file in series.iterdir():
+            change(file, ImageOrientationPatient=[0] * 6)
+        assert "at right angles" in line(lambda: read_scan(series))
 
     def test_mixed_kinds(self, series, line):
         change(series / "0003.dcm", PixelSpacing=[1, 1])
@@ -75,9 +82,21 @@ class TestDicom:
 
     def test_positions(self, series, line):
         shutil.copy(series / "0003.dcm", series / "copy.dcm")
+        change(series / "copy.dcm", SOPInstanceUID="1.2.3")
         assert "0003.dcm and copy.dcm lie at one position" in line(lambda: read_scan(series))
         change(series / "copy.dcm", ImagePositionPatient=[0, 0, -85])
         assert "a scan has them at even distances" in line(lambda: read_scan(series))
+
+    def test_a_file_that_lies_there_twice(self, series, scan):
+        shutil.copy(series / "0003.dcm", series / "copy.dcm")
+        with pytest.warns(UserWarning, match="1 files lie there twice.*first copy.dcm"):
+            assert np.array_equal(read_scan(series).values, scan[0])
+
+    def test_one_uid_for_all_slices(self, series, scan):
+        """It says nothing then: slices at different places are no copies."""
+        for file in series.iterdir():
+            change(file, SOPInstanceUID="1.2.3")
+        assert np.array_equal(read_scan(series).values, scan[0])
 
     @pytest.mark.parametrize(
         "tag", ["PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "RescaleSlope"]
@@ -138,6 +157,17 @@ class TestDicom:
         assert "no DICOM file, and no PNG" in said
         assert "no such file or folder" in line(lambda: read_scan("nowhere"), FileNotFoundError)
         assert "notes.txt: not a scan" in line(lambda: read_scan(series / "notes.txt"))
+
+
+def test_what_does_not_apply(series, tmp_path, scan, line):
+    """A series of a NIfTI file, a range of stored values of Hounsfield units."""
+    path = tmp_path / "a.nii.gz"
+    write(path, scan[0], scan[2])
+    said = line(lambda: read_scan(path, series="1.2"))
+    assert "a.nii.gz: NIfTI, which takes no series (--series)" in said
+    for place, kind in ((path, "NIfTI"), (series, "DICOM"), (series / "0001.dcm", "DICOM")):
+        said = line(lambda place=place: read_scan(place, value_range=(0, 9)))
+        assert f"{kind}, which takes no value_range (--value-range)" in said
 
 
 class TestNifti:
@@ -229,6 +259,7 @@ class TestPictures:
         assert "1.tif: 16 bits; say which values" in line(lambda: read_scan(folder))
         seen = prepare(read_scan(folder, value_range=(0, 4000)), CTPreset((4, 4), 2))["volume"]
         assert seen[0, :, 0, 0].tolist() == pytest.approx([0.25, 0.5], abs=1e-5)
+        assert "pictures, which takes no series" in line(lambda: read_scan(folder, series="1"))
         assert "the first must be" in line(lambda: read_scan(folder, value_range=(5, 5)))
 
     def test_refused(self, folder, line):

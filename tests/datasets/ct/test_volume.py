@@ -53,7 +53,7 @@ def test_reorient_moves_no_voxel(codes):
     np.testing.assert_allclose(again, affine)
 
 
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".NII", ".NII.GZ"])
 @pytest.mark.parametrize("codes", ["LPS", "RAS", "RAI", "SRA"])
 def test_nifti_round_trip(tmp_path, scan, codes, suffix):
     values, affine = reorient(scan[0], oblique(scan[2]), codes)
@@ -210,7 +210,15 @@ def test_all_prepared_or_only_those_taken(scan, sampler):
 
 def test_presets():
     assert CTPreset([64, 64], 16) == CTPreset((64, 64), 16)
-    for bad in ({"size": (0, 4)}, {"slices": 0}, {"margin": 0.5}, {"spacing": (1, 1, 0)}):
+    nan, inf = float("nan"), float("inf")
+    for bad in (
+        *({"size": size} for size in ((0, 4), (16.5, 16), (16,), (nan, 16))),
+        *({"slices": count} for count in (0, 2.5)),
+        *({"margin": margin} for margin in (0.5, nan, inf)),
+        *({"width": width} for width in (0, nan, inf)),
+        {"level": nan},
+        *({"spacing": (1, 1, size)} for size in (0, nan, inf)),
+    ):
         with pytest.raises(ValueError, match=next(iter(bad))):
             CTPreset(**bad)
     with pytest.raises(ValueError, match="sampler 'even' is none of uniform, published"):

@@ -134,6 +134,36 @@ def test_results_are_no_scans(weights, tmp_path, capsys, scan):
         assert report["scan"] == "batch/0.nii.gz"
 
 
+def test_neither_earlier_results_nor_masks_are_scans(weights, tmp_path, capsys, scan):
+    write_nifti(tmp_path / "batch/0.nii.gz", scan[0], scan[2])
+    write_nifti(tmp_path / "batch/masks/0_lesion.nii.gz", scan[1], scan[2])
+    (tmp_path / "slices").rename(tmp_path / "batch/chest_slices")
+    words = ("--no-mirrors", "--json", "--model", weights)
+    assert call("batch", *words, "--out", "batch/result") == 0
+    capsys.readouterr()
+    wanted = ["batch/0.nii.gz", "batch/chest_slices"]
+    for typed in (["batch"], ["batch/*.nii.gz", "batch/*_slices", "batch/*/*.nii.gz"]):
+        assert call(*typed, *words) == 0
+        reports = json.loads(capsys.readouterr().out)["scans"]
+        assert [report["scan"] for report in reports] == wanted
+    assert call("batch/result/0_map.nii.gz", *words) == 2
+    assert "0_map.nii.gz: no scan: a result" in capsys.readouterr().err
+
+
+def test_the_files_of_a_series_are_one_scan(weights, tmp_path, capsys):
+    files = [f"series/{file.name}" for file in sorted((tmp_path / "series").iterdir())]
+    for typed in (files, ["series/*.dcm"], ["series", *files]):
+        assert call(*typed, "--model", weights, "--json") == 0
+        (report,) = json.loads(capsys.readouterr().out)["scans"]
+        assert report["scan"] == "series"
+
+
+def test_endings_in_capitals(weights, tmp_path, capsys, scan):
+    write_nifti(tmp_path / "batch/A.NII.GZ", scan[0], scan[2])
+    assert call("batch", "--model", weights, "--out", "out", "--no-overlays") == 0
+    assert (tmp_path / "out/A.json").is_file()
+
+
 def test_how_the_map_is_made(weights, tmp_path, capsys):
     words = (
         "series",
@@ -286,6 +316,8 @@ def test_sixteen_bits(weights, tmp_path, capsys, scan):
         (("series", "--model", "W", "--method", "cam"), "are for the map: give --out"),
         (("series", "--model", "W", "--montage", "0"), "--montage 0"),
         (("series", "slices", "--model", "W", "--series", "1.2"), "the one folder"),
+        (("scan.nii.gz", "--model", "W", "--series", "1.2"), "NIfTI, which takes no series"),
+        (("series", "--model", "W", "--value-range", "0", "9"), "takes no value_range"),
         (("none", "--model", "W"), "none: no such file or folder"),
         (("none*", "--model", "W"), "none.*: nothing matches"),
         (("series", "--model", "W", "--out", "series"), "--out series is where series lies"),

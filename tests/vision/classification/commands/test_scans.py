@@ -21,7 +21,7 @@ def test_writes_what_the_reader_reads(tmp_path, capsys):
     sizes = [len(MosMed(tmp_path / "s", f"{name}.json", preset)) for name in ("train", "test")]
     assert sizes == [2, 1]
     (lesion, *_) = sorted((tmp_path / "s/lesions").iterdir())
-    (scan,) = (tmp_path / "s").glob(f"*/study_{lesion.name}")
+    (scan,) = (tmp_path / "s").glob(f"*/study_{lesion.name.replace('_lesion', '')}")
     assert read_scan(scan).values.shape == (6, 24, 24)
 
 
