@@ -1,4 +1,4 @@
-"""Keeping what a generator makes, so that later epochs read what the first one made."""
+"""Keeping samples that were made or prepared once, so that later epochs only read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SampleCache"]
 
 
 class SampleCache:
-    """Samples of a generated data set as files, one each.
+    """Samples of a data set as files, one each.
 
     Args:
         folder: where caches lie; variables and ``~`` are expanded. None: nothing is kept.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch.utils.data import Dataset, DistributedSampler, default_collate
@@ -21,6 +21,7 @@ __all__ = [
     "Mixture",
     "Part",
     "ShareSampler",
+    "check_disjoint",
     "collate",
     "draw",
     "groups_of",
@@ -233,6 +234,28 @@ def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, 
     parts = (shuffled[held_out:], shuffled[:held_out])
     train, held = (sorted(itertools.chain.from_iterable(part)) for part in parts)
     return Part(dataset, train), Part(dataset, held)
+
+
+def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:
+    """Refuse groups, such as patients, that are in two roles.
+
+    Args:
+        roles: data sets by what they are for (``train``, ``val``, ``test``).
+        what: their groups are, in the plural.
+
+    Raises:
+        ValueError: a group has two roles; the message counts them and names the first.
+    """
+    seen: dict[str, str] = {}
+    for role, sets in roles.items():
+        groups = dict.fromkeys(name for found in sets for name in groups_of(found) or ())
+        both = [name for name in groups if seen.get(name, role) != role]
+        if both:
+            raise ValueError(
+                f"{len(both)} {what} are in both {seen[both[0]]} and {role}, first {both[0]}: "
+                "take them out of one of the lists"
+            )
+        seen |= dict.fromkeys(groups, role)
 
 
 def collate(samples: Sequence[dict]) -> dict:

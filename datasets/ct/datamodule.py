@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..datamodule import MixedDataModule
-from .lists import check_disjoint
+from ..mixture import check_disjoint
 from .transforms import augmentation as make_augmentation
 
 __all__ = ["CTDataModule"]

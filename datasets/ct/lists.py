@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..mixture import groups_of
-
-__all__ = ["ListedScan", "check_disjoint", "read_scan_list", "write_scan_list"]
+__all__ = ["ListedScan", "read_scan_list", "write_scan_list"]
 
 
 class ListedScan(NamedTuple):
@@ -79,28 +77,6 @@ def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> Non
         patients.setdefault(scan.patient, {})[scan.scan] = list(scan.files)
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:
-    """Refuse patients that are in two roles.
-
-    Args:
-        roles: data sets by what they are for (``train``, ``val``, ``test``).
-        what: their groups are, in the plural.
-
-    Raises:
-        ValueError: a patient has two roles; the message counts them and names the first.
-    """
-    seen: dict[str, str] = {}
-    for role, sets in roles.items():
-        patients = dict.fromkeys(name for found in sets for name in groups_of(found) or ())
-        both = [name for name in patients if seen.get(name, role) != role]
-        if both:
-            raise ValueError(
-                f"{len(both)} {what} are in both {seen[both[0]]} and {role}, first {both[0]}: "
-                "take them out of one of the lists"
-            )
-        seen |= dict.fromkeys(patients, role)
 
 
 def _inside(found: object, path: Path, what: str) -> dict:

@@ -21,9 +21,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ..ct.lists import check_disjoint
 from ..datamodule import MixedDataModule
-from ..mixture import Mixture, Part, collate
+from ..mixture import Mixture, Part, check_disjoint, collate
 from .transforms import augmentation as make_augmentation
 
 __all__ = ["ImageDataModule", "collate_images"]

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from vizoo.datasets.ct import CTDataModule, GeneratedCT
-from vizoo.datasets.ct.lists import ListedScan, check_disjoint, read_scan_list, write_scan_list
-from vizoo.datasets.mixture import split_by_seed
+from vizoo.datasets.ct.lists import ListedScan, read_scan_list, write_scan_list
+from vizoo.datasets.mixture import check_disjoint, split_by_seed
 
 CLASSES = ("a", "b")
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
