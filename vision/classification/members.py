@@ -109,8 +109,7 @@ class ImageMember:
             found = zip(self.net(images), numbers.tolist(), strict=True)
             maps = [_boxes_of(each, number, images.shape[2:]) for each, number in found]
             return torch.stack(maps).cpu(), "boxes by their score"
-        if layer is None:
-            self._check_maps(images[:1])
+        self._check_maps(images[:1])
         where: ActivationMap = explain(self.net, images, numbers, method, layer)
         return where.values.detach().cpu(), where.method
 

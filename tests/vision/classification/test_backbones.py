@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import timm
 import torch
@@ -11,6 +13,7 @@ from timm.optim import create_optimizer_v2
 
 from vizoo.datasets.images import ImagePreset
 from vizoo.vision.classification.cam import cam, explain
+from vizoo.vision.classification.members import ImageMember
 from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
@@ -141,3 +144,13 @@ def test_grad_cam_where_cam_does_not_hold():
     found = explain(net, images)
     assert found.method.startswith("Grad-CAM at body.blocks") and "x" in found.method
     assert found.values.shape == (1, 128, 128)
+
+
+@pytest.mark.parametrize("layer", [None, "body.stages.2"])
+def test_channels_that_come_last_have_no_map(layer):
+    """Sums over what are rows there would look like a map."""
+    net = create_model("image_classifier", backbone="test_mambaout", classes=2)
+    net.classes, net.input = ("a", "b"), dataclasses.asdict(ImagePreset((64, 64), 1.0))
+    member = ImageMember(net, device="cpu")
+    with pytest.raises(ValueError, match="no map of image_classifier test_mambaout"):
+        member.explain(torch.rand(1, 3, 64, 64), ["a"], layer=layer)

@@ -102,6 +102,20 @@ def test_grad_cam_at_an_earlier_stage():
     assert not net.stages[0]._forward_hooks
 
 
+@pytest.mark.parametrize("axes", [2, 3])
+def test_grad_cam_before_an_activation_in_place(axes):
+    """It is the map of the same network whose activation makes a copy."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d if axes == 2 else nn.Conv3d
+    found = []
+    parts = conv(1, 4, 3), nn.Flatten(), nn.Linear(4 * 4**axes, 2)
+    parts[2].weight.data.abs_()  # so that something speaks for each class
+    for inplace in (False, True):
+        net = nn.Sequential(parts[0], nn.ReLU(inplace), *parts[1:])
+        found.append(grad_cam(net, torch.linspace(-1, 1, 6**axes).view(1, 1, *(6,) * axes), "0"))
+    assert found[0].raw.any() and torch.equal(found[0].raw, found[1].raw)
+
+
 def test_windows_tell_slices_apart():
     net = create_model("covidnet3d_s", encoding=[8] * 21)
     volume = torch.zeros(1, 1, 32, 32, 32)
