@@ -62,6 +62,7 @@ def main() -> None:
     stages = [name for name in stages if name.startswith(("stages.", "features."))]
     methods = [("auto", None, True), ("auto", None, False), ("cam", None, False)]
     methods += [("windows", None, False), *(("grad-cam", stage, True) for stage in stages)]
+    methods.append(("occlusion", None, False))
     rows: dict[str, list[tuple[float, float]]] = {}
     chances, right = [], 0
     for volume, lesions, kind in scans(

@@ -1,79 +1,37 @@
 """What a step of a differentiable search costs, against training its one path alone.
 
-    python -m benchmarks.dnas [--threads 2] [--size 16 48 48] [--device cpu]
+    python -m benchmarks.dnas [--model covidnet3d_s] [--size 16 48 48] [--device cpu]
 
-The supernet is a chain of 3D inverted residuals with eight candidates a place. A step is draw,
-forward, loss, backward and the optimiser's step, with hard Gumbel-Softmax; the extracted network of
-the same draw does the same without a draw. The forms take turns. Memory is the peak of tensors
-within a step beyond what is there between steps.
+A step is draw, forward, loss, backward and the optimiser's step, with hard Gumbel-Softmax; the
+extracted network of the same draw does the same without a draw. The forms take turns. Memory is the
+peak of tensors within a step beyond what is there between steps.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks._machine import machine, seconds
-from vizoo.nas import Architecture, Choice, activate, extract, search_space
+from vizoo.nas import Architecture, activate, extract, search_space
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.efficiency.measure import milliseconds
-from vizoo.nas.elastic import Operation
 from vizoo.nas.supernet import elastic_modules
-
-KINDS = ((3, 3), (3, 4), (3, 6), (5, 3), (5, 4), (7, 3), (7, 4))
-
-
-class Block(nn.Module):
-    """1x1x1 expansion, depthwise filter, 1x1x1 projection, around a residual."""
-
-    def __init__(self, width: int, kernel: int, expansion: int) -> None:
-        super().__init__()
-        inner = width * expansion
-        self.layers = nn.Sequential(
-            nn.Conv3d(width, inner, 1, bias=False),
-            nn.BatchNorm3d(inner),
-            nn.ReLU6(),
-            nn.Conv3d(inner, inner, kernel, padding=kernel // 2, groups=inner, bias=False),
-            nn.BatchNorm3d(inner),
-            nn.ReLU6(),
-            nn.Conv3d(inner, width, 1, bias=False),
-            nn.BatchNorm3d(width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
-
-
-def supernet(widths: tuple[int, ...] = (24, 40, 80), blocks: int = 3) -> nn.Module:
-    """Stages that halve the volume, each of `blocks` choices; (B, 1, D, H, W) to (B, 2)."""
-    layers: list[nn.Module] = [nn.Conv3d(1, 16, 3, 2, 1), nn.BatchNorm3d(16), nn.ReLU6()]
-    before = 16
-    for stage, width in enumerate(widths):
-        layers.append(nn.Conv3d(before, width, 2, 2))
-        for block in range(blocks):
-            candidates = {f"mb{k}_{e}": Block(width, k, e) for k, e in KINDS}
-            candidates = {"skip": nn.Identity(), **candidates}
-            choice = Choice(f"stages.{stage}.{block}", tuple(candidates))
-            layers.append(Operation(candidates, choice))
-        before = width
-    head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(before, 2)]
-    return nn.Sequential(*layers, *head)
+from vizoo.vision.hub.registry import create_model
 
 
 class Forms:
     """The steps that are compared, all on one draw."""
 
-    def __init__(self, device: str, size: tuple[int, ...], batch: int) -> None:
-        self.net = supernet().to(device).train()
+    def __init__(self, model: str, device: str, size: tuple[int, ...], batch: int) -> None:
+        self.net = create_model(model).to(device).train()
         self.logits = Logits(search_space(self.net)).to(device)
         self.elastic = list(elastic_modules(self.net))
         self.x = torch.randn(batch, 1, *size, device=device)
@@ -182,6 +140,7 @@ def compare(forms: Forms, device: str, draws: int, repeat: int) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="covidnet3d_s", help="a supernet of volumes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, nargs=3, default=(16, 48, 48), metavar=("D", "H", "W"))
     parser.add_argument("--batch", type=int, default=2)
@@ -193,8 +152,8 @@ def main() -> None:
     torch.manual_seed(0)
     console = Console(width=120)
     console.print(machine())
-    make = partial(Forms, options.device, tuple(options.size), options.batch)
-    console.print(compare(make(), options.device, options.draws, options.repeat))
+    forms = Forms(options.model, options.device, tuple(options.size), options.batch)
+    console.print(compare(forms, options.device, options.draws, options.repeat))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from vizoo.stereo.task import StereoTask
 from vizoo.vision.hub.weights import load_weights
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = sorted((ROOT / "configs" / "search").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs" / "search").glob("easnet*.yaml"))
 SHRINKING = [path for path in CONFIGS if "shrinking" in path.stem]
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "METHODS",
     "ActivationMap",
     "cam",
+    "checked_classes",
     "class_activation",
     "explain",
     "grad_cam",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 #: How `explain` can make a map.
-METHODS = ("auto", "cam", "grad-cam", "windows")
+METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 _LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
 _CELLS = 4
@@ -119,7 +120,7 @@ def cam(
         logits, features = net(inputs), net.forward_features(inputs)
         classifier = net.get_classifier()
         _check_linear(net, classifier, features, logits)
-        classes = _checked(classes, logits)
+        classes = checked_classes(classes, logits)
         if depth_window is None:
             raw = class_activation(features, classifier.weight, classes)
             method = f"CAM, {_cells(raw)} cells"
@@ -160,7 +161,7 @@ def grad_cam(
     try:
         with evaluating(net), torch.enable_grad():
             logits = net(inputs)
-            classes = _checked(classes, logits)
+            classes = checked_classes(classes, logits)
             if len(seen) != 1 or seen[0].dim() != inputs.dim():
                 found = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
                 raise ValueError(
@@ -193,13 +194,14 @@ def explain(
         inputs: (B, C, H, W) or (B, 1, D, H, W).
         classes: (B,), what to explain; None for the predicted ones.
         method: ``cam``; ``grad-cam``; ``windows``, CAM of windows of a quarter of the slices;
+            ``occlusion``, see `occlusion.occlusion`, slower and true to any network;
             ``auto``: CAM where it holds and its map has four cells or more along the first axis (of
             fewer than 16 slices: a cell for four), which tell slices apart, and elsewhere Grad-CAM
             at the last layer that has them.
         layer: of Grad-CAM, which ``auto`` then stands for; None: that last layer.
         mirrors: take the mean of the maps of the inputs mirrored along all sets of axes, turned
             back; for networks that are trained with mirror images. It points better, and costs as
-            many times as much: four for images, eight for volumes.
+            many times as much: four for images, eight for volumes. Occlusion takes none.
 
     Raises:
         ValueError: an unknown method, a layer for another one than Grad-CAM, or one of `cam` and
@@ -211,7 +213,7 @@ def explain(
         raise ValueError(f"layer {layer!r} is for grad-cam, not for {method}")
     make = _maker(net, inputs, method, layer)
     found = make(inputs, classes)
-    if not mirrors:
+    if not mirrors or method == "occlusion":
         return found
     axes = range(1, inputs.dim() - 1)
     turns = [turn for n in range(1, len(axes) + 1) for turn in itertools.combinations(axes, n)]
@@ -231,6 +233,10 @@ def _maker(
     plain = partial(cam, net)
     if method == "cam":
         return plain
+    if method == "occlusion":
+        from .occlusion import occlusion
+
+        return partial(occlusion, net)
     if method == "windows":
         return partial(plain, depth_window=max(1, inputs.shape[2] // 4))
     if method == "auto" and layer is None:
@@ -314,7 +320,12 @@ def _check_linear(net: nn.Module, classifier: object, features: Tensor, logits: 
     )
 
 
-def _checked(classes: Tensor | None, logits: Tensor) -> Tensor:
+def checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
+    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones.
+
+    Raises:
+        ValueError: their number is another one, or one is unknown.
+    """
     if classes is None:
         return logits.argmax(1)
     classes = torch.as_tensor(classes, device=logits.device)

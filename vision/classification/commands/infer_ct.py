@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import time
@@ -16,7 +15,7 @@ from ..overlays import NOTICE
 if TYPE_CHECKING:
     from ..infer import CTPredictor
 
-_METHODS = ("auto", "cam", "grad-cam", "windows")
+_METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         default="auto",
         choices=_METHODS,
-        help="of the map: cam, as published; grad-cam; windows (CAM of windows of slices); auto: "
-        "cam where it tells slices apart, else grad-cam (default)",
+        help="of the map: cam, as published; grad-cam; windows (CAM of windows of slices); "
+        "occlusion (of covered parts: slow, and true to any network); auto: cam where it tells "
+        "slices apart, else grad-cam (default)",
     )
     parser.add_argument(
         "--layer", metavar="NAME", help="of grad-cam, such as stages.1 (default: chosen by depth)"
@@ -121,7 +121,10 @@ def run(args: argparse.Namespace) -> int:
             if len(scans) > 1:
                 bar("scans", done, len(scans))
     if args.csv is not None:
-        _write_table(Path(args.csv), predictor, reports)
+        from ..reports import write_results
+
+        rows, counts = map(_counted, reports), ("slices", "slices_used")
+        write_results(args.csv, "scan", predictor.classes, rows, predictor.name, counts)
     if args.json:
         summary = {"model": args.model, "network": predictor.name, "notice": NOTICE}
         print(json.dumps({**summary, "scans": reports}, indent=2))
@@ -214,22 +217,9 @@ def _condensed(files: list[str]) -> list[str]:
     return [f"{key} ({count} slices)" if key.endswith("/") else key for key, count in lines.items()]
 
 
-def _write_table(path: Path, predictor: CTPredictor, reports: list[dict]) -> None:
-    """One row a scan; the class of a scan that failed is empty."""
-    from ...io.files import atomic_write
-
-    heads = ["scan", "class", *(f"p_{name}" for name in predictor.classes)]
-    heads += ["slices", "slices_used", "network", "warnings", "error", "notice"]
-    with atomic_write(path) as temporary, temporary.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(heads)
-        for report in reports:
-            failed = "error" in report
-            shares = [] if failed else [f"{p:.6f}" for p in report["probabilities"].values()]
-            shares = shares or [""] * len(predictor.classes)
-            counts = ["", ""]
-            if not failed:
-                counts = [report["size"][0], len(report["slices_from_the_feet"])]
-            words = ["; ".join(report.get("warnings", [])), report.get("error", ""), NOTICE]
-            row = [report["scan"], report.get("class", ""), *shares, *counts]
-            table.writerow([*row, predictor.name, *words])
+def _counted(report: dict) -> dict:
+    """A report with the columns of the table that it does not have by their names."""
+    if "error" in report:
+        return report
+    counts = {"slices": report["size"][0], "slices_used": len(report["slices_from_the_feet"])}
+    return {**report, **counts}
