@@ -22,18 +22,19 @@ class CocoImages(ImageDataset):
     """Images with a COCO file of boxes.
 
     The label of an image is the class that most of its boxes have, of equal numbers the first's.
-    Images without boxes are left out, and so are boxes around crowds.
+    Left out are boxes around crowds, without an area, or of none of `classes`, and then images
+    without boxes.
 
     Args:
         annotations: the JSON file, with ``images``, ``annotations`` and ``categories``; a box is
             [left, top, width, height] in pixels.
         root: folder of the images; by default that of the annotations.
         preset: how the images are prepared; by default all of it, stretched to 320x320.
-        classes: categories in the order of their numbers; by default all, by their ids.
+        classes: categories to keep, in the order of their numbers; by default all, by their ids.
 
     Raises:
         FileNotFoundError: the file or images are missing.
-        ValueError: it is no such file; the message says where in it.
+        ValueError: it is no such file, the message says where in it; or it has no such category.
     """
 
     def __init__(
@@ -56,11 +57,18 @@ class CocoImages(ImageDataset):
                 f"{path}: not COCO annotations: want images, annotations and categories ({error})"
             ) from error
         names = list(classes or (kinds[key] for key in sorted(kinds)))
+        if unknown := [name for name in names if name not in kinds.values()]:
+            raise ValueError(
+                f"{path}: class {unknown[0]!r} is none of its categories "
+                f"({', '.join(map(str, kinds.values()))})"
+            )
         placed: dict[object, list] = {}
         for image, kind, box in boxes:
             if image not in files or kind not in kinds:
                 raise ValueError(f"{path}: a box of image {image} and category {kind}: no such")
             left, top, wide, tall = _numbers(box, f"{path}, image {files[image]}")
+            if kinds[kind] not in names or min(wide, tall) == 0:
+                continue
             corners = (left, top, left + wide, top + tall)
             placed.setdefault(image, []).append((kinds[kind], corners))
         records = [
@@ -77,14 +85,14 @@ class VocImages(ImageDataset):
     """Images with an XML file each, as Pascal VOC: ``Annotations/a.xml``, ``JPEGImages/a.jpg``.
 
     The label of an image is the class that most of its boxes have, of equal numbers the first's.
-    Images without boxes are left out.
+    Left out are boxes of none of `classes`, and then images without boxes.
 
     Args:
         root: folder of ``Annotations``, ``JPEGImages`` and ``ImageSets``.
         names: which images: ``train`` for those of ``ImageSets/Main/train.txt``; None for all.
         preset: see `CocoImages`.
-        classes: in the order of their numbers; by default those found, sorted. Give them where
-            several sets have to agree.
+        classes: those to keep, in the order of their numbers; by default those found, sorted.
+            Give them where several sets have to agree.
 
     Raises:
         FileNotFoundError: files are missing.
@@ -106,6 +114,10 @@ class VocImages(ImageDataset):
         found = {stem: _read_voc(note) for stem, note in notes.items()}
         kinds = {kind for _, boxes in found.values() for kind, _ in boxes}
         order = list(classes or sorted(kinds))
+        found = {
+            stem: (name, [(kind, box) for kind, box in boxes if kind in order])
+            for stem, (name, boxes) in found.items()
+        }
         folder = where / "JPEGImages"
         there = {p.stem: p.name for p in folder.glob("*") if p.suffix.lower() in SUFFIXES}
         records = []
@@ -122,8 +134,6 @@ def _record(
     name: str, path: Path, boxes: list[tuple[str, tuple]], classes: Sequence[str], source: Path
 ) -> ImageRecord:
     for kind, (left, top, right, bottom) in boxes:
-        if kind not in classes:
-            raise ValueError(f"{source}: class {kind!r} is none of {', '.join(classes)}")
         if not (left < right and top < bottom):
             raise ValueError(f"{source}: {name}: a box of {kind} has no area")
     labels = tuple(classes.index(kind) for kind, _ in boxes)

@@ -14,8 +14,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
+from ..hub.weights import check_state
 from ..training import check_optimisation, optimisation
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
+from .task import sets_of
 
 __all__ = ["DetectionTask"]
 
@@ -26,7 +28,8 @@ class DetectionTask(LightningModule):
     A batch has `image` (B, 3, H, W), `label` (B,), and of each image `boxes` (N, 4) and
     `box_labels` (N,). `val/accuracy` is the share of images whose class the boxes get right, an
     image without a box being wrong; `val/answered` the share with a box; `val/map` and `val/map_50`
-    are COCO's (pip install 'vizoo[detection]').
+    are COCO's (pip install 'vizoo[detection]'), left out where no box is there to be found. Names
+    and order of the classes are those of the training set; a set with others is refused.
 
     Args:
         detector: `fasterrcnn`, `retinanet`, `fcos` or `ssdlite`.
@@ -46,7 +49,8 @@ class DetectionTask(LightningModule):
         warmup_steps: see there.
 
     Raises:
-        ValueError: a setting is unknown, or out of its range.
+        ValueError: a setting is unknown, or out of its range, or the checkpoint is of another
+            detector; in `setup` also where classes do not fit or images have no boxes.
     """
 
     def __init__(
@@ -77,7 +81,9 @@ class DetectionTask(LightningModule):
         if init_weights == "pretrained":
             self.net.load_pretrained()
         elif init_weights is not None:
-            self.net.load_state_dict(load_detector(init_weights).state_dict())
+            state = load_detector(init_weights).state_dict()
+            check_state(self.net, state, init_weights)
+            self.net.load_state_dict(state)
         self.classes: tuple[str, ...] = ()
         self.preset: dict[str, Any] = {}
         self.accuracy, self.answered = MeanMetric(), MeanMetric()
@@ -89,11 +95,15 @@ class DetectionTask(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Learn from the data what the classes are called and how images are prepared."""
-        role = {"fit": "train", "validate": "val"}.get(stage, stage)
-        data = self.trainer.datamodule
-        for dataset in data.sets(role) if hasattr(data, "sets") else ():
+        for role, dataset in sets_of(self.trainer.datamodule, stage):
+            where = f"{role} set {type(dataset).__name__}"
+            if "boxes" not in dataset[0]:
+                raise ValueError(
+                    f"{where}: images without boxes: a detector wants them, as CocoImages and "
+                    "VocImages have them"
+                )
             preset = json.loads(json.dumps(dataclasses.asdict(dataset.preset)))
-            self._take(tuple(dataset.classes), preset)
+            self._take(tuple(dataset.classes), preset, where)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         parts = self.net.losses(batch["image"], batch["boxes"], batch["box_labels"])
@@ -130,18 +140,18 @@ class DetectionTask(LightningModule):
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._take(tuple(checkpoint["classes"]), checkpoint["input"])
+        self._take(tuple(checkpoint["classes"]), checkpoint["input"], "the checkpoint")
 
-    def _take(self, classes: tuple[str, ...], preset: dict[str, Any]) -> None:
+    def _take(self, classes: tuple[str, ...], preset: dict[str, Any], where: str) -> None:
         if len(classes) != self.hparams.classes:
             raise ValueError(
-                f"the data have {len(classes)} classes ({', '.join(classes)}), the detector "
+                f"{where} has {len(classes)} classes ({', '.join(classes)}), the detector "
                 f"{self.hparams.classes}: set model.classes"
             )
         if self.classes and classes != self.classes:
             raise ValueError(
-                f"classes {', '.join(classes)}, not {', '.join(self.classes)} as what came before: "
-                "names and order have to be the same"
+                f"{where} has the classes {', '.join(classes)}, not {', '.join(self.classes)} as "
+                "what came before: names and order have to be the same"
             )
         self.classes, self.preset = classes, self.preset or preset
 
@@ -168,7 +178,7 @@ class DetectionTask(LightningModule):
         if self.precision is not None:
             found = self.precision.compute()
             # -1 stands for nothing to measure.
-            values |= {k: found[k].clamp(min=0) for k in ("map", "map_50")}
+            values |= {k: found[k] for k in ("map", "map_50") if found[k] >= 0}
             self.precision.reset()
         elif not self.trainer.sanity_checking:
             rank_zero_warn("no mean average precision: pip install 'vizoo[detection]'")

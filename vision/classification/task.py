@@ -27,7 +27,7 @@ from ..viz.confusion import confusion_picture
 from .metrics import ClassificationMetrics, positive_class
 from .reports import write_report
 
-__all__ = ["ClassificationTask", "balanced_weights", "inputs_of"]
+__all__ = ["ClassificationTask", "balanced_weights", "inputs_of", "sets_of"]
 
 _ROLES = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
 
@@ -118,7 +118,7 @@ class ClassificationTask(LightningModule):
             self._take_classes(self.net.classes, "the weights")
             self.preset = dict(getattr(self.net, "input", {}))
         training = []
-        for role, dataset in self._sets(stage):
+        for role, dataset in sets_of(self.trainer.datamodule, stage):
             where = f"{role} set {type(dataset).__name__}"
             if found := getattr(dataset, "classes", None):
                 self._take_classes(found, where)
@@ -212,13 +212,6 @@ class ClassificationTask(LightningModule):
         if checkpoint.get("input"):
             self._take_preset(checkpoint["input"], "the checkpoint")
 
-    def _sets(self, stage: str) -> Iterator[tuple[str, Any]]:
-        """The data sets of a stage and their roles, of a data module that has some."""
-        data = self.trainer.datamodule
-        for role in _ROLES.get(stage, ()) if hasattr(data, "sets") else ():
-            for dataset in data.sets(role):
-                yield role, dataset
-
     def _take_classes(self, names: Sequence[str], where: str) -> None:
         names = tuple(map(str, names))
         if self.classes and names != self.classes:
@@ -226,6 +219,8 @@ class ClassificationTask(LightningModule):
                 f"{where} has the classes {', '.join(names)}, not {', '.join(self.classes)} as "
                 "what came before: names and order have to be the same"
             )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{where} has the class {', '.join(twice)} more than once")
         architecture = self.net.architecture
         outputs = {**model_info(architecture["name"]).defaults, **architecture}.get("classes")
         if outputs != len(names):
@@ -283,6 +278,13 @@ class ClassificationTask(LightningModule):
             )
         log_picture(self, f"{stage}/confusion", lambda: confusion_picture(confusion, self.classes))
         return confusion
+
+
+def sets_of(data: Any, stage: str) -> Iterator[tuple[str, Any]]:
+    """The roles and data sets of a stage (none of `predict`), of a data module that has some."""
+    for role in _ROLES.get(stage, ()) if hasattr(data, "sets") else ():
+        for dataset in data.sets(role):
+            yield role, dataset
 
 
 def inputs_of(sample: dict[str, Any]) -> Tensor:

@@ -327,6 +327,30 @@ def test_coco(boxed):
     assert sample["label"] == 0  # two of three boxes
 
 
+def test_coco_of_some_categories_and_boxes(boxed):
+    """Boxes without an area and of other categories are left out, and images left without any."""
+    file = boxed / "JPEGImages/boxes.json"
+    content = json.loads(file.read_text())
+    content["annotations"] += [
+        {"image_id": 7, "category_id": 2, "bbox": [1, 1, 0, 4]},
+        {"image_id": 9, "category_id": 5, "bbox": [0, 0, 4, 4]},
+    ]
+    file.write_text(json.dumps(content))
+    preset = ImagePreset((12, 16), 1.0)
+    both, moles = (CocoImages(str(file), None, preset, kinds) for kinds in (None, ["mole"]))
+    assert both[0]["box_labels"].tolist() == [1, 0, 0] and len(both) == 2
+    assert moles.classes == ("mole",) and len(moles) == 1
+    assert moles[0]["box_labels"].tolist() == [0, 0]
+
+
+def test_voc_of_some_classes(boxed):
+    (boxed / "Annotations/b.xml").write_text(
+        (boxed / "Annotations/a.xml").read_text().replace("wart", "mole").replace("a.png", "b.png")
+    )
+    found = VocImages(str(boxed), classes=["mole"])
+    assert [record.name for record in found.records] == ["b.png"]
+
+
 def test_voc(boxed):
     preset = ImagePreset((24, 32), 1.0)
     found = VocImages(str(boxed), "train", preset, classes=["mole", "wart"])
@@ -341,7 +365,7 @@ def test_boxes_that_are_refused(boxed):
         ({"categories": None}, "not COCO annotations"),
         ({"annotations": [{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]}, "no such"),
         ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 1]}]}, "four numbers"),
-        ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 0, 1]}]}, "no area"),
+        ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, -1, 1]}]}, "no area"),
         (
             {
                 "images": [{"id": 7, "file_name": "c.png"}],
@@ -353,8 +377,8 @@ def test_boxes_that_are_refused(boxed):
         (boxed / "bad.json").write_text(json.dumps({**content, **change}))
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             CocoImages(str(boxed / "bad.json"), str(boxed / "JPEGImages"))
-    with pytest.raises(ValueError, match="class 'wart' is none of mole"):
-        CocoImages(str(file), classes=["mole"])
+    with pytest.raises(ValueError, match="class 'wort' is none of its categories"):
+        CocoImages(str(file), classes=["mole", "wort"])
     with pytest.raises(FileNotFoundError, match="val.txt: no such list"):
         VocImages(str(boxed), "val")
     (boxed / "Annotations/a.xml").write_text(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import yaml
 
 from vizoo.__main__ import main
+from vizoo.datasets.images import GeneratedLesions, ImageDataModule, ImagePreset
+from vizoo.vision.classification.detection_task import DetectionTask
 from vizoo.vision.classification.detectors import (
     Detections,
     ImageDetector,
@@ -43,12 +47,23 @@ def test_rules_by_hand():
 @pytest.mark.parametrize(
     "name", ["retinanet", "fcos", "ssdlite", pytest.param("fasterrcnn", marks=pytest.mark.slow)]
 )
-def test_every_detector_learns_and_finds(name):
+def test_every_detector_learns_and_answers_in_its_classes(name):
+    torch.manual_seed(0)
     net = ImageDetector(name, 3, "resnet18", 32)
     image, boxes = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 6, 20, 22]])
-    losses = net.losses(image, [boxes, boxes], [torch.tensor([0]), torch.tensor([2])])
-    sum(losses.values()).backward()
-    assert len(losses) >= 2 and all(value.isfinite() for value in losses.values())
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+
+    def loss():
+        torch.manual_seed(1)  # Faster R-CNN learns from a random choice of its proposals
+        losses = net.losses(image, [boxes, boxes], [torch.tensor([0]), torch.tensor([2])])
+        assert len(losses) >= 2
+        return sum(losses.values())
+
+    before = loss()
+    before.backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert loss() < before
     with pytest.raises(ValueError, match="training mode"):
         net(image)
     net.eval()
@@ -104,4 +119,63 @@ def test_the_config_trains_tests_and_loads(root, tmp_path, monkeypatch, capsys):
     settings["model"]["init_args"]["classes"] = 3
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(settings))
     assert main(["fit", "--config", "wrong.yaml"]) == 2
-    assert "the data have 4 classes" in capsys.readouterr().err
+    assert "train set GeneratedLesions has 4 classes" in capsys.readouterr().err
+
+
+class Lesions(GeneratedLesions):
+    """Four small images of two classes, named as told, perhaps without boxes."""
+
+    def __init__(self, classes=("mole", "ring"), boxed=True, seed=1):
+        super().__init__(4, 2, ImagePreset((32, 32), 1.0, scale=(1, 1)), side=32, seed=seed)
+        self.classes, self.boxed = classes, boxed
+
+    def picture(self, index):
+        sample = super().picture(index)
+        boxes = ("boxes", "box_labels")
+        return {k: v for k, v in sample.items() if self.boxed or k not in boxes}
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "message"),
+    [
+        ({}, {"classes": ("ring", "mole")}, "val set Lesions has the classes ring, mole, not mole"),
+        ({"boxed": False}, {}, "train set Lesions: images without boxes"),
+        ({}, {"boxed": False}, "val set Lesions: images without boxes"),
+    ],
+)
+def test_sets_that_are_refused(train, val, message):
+    data = ImageDataModule(train=[Lesions(**train)], val=[Lesions(**val, seed=2)], workers=0)
+    data.setup("fit")
+    task = DetectionTask("ssdlite", 2)
+    task.trainer = SimpleNamespace(datamodule=data)
+    with pytest.raises(ValueError, match=message):
+        task.setup("fit")
+
+
+@pytest.mark.parametrize("wanted", [("fcos", 3, "resnet18"), ("retinanet", 2, "resnet18")])
+def test_a_start_from_another_detector_is_refused(wanted, tmp_path):
+    task = DetectionTask("fcos", 2, "resnet18", 32)
+    checkpoint = {
+        "state_dict": task.state_dict(),
+        "hyper_parameters": dict(task.hparams),
+        "classes": ["mole", "ring"],
+        "input": {},
+    }
+    torch.save(checkpoint, tmp_path / "fcos.ckpt")
+    with pytest.raises(ValueError, match="fcos.ckpt") as caught:
+        DetectionTask(*wanted, 32, init_weights=str(tmp_path / "fcos.ckpt"))
+    assert "\n" not in str(caught.value)
+
+
+def test_precision_without_a_box_to_find_is_left_out(monkeypatch):
+    pytest.importorskip("pycocotools")
+    task = DetectionTask("ssdlite", 2)
+    nothing = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0).long())
+    monkeypatch.setattr(task, "forward", lambda image: [nothing] * len(image))
+    logged = {}
+    monkeypatch.setattr(task, "log", lambda name, value, **_: logged.update({name: value}))
+    empty = [torch.zeros(0, 4)], [torch.zeros(0).long()]
+    batch = dict(zip(("boxes", "box_labels"), empty, strict=True))
+    task.validation_step({"image": torch.rand(1, 3, 32, 32), "label": torch.ones(1), **batch}, 0)
+    task.on_validation_epoch_end()
+    assert set(logged) == {"val/accuracy", "val/answered"}

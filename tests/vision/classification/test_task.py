@@ -207,6 +207,8 @@ def test_data_without_names(tmp_path, batch):
     loader = DataLoader(Plain(), 2)
     with pytest.raises(ValueError, match="do not say what their classes are called: give `classes"):
         _trainer(tmp_path).fit(_task(), loader)
+    with pytest.raises(ValueError, match="classes has the class ill more than once"):
+        _task(classes=["ill", "ill"])
     task = _task(classes=["healthy", "ill"])
     _trainer(tmp_path).fit(task, loader, loader)
     with pytest.raises(ValueError, match="samples of picture: a classifier takes a volume or an"):
