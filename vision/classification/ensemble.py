@@ -18,7 +18,14 @@ from torch.nn import functional as F
 from .calibration import calibration_error
 from .metrics import classification_scores
 
-__all__ = ["METHODS", "Combination", "align", "fit_combination", "report_on"]
+__all__ = [
+    "METHODS",
+    "Combination",
+    "align",
+    "check_classes",
+    "fit_combination",
+    "report_on",
+]
 
 #: How members are combined.
 METHODS = ("mean", "weighted", "vote", "stacking")
@@ -132,6 +139,23 @@ def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]
         raise ValueError(f"other classes than {', '.join(wanted)}: {'; '.join(parts)}")
     order = [list(names).index(name) for name in wanted]
     return log_probabilities[..., order]
+
+
+def check_classes(names: Sequence[str], classes: Sequence[str], source: str) -> None:
+    """Refuse classes that cannot be aligned with an ensemble's.
+
+    Args:
+        names: to check, in any order.
+        classes: the ensemble's.
+        source: whose names they are, for the message.
+
+    Raises:
+        ValueError: names are missing or surplus.
+    """
+    try:
+        align(torch.zeros(1, len(names)), names, classes)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def report_on(

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..io.files import atomic_write
 from ..io.images import as_image, write_image
-from .ensemble import Combination, align
+from .ensemble import Combination, align, check_classes
 from .ensemble_file import is_ensemble, read_ensemble
 from .members import ImageMember
 from .overlays import NOTICE, overlay_picture
@@ -67,8 +67,13 @@ class ImageResult:
 
     @property
     def predicted(self) -> str:
-        """The most probable class."""
+        """The most probable class; says nothing where no member answered."""
         return self.classes[int(self.probabilities.argmax())]
+
+    @property
+    def answered(self) -> bool:
+        """Whether any member did not abstain, as a detector does that finds no box."""
+        return any(self.members)
 
     def top(self, count: int = 5) -> dict[str, float]:
         """The most probable classes, first the first."""
@@ -82,7 +87,7 @@ class ImageResult:
             "probabilities": self.top(len(self.classes)),
             "size": list(self.size),
         }
-        if len(self.members) > 1:
+        if len(self.members) > 1 or None in self.members:
             found["members"] = list(self.members)
         if self.heat is not None:
             found["map"] = {"method": self.method, "class": self.explained}
@@ -96,7 +101,7 @@ class ImageResult:
         """
         if self.heat is None:
             raise ValueError("no map: it was not asked for")
-        words = f"{self.predicted} {self.probabilities.max():.2f}"
+        words = f"{self.predicted} {self.probabilities.max():.2f}" if self.answered else "no box"
         return overlay_picture(
             [self.picture],
             [self.heat],
@@ -181,7 +186,7 @@ class ImagePredictor:
         self.members = []
         for listed in ensemble.members:
             member = ImageMember(listed.source, listed.temperature, **where)
-            _check_classes(member, self.classes, listed.source)
+            check_classes(member.classes, self.classes, listed.source)
             self.members.append(member)
 
     @property
@@ -218,18 +223,24 @@ class ImagePredictor:
             images: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors in [0, 1], of any sizes;
                 or what `prepare` made of them.
             method: of the maps, one of `METHODS`; None for no maps.
-            layer: of Grad-CAM.
+            layer: of Grad-CAM; detectors have none.
             explained: the class that the maps are for; None for the most probable one.
 
         Raises:
             FileNotFoundError: there is no such image.
             ValueError: one cannot be read; the network's output is not finite; an unknown class or
-                method; or no member has maps.
+                method; or no member has such maps.
         """
         if method not in (None, *METHODS):
             raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
         if explained is not None and explained not in self.classes:
             raise ValueError(f"class {explained!r} is none of {', '.join(self.classes)}")
+        if (layer or method in METHODS[1:]) and all(member.detects for member in self.members):
+            raise ValueError(
+                f"{self.name}: the map of a detector is its boxes: leave out method and layer"
+            )
+        if not images:
+            return []
         seen = [i if isinstance(i, PreparedImage) else self.prepare(i) for i in images]
         batches = [torch.stack(inputs) for inputs in zip(*(s.inputs for s in seen), strict=True)]
         found = [
@@ -291,13 +302,6 @@ class ImagePredictor:
         words = list(dict.fromkeys(words))
         how = words[0] if len(self.members) == 1 else f"mean of {'; '.join(words)}"
         return [found / total for found in sums], how
-
-
-def _check_classes(member: ImageMember, classes: Sequence[str], source: str) -> None:
-    try:
-        align(torch.zeros(1, len(member.classes)), member.classes, classes)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
 
 
 def _reduced(plane: Tensor) -> Tensor:

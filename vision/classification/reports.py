@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..io.files import atomic_write
 from .metrics import class_report
+from .overlays import NOTICE
 
-__all__ = ["write_predictions", "write_report"]
+__all__ = ["write_predictions", "write_report", "write_results"]
 
 
 def write_report(
@@ -71,6 +72,37 @@ def write_predictions(
         for name, row in zip(names, probabilities, strict=True)
     )
     _write_table(Path(path), ["name", "class", *classes], rows)
+
+
+def write_results(
+    path: str | os.PathLike[str],
+    what: str,
+    classes: Sequence[str],
+    reports: Iterable[Mapping[str, Any]],
+    network: str,
+    facts: Sequence[str] = (),
+) -> None:
+    """Write a CSV table of what was inferred, a row for each; the class of a failure is empty.
+
+    Args:
+        path: of the table.
+        what: key of the name in a report, `scan` or `image`.
+        classes: names, in the order of the columns.
+        reports: of each its name, and `class`, `probabilities` by class and `warnings`, or `error`.
+        network: what answered.
+        facts: keys of further columns.
+    """
+    header = [what, "class", *(f"p_{name}" for name in classes), *facts]
+    header += ["network", "warnings", "error", "notice"]
+    rows = []
+    for report in reports:
+        shares = report.get("probabilities")
+        row = [report[what], report.get("class", "")]
+        row += [f"{shares[name]:.6f}" if shares else "" for name in classes]
+        row += [report.get(key, "") for key in facts]
+        words = ["; ".join(report.get("warnings", [])), report.get("error", ""), NOTICE]
+        rows.append([*row, network, *words])
+    _write_table(Path(path), header, rows)
 
 
 def _write_table(path: Path, header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:

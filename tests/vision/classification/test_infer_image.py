@@ -122,13 +122,14 @@ def test_a_folder_of_photographs(photos, tmp_path, capsys):
     assert told.err == "" and told.out.splitlines()[-1].startswith("Research software")
     assert re.search(r"photos/mole0\.png: \w+ \(\w+ [01]\.\d{3}, \w+ [01]\.\d{3}\)", told.out)
     rows = list(csv.DictReader((tmp_path / "all.csv").open()))
-    assert [row["name"] for row in rows] == sorted(
+    assert [row["image"] for row in rows] == sorted(
         str(p) for p in photos.relative_to(tmp_path).iterdir()
     )
-    right = [row["class"] in row["name"] for row in rows]
+    right = [row["class"] in row["image"] for row in rows]
     assert sum(right) >= 5, rows
     for row in rows:
-        assert float(row["mole"]) + float(row["ring"]) == pytest.approx(1, abs=1e-5)
+        assert float(row["p_mole"]) + float(row["p_ring"]) == pytest.approx(1, abs=1e-5)
+        assert row["error"] == row["warnings"] == "" and row["notice"].startswith("Research")
     report = json.loads((tmp_path / "out/ring1.json").read_text())
     assert report["size"] == [48, 60] and report["notice"].startswith("Research software")
     assert list(report["probabilities"].values()) == sorted(report["probabilities"].values())[::-1]
@@ -140,8 +141,11 @@ def test_a_folder_of_photographs(photos, tmp_path, capsys):
 def test_json_and_what_is_left_out(photos, tmp_path, capsys):
     (photos / "cut.png").write_bytes((photos / "mole0.png").read_bytes()[:100])
     words = ("--model", "a.safetensors", "--no-overlays", "--json", "--tta", "--out", "out")
-    assert call("infer", "image", "photos/*.png", *words) == 2
+    assert call("infer", "image", "photos/*.png", *words, "--csv", "all.csv") == 2
     told = capsys.readouterr()
+    failed, *others = csv.DictReader((tmp_path / "all.csv").open())
+    assert failed["image"] == "photos/cut.png" and "cut.png" in failed["error"]
+    assert failed["class"] == failed["p_mole"] == "" and len(others) == 6
     images = {entry["image"]: entry for entry in json.loads(told.out)["images"]}
     assert len(images) == 7 and "cut.png" in images["photos/cut.png"]["error"]
     assert "map" not in images["photos/mole0.png"]
@@ -157,8 +161,15 @@ def test_json_and_what_is_left_out(photos, tmp_path, capsys):
         (("none.png", "--model", "a.safetensors"), "none.png: no such file"),
         (("photos", "--model", "a.safetensors", "--out", "photos"), "--out photos is where"),
         (("photos", "--model", "a.safetensors", "--top", "0"), "--top 0"),
-        (("photos", "--model", "a.safetensors", "--class", "wart"), "--class wart: none of mole"),
-        (("photos", "--model", "a.safetensors", "--no-overlays", "--layer", "x"), "makes no map"),
+        (
+            ("photos", "--model", "a.safetensors", "--out", "o", "--class", "wart"),
+            "--class wart: none of mole",
+        ),
+        (
+            ("photos", "--model", "a.safetensors", "--no-overlays", "--layer", "x", "--out", "o"),
+            "are for the map",
+        ),
+        (("photos", "--model", "a.safetensors", "--layer", "x"), "are for the map: give --out"),
         (("photos", "--model", "covidnet3d_tiny"), "has no trained weights"),
         (("photos", "--model", "bare.safetensors"), "does not say the names of its classes"),
         (
@@ -193,6 +204,10 @@ def test_the_map_lies_on_what_was_seen():
     assert result.overlay("wide").shape[2] == 3
     with pytest.raises(ValueError, match="was not asked for"):
         ImagePredictor(Red(), device="cpu")(image).overlay()
+
+
+def test_no_images_have_no_results():
+    assert ImagePredictor(Red(), device="cpu").many([]) == []
 
 
 def test_mirror_images_are_averaged():
@@ -281,8 +296,9 @@ def test_ensembles_that_are_refused(photos, tmp_path, capsys, words, message):
     assert len(lines) == 1 and re.search(message, lines[0]), lines
 
 
-def test_a_detector_falls_back_on_a_classifier(photos, tmp_path, capsys):
-    """An untrained detector whose boxes never count leaves every image to the classifier."""
+@pytest.fixture
+def silent(photos, tmp_path):
+    """Beside the photographs `detector.ckpt`, an untrained detector whose boxes never count."""
     task = DetectionTask("fcos", 2, "resnet18", 32, threshold=0.99)
     hyper = dict(task.hparams)
     checkpoint = {
@@ -293,6 +309,23 @@ def test_a_detector_falls_back_on_a_classifier(photos, tmp_path, capsys):
         "input": dataclasses.asdict(PRESET),
     }
     torch.save(checkpoint, tmp_path / "detector.ckpt")
+    return photos
+
+
+def test_a_detector_that_finds_nothing_says_so(silent, tmp_path, capsys):
+    words = ("infer", "image", "photos/mole0.png", "--model", "detector.ckpt", "--out", "out")
+    assert call(*words, "--csv", "all.csv") == 0
+    assert "photos/mole0.png: no box above the threshold" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out/mole0.json").read_text())["members"] == [None]
+    (row,) = csv.DictReader((tmp_path / "all.csv").open())
+    assert "no box" in row["warnings"]
+    for option in (("--layer", "zz"), ("--method", "grad-cam")):
+        assert call(*words, *option) == 2
+        assert "the map of a detector is its boxes" in capsys.readouterr().err
+
+
+def test_a_detector_falls_back_on_a_classifier(silent, tmp_path, capsys):
+    photos = silent
     alone = ImagePredictor("a.safetensors", device="cpu")
     members = [
         {"source": name, "temperature": 1.0} for name in ("./detector.ckpt", "./a.safetensors")

@@ -60,16 +60,18 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
     data = _data(args.data)
 
+    import torch
+
     from ...io.images import write_image
     from ..calibration import fit_temperature, reliability_picture
-    from ..ensemble import align, fit_combination, report_on
+    from ..ensemble import align, check_classes, fit_combination, report_on
     from ..ensemble_file import EnsembleFile, ListedMember, write_ensemble
     from ..members import ImageMember
 
     members = [ImageMember(source, device=args.device) for source in args.members]
     classes = members[0].classes
     for source, member in zip(args.members, members, strict=True):
-        _check_names(source, member.classes, classes)
+        check_classes(member.classes, classes, source)
     outputs = {role: [] for role in data if data[role]}
     labels = {role: _labels(data[role], classes, args.data) for role in outputs}
     with progress() as bar:
@@ -83,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     report: dict[str, Any] = {}
     combination = None
     for role, found in outputs.items():
-        import torch
-
         pairs = zip(found, temperatures, strict=True)
         logs = torch.stack([(each / t).log_softmax(1) for each, t in pairs])
         combination = combination or fit_combination(args.method, logs, labels[role])
@@ -122,24 +122,15 @@ def _data(config: str) -> dict[str, list[Dataset]]:
     return found
 
 
-def _check_names(source: str, names: Sequence[str], classes: Sequence[str]) -> None:
-    import torch
-
-    from ..ensemble import align
-
-    try:
-        align(torch.zeros(1, len(names)), names, classes)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
-
-
 def _labels(sets: list[Dataset], classes: Sequence[str], config: str) -> Tensor:
     """The class of every image, by the members' order."""
     import torch
 
+    from ..ensemble import check_classes
+
     labels = []
     for dataset in sets:
-        _check_names(config, dataset.classes, classes)
+        check_classes(dataset.classes, classes, config)
         labels += [classes.index(dataset.classes[label]) for label in dataset.labels]
     return torch.tensor(labels)
 

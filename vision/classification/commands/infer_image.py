@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..image_infer import ImagePredictor, ImageResult
 
 _METHODS = ("auto", "cam", "grad-cam")
+_SILENT = "no box above the threshold: the class says nothing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +73,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("top", "batch"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}: must be at least 1")
-    if not args.overlays and (args.layer or args.explained or args.method != "auto"):
-        raise ValueError("--no-overlays makes no map: leave out --method, --layer and --class")
+    if (not args.overlays or args.out is None) and (
+        args.layer or args.explained or args.method != "auto"
+    ):
+        raise ValueError(
+            "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
+        )
     images = find_images(args.images, "_overlay.png")
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
@@ -97,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
             if len(images) > 1:
                 bar("images", len(reports), len(images))
     if args.csv is not None:
-        _write_table(args.csv, predictor.classes, reports)
+        from ..reports import write_results
+
+        write_results(args.csv, "image", predictor.classes, reports, predictor.name)
     if args.json:
         summary = {"model": args.model, "network": predictor.name, "notice": NOTICE}
         print(json.dumps({**summary, "images": reports}, indent=2))
@@ -133,7 +140,10 @@ def _infer_all(
             if name in failed:
                 yield {"image": str(images[name]), "error": failed[name]}
                 continue
-            facts = {"model": args.model, "network": predictor.name}
+            notes = [] if results[name].answered else [_SILENT]
+            for note in notes:
+                warn(f"{images[name]}: {note}")
+            facts = {"model": args.model, "network": predictor.name, "warnings": notes}
             files = [] if out is None else results[name].save(out, name, facts)
             yield {
                 "image": str(images[name]),
@@ -173,12 +183,3 @@ def _show(report: dict[str, Any], top: int) -> None:
         print(f"  {report['map']['method']}")
     for file in report["files"]:
         print(f"  {file}")
-
-
-def _write_table(path: str, classes: tuple[str, ...], reports: list[dict[str, Any]]) -> None:
-    from ..reports import write_predictions
-
-    told = [report for report in reports if "error" not in report]
-    names = [report["image"] for report in told]
-    rows = [[report["probabilities"][name] for name in classes] for report in told]
-    write_predictions(path, classes, names, rows)
