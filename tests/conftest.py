@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 from pathlib import Path
+from unittest import mock
 
 # Before torch is imported, so that the tests' own subprocesses inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -74,3 +75,12 @@ def golden(shared):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return lambda name: (shared / "golden" / name, module)
+
+
+@pytest.fixture
+def distributed_ends():
+    """What a strategy of several processes leaves in this one is taken back after the test."""
+    with mock.patch.dict(os.environ):
+        yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -439,18 +439,12 @@ Trainer(
 """
 
 
-def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
+@pytest.mark.usefixtures("distributed_ends")
+def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     trainer = _trainer(tmp_path, strategy="ddp", devices=1)
-    try:
-        with pytest.raises(
-            ValueError, match="strategy to ddp_find_unused_parameters_true"
-        ) as error:
-            trainer.fit(DifferentiableSearch(Fit()), HalvedData(Filtered()))
-        assert "\n" not in str(error.value)
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+    with pytest.raises(ValueError, match="strategy to ddp_find_unused_parameters_true") as error:
+        trainer.fit(DifferentiableSearch(Fit()), HalvedData(Filtered()))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,7 @@ def _shrunken(config, folder, monkeypatch, epochs=1):
     return name
 
 
+@pytest.mark.usefixtures("distributed_ends")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_built_in_configs_run(config, tmp_path, monkeypatch):
     """Its own settings and its own reader, on small scans and with the tiny network."""
@@ -81,6 +84,19 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
         assert Architecture.load("architecture.json") in search_space(net)
     else:
         assert net.architecture["subnet"] == SUBNET.to_json()
+
+
+@pytest.mark.slow
+def test_a_search_runs_on_two_processes(tmp_path, monkeypatch):
+    config = ROOT / "configs" / "classification" / "covidnet3d_search_cccii.yaml"
+    name = _shrunken(config, tmp_path, monkeypatch)
+    done = subprocess.run(
+        [sys.executable, "-m", "vizoo", "fit", "--config", name, "--trainer.devices", "2"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Architecture.load("architecture.json") in search_space(create_model("covidnet3d_tiny"))
 
 
 @pytest.fixture
