@@ -53,7 +53,8 @@ def occlusion(
         logits = net(inputs)
         classes = checked_classes(classes, logits)
         before = logits.float().log_softmax(1).gather(1, classes[:, None])[:, 0]
-        raw, count = inputs.new_zeros(len(inputs), *size), inputs.new_zeros(size)
+        raw, total = inputs.new_zeros(len(inputs), *size), inputs.new_zeros(size)
+        weights = _tent(cover).to(inputs)  # without them the map would have the covers' edges
         for number, one in enumerate(inputs):
             for start in range(0, len(places), at_once):
                 parts = [_part(place, cover) for place in places[start : start + at_once]]
@@ -62,10 +63,10 @@ def occlusion(
                     each[(slice(None), *part)] = value
                 after = net(covered).float().log_softmax(1)[:, classes[number]]
                 for part, fall in zip(parts, before[number] - after, strict=True):
-                    raw[number][part] += fall
+                    raw[number][part] += fall * weights
         for place in places:
-            count[_part(place, cover)] += 1
-    raw = (raw / count).relu()
+            total[_part(place, cover)] += weights
+    raw = (raw / total).relu()
     method = f"occlusion, covers of {'x'.join(map(str, cover))}"
     return ActivationMap(scaled(raw, size), raw, classes, logits, method)
 
@@ -73,6 +74,15 @@ def occlusion(
 def _starts(side: int, cover: int) -> list[int]:
     """Where covers begin along an axis, so that all of it is covered."""
     return sorted({*range(0, side - cover + 1, max(1, cover // 2)), side - cover})
+
+
+def _tent(cover: tuple[int, ...]) -> Tensor:
+    """Weights of a cover's pixels, which fall linearly from its middle to its edges."""
+    weights = torch.ones(())
+    for side in cover:
+        line = torch.arange(1.0, side + 1)
+        weights = weights[..., None] * torch.minimum(line, line.flip(0))
+    return weights
 
 
 def _part(place: tuple[int, ...], cover: tuple[int, ...]) -> tuple[slice, ...]:

@@ -22,7 +22,7 @@ def test_the_map_is_highest_where_the_evidence_is(size, spot):
     x[(0, 0, *spot)] = 1.0
     found = occlusion(Bright(), x)
     assert found.classes.tolist() == [1] and found.values.shape == (1, *size)
-    assert found.values[0][spot] == 1 and found.values.min() == 0
+    assert found.values[0][spot] > 0.999 and found.values.min() == 0
     covers = "x".join(str(max(4, side // 6)) for side in size)
     assert found.method == f"occlusion, covers of {covers}"
     far = found.values[0].flip(tuple(range(len(size))))[spot]
