@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._export_checks import Check, Trial, check_bytes, tensors, weight_bytes
+from ._export_checks import Check, Trial, check_bytes, stored_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
 from .complexity import example_inputs, input_names
 from .hub.registry import model_info
@@ -136,7 +136,7 @@ def export(
             with _one_line(f"{name} cannot be exported to {form.name}"):
                 form.write(job, temporary)
             what, size_found = f"{name} as {form.name}", temporary.stat().st_size
-            check_bytes(net, size_found, form.per_tensor, what)
+            check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
             progress("comparing with PyTorch")
             with _one_line(f"{what} was written, but does not run"):
                 run, metadata = form.read(temporary)

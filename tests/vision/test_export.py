@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from vizoo.nas.elastic import Conv2d
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
+from vizoo.vision._export_checks import stored_bytes
 from vizoo.vision.complexity import example_inputs, input_names
 from vizoo.vision.export import export
 from vizoo.vision.hub.registry import list_models
@@ -119,6 +121,16 @@ def test_inputs_other_than_images(tmp_path):
 def test_example_inputs_follow_the_signature():
     assert input_names(Sum()) == ["first", "second"]
     assert [x.shape for x in example_inputs(Sum(), 4, 6, batch=2)] == [(2, 3, 4, 6)] * 2
+
+
+def test_a_graph_in_words_does_not_count(tmp_path):
+    """What symbolic sizes take in a program's JSON says nothing of surplus weights."""
+    with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
+        archive.writestr("net/models/model.json", b" " * 5000)
+        archive.writestr("net/data/weights/0", b" " * 70)
+    assert stored_bytes(tmp_path / "net.pt2") == 70
+    (tmp_path / "net.onnx").write_bytes(b" " * 30)
+    assert stored_bytes(tmp_path / "net.onnx") == 30
 
 
 def test_a_supernet_exports_what_is_active(tmp_path):
