@@ -10,13 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import timm
 import torch
-from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from ..hub.registry import register_model
-from ..timm_networks import check_timm_name
 
 __all__ = ["ImageClassifier", "check_images", "image_classifier"]
 
@@ -39,6 +36,12 @@ class ImageClassifier(nn.Module):
         super().__init__()
         if classes < 2:
             raise ValueError(f"a classifier needs two classes or more, not {classes}")
+        # Here, since listing models imports this file, and timm takes seconds.
+        import timm
+        from timm.data import resolve_model_data_config
+
+        from ..timm_networks import check_timm_name
+
         check_timm_name(backbone)
         given = {} if dropout is None else {"drop_rate": dropout}
         self.backbone = backbone
@@ -90,6 +93,8 @@ class ImageClassifier(nn.Module):
             ValueError: there are none.
             OSError: they cannot be had.
         """
+        import timm
+
         if not any(self.body.pretrained_cfg.get(k) for k in ("url", "hf_hub_id", "file")):
             raise ValueError(f"timm has no weights for {self.backbone}")
         classes = self.get_classifier().weight.shape[0]
