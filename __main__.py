@@ -157,11 +157,21 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "comm": {
+        "measure": Command(
+            "nas.commands.comm_measure",
+            "what messages between processes take: here, or among the processes of torchrun",
+            (
+                "vizoo comm measure --processes 4 --out link.json",
+                "torchrun --nnodes 2 --nproc-per-node 8 ... -m vizoo comm measure --device cuda "
+                "--out link.json",
+            ),
+        ),
         "plan": Command(
             "nas.commands.comm_plan",
             "how gradients should travel: plain, merged or compressed, on a given link",
             (
                 "vizoo comm plan --model easnet_light --link 10gbe-8",
+                "vizoo comm plan --model easnet_light --link link.json --processes 64",
                 "vizoo comm plan --model fadnet_plus --device cuda --processes 16 "
                 "--alpha 1e-4 --beta 1e-10",
             ),

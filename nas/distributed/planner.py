@@ -1,4 +1,4 @@
-"""How gradients should be merged into messages, and what a step would then take.
+"""How gradients should be merged into messages.
 
 Sources: Shi et al., "MG-WFBP: Merging Gradients Wisely for Efficient Communication in Distributed
 Deep Learning", TPDS 2021 (arXiv 1912.09268), whose greedy rule an exact dynamic programme replaces
@@ -9,21 +9,12 @@ the other, and one of n bytes takes alpha + beta n seconds.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
-import numpy as np
+__all__ = ["BUCKET", "FIRST_BUCKET", "bucket_groups", "finish_time", "plan_groups"]
 
-__all__ = ["LINKS", "bucket_groups", "finish_time", "fit_link", "plan_groups", "predict"]
-
-LINKS = {
-    "10gbe-8": (5.2e-4, 8.6e-10),
-    "10gbe-16": (9.1e-4, 7.4e-10),
-    "56gbib-8": (9.8e-5, 3.1e-10),
-    "56gbib-16": (2.4e-4, 4.1e-10),
-}
-"""Published alpha and beta of an all-reduce: 10 Gb/s Ethernet and 56 Gb/s InfiniBand, by the
-number of processes."""
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+"""Bytes at which DistributedDataParallel closes its first bucket and the others."""
 
 
 def plan_groups(
@@ -88,77 +79,6 @@ def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None
             groups.append(count)
             held, count = 0.0, 0
     return [*groups, count] if count else groups
-
-
-def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Alpha and beta of measured messages, by least squares of relative errors.
-
-    Raises:
-        ValueError: there are fewer than two sizes.
-    """
-    if len(set(sizes)) < 2 or len(sizes) != len(seconds):
-        raise ValueError("alpha and beta need messages of at least two sizes, a time for each")
-    times = np.asarray(seconds, dtype=float)
-    rows = np.stack([1 / times, np.asarray(sizes, dtype=float) / times], axis=1)
-    alpha, beta = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)[0]
-    return max(0.0, float(alpha)), max(0.0, float(beta))
-
-
-def predict(
-    ready: Sequence[float],
-    shapes: Sequence[Sequence[int]],
-    processes: int,
-    alpha: float,
-    beta: float,
-    density: float = 0.001,
-    rank: int = 4,
-) -> dict[str, float]:
-    """When the gradients of a backward pass would be there, by the way in which they travel.
-
-    What compressing computes is left out, so these are the least times that compressors can take.
-
-    Args:
-        ready: seconds at which each gradient is ready, ascending.
-        shapes: of the gradients, float32.
-        processes: how many.
-        alpha: seconds a message of an all-reduce among these processes takes.
-        beta: seconds a byte of it.
-        density: of `topk` and `gtopk`.
-        rank: of `acpsgd`.
-
-    Returns:
-        Seconds for `plain` (PyTorch's buckets), `tensors` (a message each), `single`, `merged`
-        (the best messages), `fp16`, `topk`, `gtopk`, `acpsgd`.
-    """
-    sizes = [4.0 * math.prod(shape) for shape in shapes]
-    buckets = bucket_groups(sizes, 25 * 2**20, 2**20)
-    # An all-reduce moves each byte 2 (P - 1) / P times.
-    wire = beta * processes / (2 * (processes - 1))
-    rounds = math.log2(processes)
-    kept = [8 * math.ceil(density * size / 4) for size in sizes]
-    factors = [_factor_bytes(shape, rank) for shape in shapes]
-
-    def ends(sizes: Sequence[float], alpha: float, beta: float) -> float:
-        return finish_time(ready, sizes, buckets, alpha, beta)
-
-    return {
-        "plain": ends(sizes, alpha, beta),
-        "tensors": finish_time(ready, sizes, [1] * len(sizes), alpha, beta),
-        "single": finish_time(ready, sizes, [len(sizes)], alpha, beta),
-        "merged": finish_time(ready, sizes, plan_groups(ready, sizes, alpha, beta), alpha, beta),
-        "fp16": ends([size / 2 for size in sizes], alpha, beta),
-        "topk": ends(kept, alpha, wire * (processes - 1)),
-        "gtopk": ends(kept, alpha, wire * rounds),
-        "acpsgd": ends(factors, alpha, beta),
-    }
-
-
-def _factor_bytes(shape: Sequence[int], rank: int) -> float:
-    n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
-    used = min(rank, n, m)
-    if len(shape) < 2 or used * (n + m) * 2 >= n * m:
-        return 4.0 * n * m
-    return 4.0 * used * (n + m) / 2  # one factor in turns
 
 
 def _check(ready: Sequence[float], sizes: Sequence[float]) -> None:

@@ -1,0 +1,141 @@
+"""What a training step would take among many processes, by the way in which gradients travel.
+
+One link, one message after the other: a message begins when its gradients are ready and the one
+before has ended, and takes what the link says. What compressing computes is added where it has
+been measured.
+
+Sources: Shi et al., MG-WFBP (arXiv 1912.09268); Zhang et al., ICDCS 2023 (arXiv 2306.08881).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .link import Link
+from .planner import BUCKET, FIRST_BUCKET, bucket_groups, plan_groups
+
+__all__ = ["EXACT", "WAYS", "Step", "simulate"]
+
+WAYS = {
+    "plain": "PyTorch's buckets of 25 MB",
+    "tensors": "a message for each parameter",
+    "single": "one message",
+    "merged": "the best messages (MG-WFBP)",
+    "fp16": "half precision",
+    "powersgd": "PowerSGD",
+    "acpsgd": "ACP-SGD",
+    "topk": "top-k",
+    "gtopk": "gTop-k",
+    "subnet": "what the step's subnet uses",
+}
+"""How gradients may travel."""
+
+EXACT = ("plain", "tensors", "single", "merged", "subnet")
+"""The ways that change no gradient."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of one process alone.
+
+    Attributes:
+        around: seconds outside the backward pass: the forward pass, and what follows.
+        backward: seconds of the backward pass.
+        ready: when each gradient is ready, seconds from the start of the backward pass, ascending;
+            0 for parameters that the step does not use.
+        shapes: of the gradients, in that order, float32.
+        active: entries of each that the step uses; empty where it is all of them.
+    """
+
+    around: float
+    backward: float
+    ready: Sequence[float]
+    shapes: Sequence[Sequence[int]]
+    active: Sequence[int] = field(default=())
+
+    @property
+    def sizes(self) -> list[float]:
+        """Bytes of each gradient."""
+        return [4.0 * math.prod(shape) for shape in self.shapes]
+
+
+def simulate(
+    step: Step,
+    link: Link,
+    density: float = 0.001,
+    rank: int = 4,
+    computing: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Seconds of a step, by the way in which gradients travel.
+
+    Args:
+        step: of one process.
+        link: between the processes.
+        density: share of entries that `topk` and `gtopk` send.
+        rank: of `powersgd` and `acpsgd`.
+        computing: by way, what compressing and unpacking computes in a step, seconds.
+
+    Returns:
+        For each of `WAYS`: `subnet` only for a supernet's step, `powersgd` only for others.
+    """
+    sizes = step.sizes
+    ready = [max(step.ready[: i + 1]) for i in range(len(sizes))]
+    whole = bucket_groups(sizes, BUCKET, FIRST_BUCKET)
+    plan = plan_groups(ready, sizes, link.alpha, link.beta)
+    entries = step.active or [size / 4 for size in sizes]
+    used = [size if count else 0.0 for size, count in zip(sizes, entries, strict=True)]
+    rounds = math.floor(math.log2(link.processes))
+    folded = 0 if link.processes == 1 << rounds else 2
+    others = link.processes - 1
+
+    def all_reduce(size: float) -> float:
+        return link.alpha + link.beta * size if size else 0.0
+
+    def ends(groups: Sequence[int], seconds: Sequence[float], way: str) -> float:
+        """When the last group is there; `seconds` are those of the groups' messages."""
+        work, end, first = (computing or {}).get(way, 0.0), 0.0, 0
+        for count, message in zip(groups, seconds, strict=True):
+            share = sum(sizes[first : first + count]) / sum(sizes)
+            first += count
+            end = max(end, ready[first - 1]) + work * share + message
+        return step.around + max(end, step.backward)
+
+    def in_buckets(groups: Sequence[int], values: Sequence[float]) -> list[float]:
+        starts = [sum(groups[:i]) for i in range(len(groups))]
+        return [sum(values[s : s + n]) for s, n in zip(starts, groups, strict=True)]
+
+    def reduced(groups: Sequence[int], values: Sequence[float], way: str) -> float:
+        return ends(groups, [all_reduce(size) for size in in_buckets(groups, values)], way)
+
+    kept = [8 * math.ceil(density * size / 4) for size in in_buckets(whole, used)]
+    splits = [_factors(shape, rank) for shape in step.shapes]
+    one = [rest + (p + q) / 2 for p, q, rest in splits]  # one factor in turns
+    power = sum(all_reduce(sum(parts)) for parts in zip(*splits, strict=True))
+    found = {
+        "plain": reduced(whole, sizes, "plain"),
+        "tensors": reduced([1] * len(sizes), sizes, "tensors"),
+        "single": reduced([len(sizes)], sizes, "single"),
+        "merged": reduced(plan, sizes, "merged"),
+        "fp16": reduced(whole, [size / 2 for size in sizes], "fp16"),
+        "powersgd": ends([len(sizes)], [power], "powersgd"),
+        "acpsgd": reduced(whole, one, "acpsgd"),
+        "topk": ends(whole, [link.alpha / 2 + others * size * link.byte for size in kept], "topk"),
+        "gtopk": ends(
+            whole, [(rounds + folded) * (link.hop + size * link.byte) for size in kept], "gtopk"
+        ),
+    }
+    if step.active:
+        del found["powersgd"]
+        found["subnet"] = reduced(whole, [4.0 * count for count in entries], "subnet")
+    return found
+
+
+def _factors(shape: Sequence[int], rank: int) -> tuple[float, float, float]:
+    """Bytes of a gradient's two factors, and of the gradient where it travels whole."""
+    n, m = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+    used = min(rank, n, m)
+    if len(shape) < 2 or used * (n + m) * 2 >= n * m:
+        return 0.0, 0.0, 4.0 * n * m
+    return 4.0 * used * n, 4.0 * used * m, 0.0
