@@ -60,7 +60,11 @@ class Emulator:
             lines.append("      backwards != 0);\n}")
         text = "\n".join(lines)
         digest = hashlib.sha256(text.encode())
-        for path in (HEADER, *sorted(_kernels.FOLDER.iterdir())):
+        for path in (
+            HEADER,
+            _kernels.FOLDER / f"{file}.cu",
+            *sorted(_kernels.FOLDER.glob("*.cuh")),
+        ):
             digest.update(path.read_bytes())
         library = self.folder / f"{file}-{digest.hexdigest()[:16]}.so"
         if not library.exists():

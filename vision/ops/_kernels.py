@@ -3,16 +3,16 @@
 NVRTC compiles a kernel at its first use, through NVIDIA's ``cuda-core``: it comes with PyTorch's
 own CUDA wheels, and the kernels include none of CUDA's headers, so that no toolkit and no compiler
 is needed. What was compiled is kept on disk. Kernels run on PyTorch's current stream, on memory
-that PyTorch's allocator gave, and nothing waits for them: a CUDA graph can record them (call each
-once before, as PyTorch asks for anyway).
+that PyTorch's allocator gave, and nothing waits for them: a CUDA graph can record them.
 
 ``VIZOO_OPS=torch`` takes the PyTorch reference for CUDA tensors too; ``VIZOO_OPS=cuda`` refuses to
-do without a kernel. Without either, a kernel that cannot be had is told once in a warning, and the
-reference runs. float64 has no kernels.
+do without a kernel, for tensors on the CPU and float64 as well, which have none. Without either, a
+kernel that should be there and cannot be had is told once in a warning, and the reference runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -20,7 +20,7 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,13 @@ __all__ = ["TYPES", "choose", "compile_kernels", "implementation", "launch", "so
 
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
+DEVICE = "cuda"
+"""Type of device whose tensors have kernels."""
 LEAST = (8, 0)
 """Least compute capability: before it bfloat16 is not computed with."""
 
 _SETTING = "VIZOO_OPS"
+_REMEDY = f"unset {_SETTING} to take the PyTorch reference"
 _THREAD = threading.local()
 _FAILED: dict[str, str] = {}
 _WARNED: set[str] = set()
@@ -48,9 +51,9 @@ def choose(
     kernel: Callable[..., Any],
     *,
     atomics: bool = False,
-    accepts: Callable[..., bool] | None = None,
+    refuses: Callable[..., str | None] | None = None,
 ) -> Callable[..., Any]:
-    """The function to register for CUDA tensors: the kernel, or else the reference.
+    """The function to register for tensors of any device: the kernel, or else the reference.
 
     Args:
         operator: name to speak of.
@@ -58,7 +61,7 @@ def choose(
         kernel: the same function by kernels, which :func:`launch` starts.
         atomics: the kernel adds in no fixed order, so that the reference runs where
             ``torch.use_deterministic_algorithms(True)`` is set.
-        accepts: whether the kernel takes these arguments; float64 it never does.
+        refuses: why the kernel does not take these arguments, or None where it does.
 
     Returns:
         A function that raises ValueError where ``VIZOO_OPS=cuda`` asks for a kernel that cannot be
@@ -67,26 +70,29 @@ def choose(
 
     @functools.wraps(reference)
     def call(*arguments):
-        tensor = arguments[0]
-        if (
-            tensor.dtype not in TYPES
-            or (atomics and torch.are_deterministic_algorithms_enabled())
-            or (accepts is not None and not accepts(*arguments))
-        ):
+        tensor, asked = arguments[0], setting()
+        kind = tensor.device.type
+        if asked == "torch" or kind == "meta":
             return reference(*arguments)
-        reason = _unusable(tensor.device) or _FAILED.get(operator)
+        if kind != DEVICE:
+            reason = f"no kernels for tensors on the {kind.upper()}"
+        elif tensor.dtype not in TYPES:
+            reason = f"no kernels for {str(tensor.dtype)[6:]}"
+        elif atomics and torch.are_deterministic_algorithms_enabled():
+            reason = "sums in no fixed order, and torch.use_deterministic_algorithms is set"
+        else:
+            reason = refuses(*arguments) if refuses else None
         if reason is None:
-            try:
-                return kernel(*arguments)
-            except KernelMissing as error:
-                reason = _FAILED[operator] = str(error)
-        if setting() == "cuda":
-            raise ValueError(
-                f"{_SETTING}=cuda, but {operator} has no kernel here: {reason}; unset it to take "
-                "the PyTorch reference"
-            )
-        if reason is not _CHOSEN:
-            _warn_once(f"{operator} takes its PyTorch reference, which is slower: {reason}")
+            reason = _unusable(tensor.device) or _FAILED.get(operator)
+            if reason is None:
+                try:
+                    return kernel(*arguments)
+                except KernelMissing as error:
+                    reason = _FAILED[operator] = str(error)
+            if not asked:
+                _warn_once(f"{operator} takes its PyTorch reference, which is slower: {reason}")
+        if asked:
+            raise ValueError(f"{_SETTING}=cuda, but {operator}: {reason}; {_REMEDY}")
         return reference(*arguments)
 
     return call
@@ -94,9 +100,6 @@ def choose(
 
 class KernelMissing(RuntimeError):
     """A kernel could not be compiled or loaded."""
-
-
-_CHOSEN = f"{_SETTING}=torch"
 
 
 def setting() -> str:
@@ -128,7 +131,7 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
     if device.type != "cuda":
         forced = f"{_SETTING}=cuda is set, but " if setting() == "cuda" else ""
         return "torch", f"{forced}no CUDA device"
-    reason = _unusable(device)
+    reason = f"{_SETTING}=torch" if setting() == "torch" else _unusable(device)
     return (
         ("cuda", f"compiled at first use, {_versions()}") if reason is None else ("torch", reason)
     )
@@ -137,7 +140,7 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
 def launch(
     file: str, kernel: str, grid: tuple[int, ...], threads: int, *arguments: Tensor | int | float
 ) -> None:
-    """Starts a kernel on the current stream of its first tensor's device.
+    """Starts a kernel on the current stream of its first argument's device.
 
     Args:
         file: name of the ``.cu`` file, without suffix.
@@ -146,23 +149,22 @@ def launch(
             round. With none nothing is started.
         threads: of a block.
         arguments: in the kernel's order: tensors for its pointers, int for ``long long``, float for
-            ``double``.
+            ``double``; a tensor first.
 
     Raises:
         KernelMissing: it could not be compiled or loaded.
     """
     if 0 in grid:
         return
-    index = next(x.device.index for x in arguments if isinstance(x, Tensor))
-    core = _core()
+    index = arguments[0].get_device()
     with torch.cuda.device(index):
-        if index not in _THREAD.__dict__.setdefault("ready", set()):
-            core.Device(index).set_current()
-            _THREAD.ready.add(index)
+        if index not in _THREAD.__dict__:
+            _core().Device(index).set_current()
+            _THREAD.__dict__[index] = True
         found = _load(file, kernel, _architecture(index))
         stream = _stream(torch.cuda.current_stream(index).cuda_stream, index)
-        values = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
-        core.launch(stream, _configuration(grid, threads), found, *values)
+        values = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        _core().launch(stream, _configuration(grid, threads), found, *values)
 
 
 def source(file: str) -> str:
@@ -230,13 +232,13 @@ def _versions() -> str:
 
 
 def _unusable(device: torch.device) -> str | None:
-    if setting() == "torch":
-        return _CHOSEN
     return _absent() or _unsupported(device.index or 0)
 
 
 @functools.cache
 def _unsupported(index: int) -> str | None:
+    if torch.version.hip:
+        return "kernels are for NVIDIA's GPUs, and this PyTorch is built for AMD's"
     found = torch.cuda.get_device_capability(index)
     if found < LEAST:
         return "compute capability {}.{} is below {}.{}".format(*found, *LEAST)
@@ -275,9 +277,25 @@ def _load(file: str, kernel: str, architecture: str) -> Any:
         write_entry(path, *found)
     name, code = found
     try:
-        return _core().ObjectCode.from_cubin(code).get_kernel(name)
+        with _loading():
+            return _core().ObjectCode.from_cubin(code).get_kernel(name)
     except Exception as error:
         raise KernelMissing(f"{kernel}: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """While a stream is captured, CUDA forbids to load code unless the thread says it is meant."""
+    if not torch.cuda.is_current_stream_capturing():
+        yield
+        return
+    driver = importlib.import_module("cuda.bindings.driver")
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 def cache_path(file: str, kernel: str, architecture: str) -> Path:

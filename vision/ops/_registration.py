@@ -69,19 +69,16 @@ def register_pair_operator(
     integers = "".join(f", SymInt {size}" for size in sizes.split())
     operator = torch.library.custom_op(
         f"vizoo::{name}",
-        forward,
+        choose(name, forward, cuda[0]),
         mutates_args=(),
         schema=f"(Tensor left, Tensor right{integers}) -> Tensor",
     )
     derivative = torch.library.custom_op(
         f"vizoo::{name}_backward",
-        backward,
+        choose(name, backward, cuda[1]),
         mutates_args=(),
         schema=f"(Tensor gradient, Tensor left, Tensor right{integers}) -> (Tensor, Tensor)",
     )
-
-    operator.register_kernel("cuda")(choose(name, forward, cuda[0]))
-    derivative.register_kernel("cuda")(choose(name, backward, cuda[1]))
 
     @operator.register_fake
     def _(left, right, *sizes):
@@ -133,64 +130,51 @@ def _cast_inputs(call: Callable[..., Tensor], device: str) -> Callable[..., Tens
     return kernel
 
 
-def register_composite(name: str, arguments: str, function: Callable[..., Tensor]) -> None:
-    """Registers ``vizoo::name`` as a composite of standard operators.
-
-    Autograd, fake tensors, ``torch.compile`` and autocast see through it, so that nothing is
-    lost to opacity while PyTorch's own kernels serve. A CUDA implementation joins by
-    :func:`register_fused`.
-
-    Args:
-        name: operator name.
-        arguments: the schema's arguments, such as ``"Tensor cost, float step"``.
-        function: takes them in order.
-    """
-    LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    LIBRARY.impl(name, function, "CompositeImplicitAutograd")
-
-
-def register_fused(
+def register_composite(
     name: str,
     arguments: str,
     function: Callable[..., Tensor],
     forward: Callable[..., Tensor],
-    backward: dict[str, Callable[..., Tensor]],
+    backward: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]],
     fake: Callable[..., Tensor],
-    accepts: Callable[..., bool] | None = None,
-    device: str = "cuda",
+    refuses: Callable[..., str | None] | None = None,
 ) -> None:
-    """Gives a composite operator kernels for CUDA tensors.
+    """Registers ``vizoo::name`` as a composite of standard operators, with kernels beside it.
 
-    They make opaque operators of their own, ``vizoo::name_fused`` and for each tensor that it has
-    a gradient for ``vizoo::name_fused_TENSOR``, which the composite calls where the kernels can be
-    had. Second derivatives are those of the composite.
+    Autograd, fake tensors, ``torch.compile`` and autocast see through a composite, so that nothing
+    is lost to opacity while PyTorch's own kernels serve. The kernels make opaque operators of their
+    own, ``vizoo::name_fused`` and for each tensor that it has a gradient for
+    ``vizoo::name_fused_TENSOR``, which the composite calls where kernels can be had. A compiled
+    graph may hold these where kernels cannot be had after all: they too have a reference. Second
+    derivatives are those of the composite.
 
     Args:
         name: of the composite.
-        arguments: its schema's.
-        function: the composite.
+        arguments: the schema's arguments, such as ``"Tensor cost, float step"``.
+        function: takes them in order.
         forward: the same by a kernel.
         backward: for each of the leading arguments, by name, ``gradient, *arguments`` to its
-            gradient, laid out as ``empty_like``.
-        fake: shape and type of the result.
-        accepts: whether the kernels take these arguments.
-        device: whose tensors the kernels take.
+            gradient, laid out as ``empty_like``: in PyTorch, without autograd, and by a kernel.
+        fake: allocates the result.
+        refuses: why the kernels do not take these arguments, or None.
     """
+
+    def laid_out(*given):
+        return fake(*given).copy_(function(*given))
+
     operator = torch.library.custom_op(
         f"vizoo::{name}_fused",
-        forward,
+        choose(name, laid_out, forward),
         mutates_args=(),
-        device_types=device,
         schema=f"({arguments}) -> Tensor",
     )
     operator.register_fake(fake)
     derivatives = []
-    for place, (tensor, gradient) in enumerate(backward.items()):
+    for place, (tensor, gradients) in enumerate(backward.items()):
         derivative = torch.library.custom_op(
             f"vizoo::{name}_fused_{tensor}",
-            gradient,
+            choose(name, *gradients),
             mutates_args=(),
-            device_types=device,
             schema=f"(Tensor gradient, {arguments}) -> Tensor",
         )
         derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
@@ -215,6 +199,6 @@ def register_fused(
         return tuple(found)
 
     operator.register_autograd(once, setup_context=keep)
-    call = choose(name, function, operator, accepts=accepts)
-    for key in (device.upper(), f"Autograd{device.upper()}"):
-        LIBRARY.impl(name, call, key)
+    LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    call = choose(name, function, operator, refuses=refuses)
+    LIBRARY.impl(name, call, "CompositeImplicitAutograd")

@@ -294,20 +294,20 @@ def _shape(
 def _register() -> None:
     arguments = "Tensor reference, Tensor[] pyramid, Tensor base, Tensor direction, Tensor flow, "
     arguments += "SymInt radius, SymInt memory"
+    name = "epipolar_correlation"
     operator = torch.library.custom_op(
-        "vizoo::epipolar_correlation", _forward, mutates_args=(), schema=f"({arguments}) -> Tensor"
+        f"vizoo::{name}",
+        choose(name, _forward, cuda.forward, refuses=cuda.refuses),
+        mutates_args=(),
+        schema=f"({arguments}) -> Tensor",
     )
     derivative = torch.library.custom_op(
-        "vizoo::epipolar_correlation_backward",
-        _backward,
+        f"vizoo::{name}_backward",
+        choose(
+            name, _backward, cuda.backward, atomics=True, refuses=lambda _, *x: cuda.refuses(*x)
+        ),
         mutates_args=(),
         schema=f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])",
-    )
-
-    name = "epipolar_correlation"
-    operator.register_kernel("cuda")(choose(name, _forward, cuda.forward, accepts=cuda.accepts))
-    derivative.register_kernel("cuda")(
-        choose(name, _backward, cuda.backward, atomics=True, accepts=lambda _, *x: cuda.accepts(*x))
     )
 
     @operator.register_fake
@@ -343,7 +343,7 @@ def _register() -> None:
         return kernel
 
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-        LIBRARY.impl("epipolar_correlation", autocast(device), key)
+        LIBRARY.impl(name, autocast(device), key)
 
 
 _register()

@@ -359,19 +359,16 @@ def _register_convolution() -> None:
     tables = "Tensor? neighbours, Tensor? inverse, SymInt memory"
     operator = torch.library.custom_op(
         "vizoo::mesh_convolution",
-        _forward,
+        choose("mesh_convolution", _forward, cuda.forward),
         mutates_args=(),
         schema=f"(Tensor features, Tensor weight, Tensor? bias, {tables}) -> Tensor",
     )
     derivative = torch.library.custom_op(
         "vizoo::mesh_convolution_backward",
-        _backward,
+        choose("mesh_convolution", _backward, cuda.backward),
         mutates_args=(),
         schema=f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
     )
-
-    operator.register_kernel("cuda")(choose("mesh_convolution", _forward, cuda.forward))
-    derivative.register_kernel("cuda")(choose("mesh_convolution", _backward, cuda.backward))
 
     @operator.register_fake
     def _(features, weight, bias, neighbours, inverse, memory):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ._registration import exporting, register_composite, register_fused
+from ._registration import exporting, register_composite
 from .cuda import regression as cuda
 
 __all__ = ["soft_argmin"]
@@ -43,13 +43,24 @@ def _soft_argmin(cost: Tensor, start: float, step: float) -> Tensor:
     return (torch.softmax(-cost, dim=1) * candidates).sum(1, keepdim=True)
 
 
+def _backward(gradient: Tensor, cost: Tensor, start: float, step: float) -> Tensor:
+    exact = cost.to(torch.promote_types(cost.dtype, torch.float32))
+    index = torch.arange(cost.shape[1], device=cost.device, dtype=exact.dtype)[:, None, None]
+    share = torch.softmax(-exact, dim=1)
+    mean = (share * index).sum(1, keepdim=True)
+    return torch.empty_like(cost).copy_(gradient * step * share * (mean - index))
+
+
 def _fake(cost: Tensor, start: float, step: float) -> Tensor:
     batch, _, height, width = cost.shape
     return cost.new_empty(batch, 1, height, width, dtype=torch.float32)
 
 
-_ARGUMENTS = "Tensor cost, float start, float step"
-register_composite("soft_argmin", _ARGUMENTS, _soft_argmin)
-register_fused(
-    "soft_argmin", _ARGUMENTS, _soft_argmin, cuda.forward, {"cost": cuda.backward}, _fake
+register_composite(
+    "soft_argmin",
+    "Tensor cost, float start, float step",
+    _soft_argmin,
+    cuda.forward,
+    {"cost": (_backward, cuda.backward)},
+    _fake,
 )

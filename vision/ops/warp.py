@@ -1,10 +1,12 @@
 """Sampling the right view at the places a disparity map points to."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._registration import exporting, register_composite, register_fused
+from ._registration import exporting, register_composite
 from .cuda import warp as cuda
 
 __all__ = ["warp_by_disparity"]
@@ -55,19 +57,24 @@ def warp_by_disparity(
 
 
 def _warp(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> Tensor:
+    exact, disparity, grid, _ = _prepared(image, disparity, align_corners)
+    sampled = F.grid_sample(exact, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+    return torch.where(torch.isnan(disparity), disparity, sampled).to(image.dtype)
+
+
+def _prepared(
+    image: Tensor, disparity: Tensor, align_corners: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Image and disparity in the type computed in, the grid to sample at, and a pixel in it."""
     height, width = image.shape[-2:]
     dtype = torch.promote_types(torch.promote_types(image.dtype, disparity.dtype), torch.float32)
     disparity = disparity.to(dtype)
     places, pixel = _places(width, align_corners, disparity)
-    x = torch.addcmul(places, disparity[:, 0], pixel, value=-1)
+    # On the CPU, NaN places end the process in grid_sample's backward pass.
+    x = torch.addcmul(places, disparity[:, 0].nan_to_num(), pixel, value=-1)
     y = _places(height, align_corners, disparity)[0][:, None].expand_as(x)
     # Three is far outside already; an infinite place would turn "zeros" into NaN.
-    grid = torch.stack((x.clamp(-3, 3), y), dim=-1)
-    sampled = F.grid_sample(
-        image.to(dtype), grid, mode="bilinear", padding_mode=padding, align_corners=False
-    )
-    # With "border", grid_sample answers NaN places with the edge.
-    return torch.where(torch.isnan(disparity), disparity, sampled).to(image.dtype)
+    return image.to(dtype), disparity, torch.stack((x.clamp(-3, 3), y), dim=-1), pixel
 
 
 def _places(size: int, align_corners: bool, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,14 +86,41 @@ def _places(size: int, align_corners: bool, like: Tensor) -> tuple[Tensor, Tenso
     return 2 * position / last - 1, like.new_full((), 2.0) / last
 
 
-_ARGUMENTS = "Tensor image, Tensor disparity, str padding, bool align_corners"
-register_composite("warp_by_disparity", _ARGUMENTS, _warp)
-register_fused(
+def _backward(
+    gradient: Tensor,
+    image: Tensor,
+    disparity: Tensor,
+    padding: str,
+    align_corners: bool,
+    wanted: tuple[bool, bool],
+) -> Tensor:
+    """To the image or to the disparity."""
+    exact, places, grid, pixel = _prepared(image, disparity, align_corners)
+    lost, gradient = torch.isnan(places), gradient.to(exact.dtype)
+    to_image, to_grid = torch.ops.aten.grid_sampler_2d_backward(
+        gradient.masked_fill(lost, 0), exact, grid, 0, int(padding == "border"), False, wanted
+    )
+    if wanted[0]:
+        return torch.empty_like(image).copy_(to_image)
+    moves = grid[..., 0].abs() < 3
+    to_disparity = (-pixel * to_grid[..., 0] * moves)[:, None]
+    to_disparity = torch.where(lost, gradient.sum(1, keepdim=True), to_disparity)
+    return torch.empty_like(disparity).copy_(to_disparity)
+
+
+def _refuses(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> str | None:
+    return "no kernels for float64" if disparity.dtype == torch.float64 else None
+
+
+register_composite(
     "warp_by_disparity",
-    _ARGUMENTS,
+    "Tensor image, Tensor disparity, str padding, bool align_corners",
     _warp,
     cuda.forward,
-    {"image": cuda.backward_image, "disparity": cuda.backward_disparity},
+    {
+        "image": (partial(_backward, wanted=(True, False)), cuda.backward_image),
+        "disparity": (partial(_backward, wanted=(False, True)), cuda.backward_disparity),
+    },
     lambda image, *_: torch.empty_like(image),
-    lambda image, disparity, *_: disparity.dtype != torch.float64,
+    _refuses,
 )

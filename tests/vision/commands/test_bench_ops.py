@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.vision.commands import _bench_ops
+from vizoo.vision.commands import _bench_cases, _bench_ops
 
-CASES = list(_bench_ops._cases(torch.device("cpu"), torch.float32, 8))
+CASES = list(_bench_cases.cases(torch.device("cpu"), torch.float32, 8))
 
 
 @pytest.mark.parametrize("build", CASES, ids=range(len(CASES)))
@@ -22,7 +22,7 @@ def test_measures_the_same_function_twice(build):
 
 
 def test_prints_a_table(capsys, monkeypatch):
-    monkeypatch.setattr(_bench_ops, "_cases", lambda *given: iter(CASES[7:9]))
+    monkeypatch.setattr(_bench_ops, "cases", lambda *given: iter(CASES[7:9]))
     assert main(["bench", "ops", "--seconds", "0"]) == 0
     out = capsys.readouterr().out
     assert "no GPU: the references are measured" in out

@@ -115,6 +115,7 @@ class TestChoice:
         self.reason = None
         monkeypatch.setattr(_kernels, "_absent", lambda: self.reason)
         monkeypatch.setattr(_kernels, "_unsupported", lambda index: None)
+        monkeypatch.setattr(_kernels, "DEVICE", "cpu")
 
     def call(self, tensor=None, kernel=lambda x: "cuda", **settings):
         tensor = torch.zeros(1) if tensor is None else tensor
@@ -125,7 +126,7 @@ class TestChoice:
             warnings.simplefilter("error")
             assert self.call() == "cuda"
             assert self.call(torch.zeros(1, dtype=torch.float64)) == "torch"
-            assert self.call(accepts=lambda x: False) == "torch"
+            assert self.call(refuses=lambda x: "too many") == "torch"
 
     def test_warns_once(self):
         self.reason = "no NVRTC"
@@ -158,11 +159,28 @@ class TestChoice:
         monkeypatch.setenv("VIZOO_OPS", "cuda")
         assert self.call() == "cuda"
         self.reason = "no NVRTC"
-        with pytest.raises(ValueError, match="VIZOO_OPS=cuda, but operator has no .*: no NVRTC"):
+        with pytest.raises(ValueError, match="VIZOO_OPS=cuda, but operator: no NVRTC; unset"):
             self.call()
         monkeypatch.setenv("VIZOO_OPS", "triton")
         with pytest.raises(ValueError, match="VIZOO_OPS=triton: must be torch or cuda"):
             self.call()
+
+    def test_forced_is_never_given_up_silently(self, monkeypatch):
+        monkeypatch.setenv("VIZOO_OPS", "cuda")
+        with pytest.raises(ValueError, match="no kernels for float64"):
+            self.call(torch.zeros(1, dtype=torch.float64))
+        with pytest.raises(ValueError, match="operator: too many"):
+            self.call(refuses=lambda x: "too many")
+        torch.use_deterministic_algorithms(True)
+        try:
+            with pytest.raises(ValueError, match="no fixed order"):
+                self.call(atomics=True)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        monkeypatch.setattr(_kernels, "DEVICE", "cuda")
+        with pytest.raises(ValueError, match="no kernels for tensors on the CPU; unset VIZOO_OPS"):
+            self.call()
+        assert self.call(torch.zeros(1, device="meta")) == "torch"
 
     def test_deterministic_algorithms(self):
         torch.use_deterministic_algorithms(True)
@@ -221,6 +239,7 @@ def test_launch_hands_over_addresses_and_numbers(monkeypatch):
     monkeypatch.setattr(_kernels, "_architecture", lambda index: "sm_90")
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream)
+    monkeypatch.setattr(_kernels, "_THREAD", threading.local())
     for cached in (_kernels._stream, _kernels._configuration):
         cached.cache_clear()
     tensor = torch.zeros(4)

@@ -14,7 +14,8 @@ import torch
 from kernel_emulator import Emulator, Guard, compiler, guarded
 from torch import Tensor
 
-from vizoo.vision.ops import _kernels, _registration, inverse_table
+from vizoo.vision import ops
+from vizoo.vision.ops import _kernels, inverse_table
 from vizoo.vision.ops.cuda import KERNELS, correlation, epipolar, mesh, regression, volume, warp
 
 HOSTS = (correlation, volume, regression, warp, epipolar, mesh)
@@ -304,43 +305,33 @@ def test_places_beyond_numbers(emulator, place):
         close(found, WARP._warp(image.double(), disparity.double(), padding, True), 2e-5)
 
 
-@pytest.fixture(scope="module")
-def fused() -> None:
-    """Soft-argmin and warping once more, with their kernels for the CPU."""
-    arguments = "Tensor cost, float start, float step"
-    _registration.register_composite("test_soft_argmin", arguments, REGRESSION._soft_argmin)
-    _registration.register_fused(
-        "test_soft_argmin",
-        arguments,
-        REGRESSION._soft_argmin,
-        regression.forward,
-        {"cost": regression.backward},
-        REGRESSION._fake,
-        device="cpu",
-    )
-    _registration.register_composite("test_warp", WARP._ARGUMENTS, WARP._warp)
-    _registration.register_fused(
-        "test_warp",
-        WARP._ARGUMENTS,
-        WARP._warp,
-        warp.forward,
-        {"image": warp.backward_image, "disparity": warp.backward_disparity},
-        lambda image, *_: torch.empty_like(image),
-        device="cpu",
-    )
-
-
-@pytest.mark.parametrize("name", ["soft_argmin", "warp"])
-def test_composites_take_kernels(emulator, fused, monkeypatch, name):
-    """Through autograd, second derivatives, the compiler and opcheck."""
+@pytest.fixture
+def chosen(emulator, monkeypatch) -> Emulator:
+    """Operators take their kernels for tensors on the CPU."""
+    monkeypatch.setattr(_kernels, "DEVICE", "cpu")
     monkeypatch.setattr(_kernels, "_unusable", lambda device: None)
-    if name == "warp":
+    monkeypatch.setattr(_kernels, "_FAILED", {})
+    monkeypatch.setattr(_kernels, "_WARNED", set())
+    monkeypatch.delenv("VIZOO_OPS", raising=False)
+    torch.compiler.reset()
+    return emulator
+
+
+def composite(name):
+    """The operator, its reference, the tensors that it has gradients for, and the rest."""
+    if name == "warp_by_disparity":
         image, disparity, *rest = warp_case(2, 4, 3, 7, "border", True)
         given, reference = [image.float(), disparity.float()], WARP._warp
     else:
         given, rest, reference = [pair(2, 7, 3, 5)[0].float()], [2.0, 0.5], REGRESSION._soft_argmin
-    given = [x.requires_grad_() for x in given]
-    overload = getattr(torch.ops.vizoo, f"test_{name}").default
+    overload = getattr(torch.ops.vizoo, name).default
+    return overload, reference, [x.requires_grad_() for x in given], rest
+
+
+@pytest.mark.parametrize("name", ["soft_argmin", "warp_by_disparity"])
+def test_composites_take_kernels(chosen, name):
+    """Through autograd, second derivatives, the compiler and opcheck."""
+    overload, reference, given, rest = composite(name)
 
     def derivatives(function, inputs):
         out = function(*inputs, *rest)
@@ -350,7 +341,7 @@ def test_composites_take_kernels(emulator, fused, monkeypatch, name):
     found = derivatives(overload, given)
     double = [x.detach().double().requires_grad_() for x in given]
     close(found, derivatives(reference, double), 1e-4)
-    emulator.launched.clear()
+    chosen.launched.clear()
 
     out = overload(*given, *rest)
     close(
@@ -358,11 +349,57 @@ def test_composites_take_kernels(emulator, fused, monkeypatch, name):
         torch.autograd.grad(reference(*double, *rest).sum(), double[:1]),
         1e-4,
     )
-    assert len(emulator.launched) == 1 + len(given)  # one way and back
+    assert len(chosen.launched) == 1 + len(given)  # one way and back
 
-    torch.compiler.reset()
     compiled = torch.compile(lambda *x: overload(*x, *rest), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), out)
     with torch.inference_mode():
         torch.testing.assert_close(overload(*given, *rest), out.detach())
-    torch.library.opcheck(getattr(torch.ops.vizoo, f"test_{name}_fused").default, (*given, *rest))
+    torch.library.opcheck(getattr(torch.ops.vizoo, f"{name}_fused").default, (*given, *rest))
+
+
+@pytest.mark.parametrize("name", ["soft_argmin", "warp_by_disparity"])
+def test_a_compiled_graph_falls_back_to_the_reference(chosen, monkeypatch, name):
+    """Where a kernel turns out not to compile when the graph runs: one warning, equal values."""
+    overload, reference, given, rest = composite(name)
+    compiled = torch.compile(lambda *x: overload(*x, *rest), fullgraph=True, backend="aot_eager")
+
+    def fail(*arguments):
+        raise _kernels.KernelMissing("does not compile")
+
+    for module in HOSTS:
+        monkeypatch.setattr(module, "launch", fail)
+    exact = [x.detach().requires_grad_() for x in given]
+    wanted = reference(*exact, *rest)
+    wanted_grads = torch.autograd.grad(wanted.square().sum(), exact)
+    with pytest.warns(UserWarning, match="does not compile") as told:
+        found = compiled(*given)
+        grads = torch.autograd.grad(found.square().sum(), given)
+    assert len([x for x in told if "PyTorch reference" in str(x.message)]) == 1
+    torch.testing.assert_close((found, *grads), (wanted, *wanted_grads))
+
+
+def test_operators_take_kernels(chosen):
+    """What users call, by autograd, for every kernel; then a compiled one."""
+    left, right = (x.float().requires_grad_() for x in pair(1, 8, 3, 9))
+    cases = [
+        lambda: ops.correlation(left, right, 3),
+        lambda: ops.correlation_2d(left, right, 1),
+        lambda: ops.group_wise_correlation(left, right, 3, 2),
+        lambda: ops.concat_volume(left, right, 3),
+        lambda: ops.soft_argmin(left) + 0 * right[:, :1],
+        lambda: ops.warp_by_disparity(left, right[:, :1]),
+    ]
+    for call in cases:
+        chosen.launched.clear()
+        found = torch.autograd.grad(call().square().sum(), (left, right))
+        names = {x.split("_")[-1].split("<")[0] for x in chosen.launched}
+        assert len(chosen.launched) >= 2 and names & {"backward", "image"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIZOO_OPS", "torch")
+            wanted = torch.autograd.grad(call().square().sum(), (left, right))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    compiled = torch.compile(ops.correlation, fullgraph=True, backend="aot_eager")
+    chosen.launched.clear()
+    torch.testing.assert_close(compiled(left, right, 3), ops.correlation(left, right, 3))
+    assert len(chosen.launched) == 2

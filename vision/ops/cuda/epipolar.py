@@ -15,10 +15,12 @@ _LEVELS = 4  # of one launch
 _WARPS, _PIXELS = 8, 32  # of a block
 
 
-def accepts(reference: Tensor, pyramid: Sequence[Tensor], *lines: Tensor | int) -> bool:
-    """Not beyond so many channels, nor where float64 says how exact lines are to be."""
+def refuses(reference: Tensor, pyramid: Sequence[Tensor], *lines: Tensor | int) -> str | None:
+    """Too many channels, or float64, which says how exact lines are to be."""
+    if reference.shape[1] > _CHANNELS:
+        return f"no kernels for more than {_CHANNELS} channels"
     double = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in lines)
-    return reference.shape[1] <= _CHANNELS and not double
+    return "no kernels for lines in float64" if double else None
 
 
 def forward(
