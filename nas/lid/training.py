@@ -1,35 +1,36 @@
 """Few-shot training as Lightning: a supernet, its parts, the parts' parts, level by level.
 
 Source: the schedule of NAS-LID (He et al., AAAI 2023, arXiv 2211.12759). All levels are one fit,
-in which the nodes of the tree take consecutive epochs; one node is in memory, the others on disk.
+in which the nodes of the tree have consecutive epochs; one node is in memory, the others on disk.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from bisect import bisect_right
-from itertools import accumulate
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from filelock import FileLock
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor, nn
+from torch.utils import _pytree
 
+from ..distributed.ranks import digest, tensor_digest
 from ..space import Architecture, Scalar, SearchSpace
-from ..training.evaluation import first_batches
+from ..training.evaluation import first_batches, training_loss
 from ..training.sampling import Sampler
 from ..training.task import SupernetTask
+from .folder import TreeFolder
+from .helpers import HelperProcesses, leader_is_gone
 from .profile import named_layers
+from .schedule import LevelSchedule
 from .splitting import Splitter, joined
 from .tree import ROOT, Split, SplitTree, depth, nodes_of_level, parent_name
 
 __all__ = ["FewShotTraining"]
-
-_TREE = "tree.json"
 
 
 class FewShotTraining(SupernetTask):
@@ -39,11 +40,12 @@ class FewShotTraining(SupernetTask):
     `vizoo subnet` and the other commands take like any supernet's; `FOLDER/tree.json` holds all
     splits and names the files, for `vizoo rank` and `vizoo search --tree`. The levels say how many
     epochs there are and what the learning rate is: one cosine from the root to a leaf, where
-    weights are inherited, else one a level. A killed run resumes from `last.ckpt` in the node where
-    it was.
+    weights are inherited, else one a level. Nodes that are in the folder are not trained again; a
+    killed run resumes from `last.ckpt` in the node where it was.
 
-    Several processes share the work where each has its `share` and all the same `folder`: each is
-    a `vizoo fit` of its own, on its own device, and waits for parents that others train.
+    Processes with the same `folder` share the nodes: `processes` of `vizoo fit`, or those that are
+    started by hand, also on other machines. What is random in a node depends on the seed and the
+    node alone, so that all find the same tree and weights as one process does.
 
     Args:
         task: what trains and measures the network, see `SupernetTask`.
@@ -55,7 +57,8 @@ class FewShotTraining(SupernetTask):
             weights that the root started from.
         final_lr: the share of the learning rate that is left at the end.
         folder: of the nodes' checkpoints and the tree; `leaves` of the run's folder by default.
-        share: `[i, n]`: this process trains the i-th of every n nodes of a level, counted from 0.
+        processes: that `vizoo fit` runs, each with the trainer's one device; GPUs in turn.
+        patience: seconds to wait for a node that another process trains without a sign of life.
         sampler: as for `SupernetTask`.
         watched: as for `SupernetTask`, within the part being trained.
         recalibration_batches: as for `SupernetTask`.
@@ -73,7 +76,8 @@ class FewShotTraining(SupernetTask):
         inherit: bool = True,
         final_lr: float = 0.1,
         folder: str | None = None,
-        share: list[int] | None = None,
+        processes: int = 1,
+        patience: float = 1800.0,
         sampler: Sampler | None = None,
         watched: dict[str, str | dict[str, list[Scalar]]] | None = None,
         recalibration_batches: int = 16,
@@ -81,61 +85,49 @@ class FewShotTraining(SupernetTask):
         super().__init__(
             task, sampler, watched=watched, recalibration_batches=recalibration_batches
         )
-        share = share or [0, 1]
-        if not epochs or min(epochs) < 1 or not 0 <= final_lr <= 1:
-            raise ValueError(
-                f"epochs {epochs} need one positive number a level, and final_lr {final_lr} is a "
-                "share from 0 to 1"
-            )
-        if len(share) != 2 or not 0 <= share[0] < share[1]:
-            raise ValueError(f"share {share}: give [i, n], the i-th of n processes, from 0")
-        if share[1] > 1 and folder is None:
-            raise ValueError("processes that share the work need one folder: give `folder`")
-        self.epochs = epochs
+        if processes < 1 or patience <= 0:
+            raise ValueError(f"processes {processes} and patience {patience} must be positive")
+        self.schedule = LevelSchedule(epochs, inherit, final_lr)
         self.splitter = splitter or Splitter()
         self.given = None if tree is None else SplitTree.load(tree, self.full_space)
         self._check_depth()
-        self.inherit = inherit
-        self.final_lr = final_lr
         self.folder = None if folder is None else Path(folder)
-        self.share = share
-        self.nodes = [
-            name
-            for level in range(len(epochs))
-            for name in nodes_of_level(level)[share[0] :: share[1]]
-        ]
-        self.starts = [0, *accumulate(epochs[depth(name)] for name in self.nodes)]
-        if not self.nodes:
-            raise ValueError(f"share {share}: there are not so many nodes")
+        self.patience = patience
         self.tree = SplitTree(self.full_space)
-        self.current = -1
+        self.node = ROOT
+        self._files: TreeFolder | None = None
+        self._helpers = HelperProcesses(processes - 1)
+        self._next: str | None = None
         self._first_step = 0
-        self._resumed = False
-
-    @property
-    def node(self) -> str:
-        """The node that is being trained."""
-        return self.nodes[max(0, self.current)]
+        self._begun: dict[str, Any] = {}
 
     @property
     def space(self) -> SearchSpace:
         """What the present node holds."""
-        return self.tree.space_of(self.node) if self.current >= 0 else self.full_space
+        return self.tree.space_of(self.node)
 
     def subnets(self, step: int) -> list[Architecture]:
         """The subnets that a training step trains; the same whatever was trained before."""
-        before = sum(self.epochs[: depth(self.node)]) * self._steps_per_epoch()
+        before = self.schedule.before(self.node) * self._steps_per_epoch()
         return self.sampler.subnets(self.space, before + step - self._first_step)
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         loop = self.trainer.fit_loop
-        if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.starts[-1]:
-            loop.max_epochs = self.starts[-1]
+        if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.schedule.total:
+            loop.max_epochs = self.schedule.total
         if self.folder is None:
             self.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir) / "leaves"
         # A checkpoint keeps it for a resumed run, which may be started elsewhere.
         self.folder = self.folder.absolute()
+        if self._helpers.count and self.trainer.world_size > 1:
+            raise ValueError(
+                f"processes {self._helpers.count + 1} train nodes on one device each: set the "
+                "trainer's devices to 1"
+            )
+
+    def configure_callbacks(self) -> list[Callback]:
+        return [*(self.task.configure_callbacks() or []), self._helpers]
 
     def configure_optimizers(self) -> dict[str, Any]:
         """The task's optimiser, its learning rate falling by a cosine."""
@@ -145,48 +137,68 @@ class FewShotTraining(SupernetTask):
         if math.isinf(self.trainer.estimated_stepping_batches):
             raise ValueError("few-shot training needs epochs of a known length")
         per_epoch = self._steps_per_epoch()
-
-        def factor(step: int) -> float:
-            epoch = step / per_epoch
-            index = min(bisect_right(self.starts, epoch), len(self.nodes)) - 1
-            level = depth(self.nodes[index])
-            done, whole = epoch - self.starts[index], self.epochs[level]
-            if self.inherit:
-                done, whole = done + sum(self.epochs[:level]), sum(self.epochs)
-            share = 0.5 * (1 + math.cos(math.pi * min(1.0, done / whole)))
-            return self.final_lr + (1 - self.final_lr) * share
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: self.schedule.rate(step / per_epoch)
+        )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
-    def on_fit_start(self) -> None:
-        if not self._resumed and not self.trainer.fast_dev_run and self.trainer.is_global_zero:
-            self._check_folder()
-        self.task.on_fit_start()
+    def on_train_start(self) -> None:
+        resumed = bool(self._begun)
+        if not resumed:
+            self._begun["seed"] = torch.initial_seed()
+            self._begun["weights"] = f"{tensor_digest(self.state_dict().values()):x}"
+        if not self.trainer.fast_dev_run:
+            self._open_folder(resumed)
+        self.task.on_train_start()
+
+    def on_train_epoch_start(self) -> None:
+        if self._next is not None:
+            self._begin(self._next)
+        self._seed(self.current_epoch, "data")
+        loop = self.trainer.fit_loop
+        if self.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting:
+            # Where Lightning begins to draw batches earlier, before it is known of which epoch.
+            iter(loop._data_fetcher)
+        self.task.on_train_epoch_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        # Not at the start of an epoch, which a resumed run may be past.
-        index = min(bisect_right(self.starts, self.current_epoch), len(self.nodes)) - 1
-        if index != self.current:
-            self._begin(index)
+        if self._next is not None:
+            raise ValueError(
+                f"node {self.node} of this checkpoint is trained already: leave --ckpt_path out, "
+                f"and the fit goes on with what {self.folder} lacks"
+            )
+        if leader_is_gone():
+            raise SystemExit("the process that started this one has ended")
+        if self._files is not None:
+            self._files.sign()
+        self._seed(self.current_epoch, batch_idx)
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        if self.current_epoch + 1 == self.starts[self.current + 1] and not (
-            self.trainer.fast_dev_run
-        ):
+        if self._files is not None and self.current_epoch == self.schedule.of(self.node)[-1]:
             self._finish()
+            self._claim()
+
+    def on_fit_end(self) -> None:
+        super().on_fit_end()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Leave the node in training to other processes."""
+        if self._files is not None:
+            self._files.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["subspace"] = self.space.to_json()
         checkpoint["few_shot"] = {
-            "current": self.current,
+            "node": self.node,
             "first_step": self._first_step,
+            "begun": self._begun,
             "folder": str(self.folder),
             "tree": self.tree.to_json(),
         }
@@ -196,14 +208,15 @@ class FewShotTraining(SupernetTask):
         state = checkpoint.get("few_shot")
         if state is None:
             raise ValueError("this checkpoint is not one of few-shot training")
-        self.current, self._first_step = state["current"], state["first_step"]
+        self.node, self._first_step = state["node"], state["first_step"]
         self.tree = SplitTree.from_json(state["tree"])
         self.folder = Path(state["folder"])
-        self._resumed = True
+        self._begun = state["begun"]
 
     def _check_depth(self) -> None:
         """Raise a ValueError where the space cannot be split so often, or nothing is profiled."""
-        wanted = len(self.epochs) - 1
+        epochs = self.schedule.epochs
+        wanted = len(epochs) - 1
         if self.given is not None:
             missing = [
                 name
@@ -213,7 +226,7 @@ class FewShotTraining(SupernetTask):
             ]
             if missing:
                 raise ValueError(
-                    f"epochs {self.epochs} ask for {wanted} levels of splits in two, but node "
+                    f"epochs {epochs} ask for {wanted} levels of splits in two, but node "
                     f"{missing[0]!r} of the tree has none"
                 )
         elif wanted:
@@ -226,93 +239,134 @@ class FewShotTraining(SupernetTask):
             possible = sum(1 if uneven else size.bit_length() - 1 for size in sizes)
             if possible < wanted:
                 raise ValueError(
-                    f"epochs {self.epochs} ask for {wanted} levels of splits, but "
+                    f"epochs {epochs} ask for {wanted} levels of splits, but "
                     f"{', '.join(names)} can be split {possible} times"
                 )
 
-    def _check_folder(self) -> None:
-        """Refuse the folder of another training; an earlier tree of this one is made anew."""
-        path, own = self.folder / _TREE, self._about()
-        if path.exists():
-            found = SplitTree.load(path, self.full_space)
-            if found.about != own:
-                raise ValueError(
-                    f"{path}: a tree of another training; name another folder, or resume that "
-                    "training by --ckpt_path"
-                )
-            if self.share[1] == 1:
-                path.unlink()
-        if not self.inherit:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / ".lock"):
-                if self.share[0] == 0 or not (self.folder / "start.pt").exists():
-                    torch.save(self.task.net.state_dict(), self.folder / "start.pt")
+    def _open_folder(self, resumed: bool) -> None:
+        """Go on with the node of a checkpoint or take another; let the helpers begin."""
+        self._files = TreeFolder(self.folder, self.full_space, self.patience)
+        if self.trainer.is_global_zero:
+            self._files.open(self._about(), resumed)
+            if not (resumed or self.schedule.inherit):
+                self._files.start(self.state_dict())
+        if self._helpers.count:
+            self._helpers.start(self.trainer, self.folder)
+        if not resumed or not self._everywhere(self._files.take, self.node):
+            self._claim()
 
     def _about(self) -> dict[str, Any]:
-        about = {"epochs": self.epochs, "inherit": self.inherit, "final_lr": self.final_lr}
-        return {**about, "splitter": vars(self.splitter)}
+        """All that weights and splits depend on."""
+        trainer, given = self.trainer, self.given
+        about = {
+            "epochs": self.schedule.epochs,
+            "inherit": self.schedule.inherit,
+            "final_lr": self.schedule.final_lr,
+            "tree": given and {name: split.groups for name, split in given.splits.items()},
+            "sampler": {type(self.sampler).__name__: vars(self.sampler)},
+            **{f"splitter.{key}": value for key, value in vars(self.splitter).items()},
+            **{f"task.{key}": value for key, value in self.task.hparams.items()},
+            "precision": trainer.precision,
+            "gradient_clip_val": trainer.gradient_clip_val,
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "steps_per_epoch": self._steps_per_epoch(),
+            **self._begun,
+        }
+        about.pop("task.init_weights", None)  # the weights themselves say it
+        if trainer.datamodule is not None:
+            with first_batches(trainer, 1) as batches:
+                tensors = [x for x in _pytree.tree_leaves(next(batches)) if torch.is_tensor(x)]
+            about["data"] = f"{tensor_digest(tensors):x}"
+        return about
 
     def _steps_per_epoch(self) -> int:
         accumulated = self.trainer.accumulate_grad_batches
         return max(1, math.ceil(self.trainer.num_training_batches / accumulated))
 
-    def _begin(self, index: int) -> None:
-        name, self.current = self.nodes[index], index
-        self._first_step = self.global_step
-        if name != ROOT:
-            self._wait_for(parent_name(name))
-            self._start_from_parent(name)
-        first, last = self.starts[index] + 1, self.starts[index + 1]
-        rank_zero_info(
-            f"node {name} ({index + 1} of {len(self.nodes)}, epochs {first} to {last}): "
-            f"{self.space.count():.6g} subnets"
-        )
+    def _seed(self, *where: Any) -> None:
+        """Let what is random depend on the seed and the place in the tree's epochs alone."""
+        number = digest(f"{self._begun['seed']}:{where}") % 2**32
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
 
-    def _wait_for(self, parent: str) -> None:
-        """Until the parent is on disk, which another process may train."""
-        told = False
-        while parent not in self.tree.splits:
-            if (self.folder / _TREE).exists():
-                with FileLock(self.folder / ".lock"):
-                    self.tree = SplitTree.load(self.folder / _TREE, self.full_space)
-            if parent not in self.tree.splits:
-                if not told:
-                    rank_zero_info(f"waiting for node {parent} in {self.folder}")
-                told = True
-                time.sleep(1)
+    def _everywhere(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function returns in the first process, which alone runs it."""
+        found = function(*args) if self.trainer.is_global_zero else None
+        return self.trainer.strategy.broadcast(found)
+
+    def _claim(self) -> None:
+        """Take the next node, which the next epoch begins; stop where none is left."""
+        limit = self.trainer.max_epochs
+        names = [name for name in self.schedule.nodes if self.schedule.of(name)[0] < limit]
+        self._next = self._everywhere(self._files.claim, names)
+        if self._next is None:
+            self.trainer.should_stop = True
+            rank_zero_info(f"{self.folder}: all {len(names)} nodes are trained")
+
+    def _begin(self, name: str) -> None:
+        self.node, self._next = name, None
+        self.tree = self._files.read()
+        self._first_step = self.global_step
+        epochs, nodes = self.schedule.of(name), self.schedule.nodes
+        progress = self.trainer.fit_loop.epoch_progress.current
+        skipped = epochs[0] - self.current_epoch  # by nodes of other processes
+        for count in ("ready", "started", "processed", "completed"):
+            setattr(progress, count, getattr(progress, count) + skipped)
+        for loader in _pytree.tree_leaves(self.trainer.train_dataloader):
+            set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epochs[0])
+        if name != ROOT:
+            self._start_from_parent(name)
+            self._set_rate(epochs[0] * self._steps_per_epoch())
+        rank_zero_info(
+            f"node {name} ({nodes.index(name) + 1} of {len(nodes)}, epochs {epochs[0] + 1} to "
+            f"{epochs[-1] + 1}): {self.space.count():.6g} subnets"
+        )
 
     def _start_from_parent(self, name: str) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
-        if self.inherit:
-            path = self.folder / self.tree.checkpoints[parent_name(name)]
-            parent = torch.load(path, map_location="cpu", weights_only=True)
+        path = self._files.checkpoint(parent_name(name))
+        parent = torch.load(path, map_location="cpu", weights_only=True)
+        if self.schedule.inherit:
             self.load_state_dict(parent["state_dict"])
             optimizer.load_state_dict(parent["optimizer_states"][0])
         else:
-            start = torch.load(self.folder / "start.pt", map_location="cpu", weights_only=True)
-            self.task.net.load_state_dict(start)
+            self.load_state_dict(self._files.start())
             optimizer.state.clear()
-        # The parent's rate is of where it ended, maybe long ago in this fit.
-        for schedule in self.trainer.lr_scheduler_configs:
-            rates = schedule.scheduler.get_last_lr()
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        precision = self.trainer.precision_plugin
+        if state := parent.get(type(precision).__qualname__):
+            precision.load_state_dict(state)
+
+    def _set_rate(self, step: int) -> None:
+        """Let the learning rate be that of a step of the whole tree's."""
+        for config in self.trainer.lr_scheduler_configs:
+            schedule = config.scheduler
+            rates = [
+                base * factor(step)
+                for base, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+            ]
+            schedule.load_state_dict(
+                {**schedule.state_dict(), "last_epoch": step, "_last_lr": rates}
+            )
+            for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
 
     def _finish(self) -> None:
         """Split the node, unless it is of the last level, and write it."""
-        name = self.node
-        # A process that shares the work may find its own split there, of before it was killed.
-        if depth(name) < len(self.epochs) - 1 and name not in self.tree.splits:
+        name, split = self.node, None
+        if depth(name) < len(self.schedule.epochs) - 1:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
             groups = " | ".join(", ".join(map(str, group)) for group in split.groups)
             rank_zero_info(f"node {name} is split by {split.choice}: {groups}")
             for choice, figures in split.scores.items():
                 rank_zero_info(f"  {choice}: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
-        self.tree.checkpoints[name] = f"{name}.ckpt"
-        self.trainer.save_checkpoint(self.folder / f"{name}.ckpt", weights_only=False)
+        self.tree.checkpoints[name] = self._files.checkpoint(name).name
+        self.trainer.save_checkpoint(self._files.checkpoint(name), weights_only=False)
         if self.trainer.is_global_zero:
-            self._write_tree(name)
+            self._files.finish(name, split)
 
     def _find_split(self, name: str) -> Split:
         done = {split.choice for split in self.tree.path_splits(name)}
@@ -322,26 +376,9 @@ class FewShotTraining(SupernetTask):
                 self.space,
                 joined(batches, self.splitter.batch_size),
                 forward=self._run,
-                loss=self._loss,
+                loss=lambda net, batch: training_loss(self.task, net, batch),
                 done=done,
                 salt=name,
             )
         # Each process has its own share of the data.
         return self.trainer.strategy.broadcast(split)
-
-    def _loss(self, net: nn.Module, batch: Any) -> Tensor:
-        with self._collecting():
-            loss = self.task.training_step(batch, 0)
-        return loss["loss"] if isinstance(loss, dict) else loss
-
-    def _write_tree(self, name: str) -> None:
-        path = self.folder / _TREE
-        with FileLock(self.folder / ".lock"):
-            if self.share[1] > 1 and path.exists():
-                found = SplitTree.load(path, self.full_space)
-                if name in self.tree.splits and name not in found.splits:
-                    found.split(name, self.tree.splits[name])
-                found.checkpoints[name] = self.tree.checkpoints[name]
-                self.tree = found
-            self.tree.about = self._about()
-            self.tree.save(path)

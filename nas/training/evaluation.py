@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import nn
+from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ..distributed.ranks import place
@@ -23,7 +23,15 @@ from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 
-__all__ = ["Watched", "first_batches", "named_subnet", "recalibrate_all", "standing_in", "watch"]
+__all__ = [
+    "Watched",
+    "first_batches",
+    "named_subnet",
+    "recalibrate_all",
+    "standing_in",
+    "training_loss",
+    "watch",
+]
 
 
 @dataclass(eq=False)
@@ -93,6 +101,19 @@ def standing_in(task: LightningModule, net: nn.Module, **others: nn.Module) -> I
             setattr(task, name, module)
 
 
+def training_loss(task: LightningModule, net: nn.Module, batch: Any) -> Tensor:
+    """The loss of a task's training step with a network; what the task logs is dropped."""
+    own = {name: vars(task)[name] for name in ("log", "log_dict") if name in vars(task)}
+    task.log = task.log_dict = lambda *_, **__: None
+    try:
+        with standing_in(task, net):
+            found = task.training_step(batch, 0)
+    finally:
+        del task.log, task.log_dict
+        vars(task).update(own)
+    return found["loss"] if isinstance(found, Mapping) else found
+
+
 def recalibrate_all(
     trainer: Trainer,
     nets: Sequence[nn.Module],
@@ -130,7 +151,7 @@ def first_batches(
 ) -> Iterator[Iterator[Any]]:
     """The first training batches, on the trainer's device, the same each time.
 
-    Training draws on afterwards as if nothing had been.
+    Training draws on afterwards as if nothing had been, also from generators of the loader's own.
 
     Args:
         trainer: whose data module or training data gives them.
@@ -146,15 +167,30 @@ def first_batches(
         random.seed(0)
         np.random.seed(0)
         loader = _loader(trainer)
-        set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(0)
-        divided = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-        if divided and count is not None:
-            batches = islice(loader, len(range(rank, count, processes)))
-        else:
-            batches = islice(loader, None if divided else rank, count, 1 if divided else processes)
-        yield map(trainer.strategy.batch_to_device, batches)
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        sampler = getattr(loader, "sampler", None) if sampler is None else sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(0)
+        if isinstance(sampler, DistributedSampler):  # which has divided them already
+            rank, count = 0, None if count is None else len(range(rank, count, processes))
+            processes = 1
+        with _seeded(loader, getattr(loader, "batch_sampler", None), sampler):
+            batches = islice(loader, rank, count, processes)
+            yield map(trainer.strategy.batch_to_device, batches)
+
+
+@contextmanager
+def _seeded(*owners: object) -> Iterator[None]:
+    """Seed the generators that any of these draw from; afterwards they are as before."""
+    found = {id(g): g for o in owners if isinstance(g := getattr(o, "generator", None), Generator)}
+    states = {key: generator.get_state() for key, generator in found.items()}
+    try:
+        for generator in found.values():
+            generator.manual_seed(0)
+        yield
+    finally:
+        for key, generator in found.items():
+            generator.set_state(states[key])
 
 
 def _loader(trainer: Trainer) -> Any:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,17 @@ from lightning.pytorch import Trainer
 from toy_regression import Data, Regression
 
 from vizoo.nas.lid import FewShotTraining, Split, Splitter, SplitTree
+from vizoo.nas.lid.folder import TreeFolder
 from vizoo.nas.space import SearchSpace
 from vizoo.nas.supernet import active
+from vizoo.nas.training import UniformSampler
 
 SPLITTER = Splitter(k=4, batches=2, batch_size=8)
 
 
-def fit(where, *, epochs=(1, 1, 1), splitter=SPLITTER, resume=None, trainer=None, **settings):
+def fit(
+    where, *, epochs=(1, 1, 1), data=Data, seed=0, lr=0.05, resume=None, trainer=None, **settings
+):
     made = Trainer(
         default_root_dir=where,
         accelerator="cpu",
@@ -31,9 +36,9 @@ def fit(where, *, epochs=(1, 1, 1), splitter=SPLITTER, resume=None, trainer=None
         num_sanity_val_steps=0,
         **{"max_epochs": -1, **(trainer or {})},
     )
-    torch.manual_seed(0)
-    task = FewShotTraining(Regression(), list(epochs), splitter, **settings)
-    made.fit(task, Data(), ckpt_path=resume)
+    torch.manual_seed(seed)
+    task = FewShotTraining(Regression(lr), list(epochs), **{"splitter": SPLITTER, **settings})
+    made.fit(task, data(), ckpt_path=resume)
     return made, task
 
 
@@ -125,22 +130,74 @@ def test_without_inheritance_parts_start_alike(tmp_path):
     assert torch.equal(seen["root"], seen["0"]) and torch.equal(seen["root"], seen["1"])
 
 
-def test_processes_share_the_nodes(tmp_path):
-    """One after the other here: the second finds all its parents on disk."""
-    folder = str(tmp_path / "shared")
-    epochs = (1, 1)
-    fit(tmp_path / "a", epochs=epochs, share=[0, 2], folder=folder)
-    partial = SplitTree.load(tmp_path / "shared/tree.json")
-    assert set(partial.checkpoints) == {"root", "0"}
-    fit(tmp_path / "a", epochs=epochs, share=[0, 2], folder=folder)  # started anew, it goes on
-    fit(tmp_path / "b", epochs=epochs, share=[1, 2], folder=folder)
-    shared = SplitTree.load(tmp_path / "shared/tree.json")
-    fit(tmp_path / "c", epochs=epochs)
-    alone = SplitTree.load(tmp_path / "c/leaves/tree.json")
-    assert shared.to_json() == alone.to_json()
-    for name in ("root", "0"):
-        for key, value in read(tmp_path / "c/leaves", name)["state_dict"].items():
-            assert torch.equal(value, read(tmp_path / "shared", name)["state_dict"][key])
+def same_nodes(one, other):
+    trees = [SplitTree.load(folder / "tree.json") for folder in (one, other)]
+    assert trees[0].to_json() == trees[1].to_json()
+    for name in trees[0].names:
+        for key, value in read(one, name)["state_dict"].items():
+            assert torch.equal(value, read(other, name)["state_dict"][key]), (name, key)
+
+
+@pytest.mark.parametrize("inherit", [True, False])
+def test_it_does_not_matter_who_trains_what(tmp_path, monkeypatch, inherit):
+    """One after the other here: each trains what it finds neither trained nor held."""
+    monkeypatch.setattr("vizoo.nas.lid.folder._PAUSE", 0.01)
+    settings = {"epochs": (2, 2), "inherit": inherit, "patience": 0.1}
+    settings["data"] = lambda: Data(shuffle=True)
+    fit(tmp_path / "alone", **settings)
+    shared = tmp_path / "shared"
+    fit(tmp_path / "a", folder=str(shared), trainer={"max_epochs": 2}, **settings)
+    other = TreeFolder(shared, SplitTree.load(shared / "tree.json").space)
+    assert other.take("0")
+    awaited = f"waited 0.1 s for node 0 without a sign of life of process {os.getpid()} on "
+    with pytest.raises(TimeoutError, match=awaited):
+        fit(tmp_path / "b", folder=str(shared), **settings)
+    assert SplitTree.load(shared / "tree.json").checkpoints.keys() == {"root", "1"}
+    other.release()
+    trainer, _ = fit(tmp_path / "c", folder=str(shared), **settings)
+    assert trainer.global_step == 2 * 4  # of node 0 alone
+    same_nodes(tmp_path / "alone/leaves", shared)
+    trainer, _ = fit(tmp_path / "d", folder=str(shared), **settings)
+    assert trainer.global_step == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs fork and SIGKILL")
+def test_what_a_killed_process_held_is_free(tmp_path):
+    folder = TreeFolder(tmp_path, FewShotTraining(Regression(), [1]).full_space)
+    folder.open({})
+    arrived, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        own = TreeFolder(tmp_path, folder.space)
+        os.write(tell, b"1" if own.take("root") else b"0")
+        time.sleep(60)
+        os._exit(0)
+    assert os.read(arrived, 1) == b"1"
+    assert not folder.take("root") and folder.holder("root").startswith(f"process {child} on ")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert folder.claim(["root"]) == "root"
+
+
+def test_a_quick_try_neither_waits_nor_writes(tmp_path):
+    shared = tmp_path / "shared"
+    folder = TreeFolder(shared, FewShotTraining(Regression(), [1]).full_space)
+    folder.open({})
+    assert folder.take("root")
+    fit(tmp_path, folder=str(shared), trainer={"fast_dev_run": True})
+    assert not folder.read().checkpoints
+
+
+def test_weights_that_parts_start_from_are_kept(tmp_path):
+    settings = {"epochs": (1, 1), "inherit": False, "folder": str(tmp_path / "leaves")}
+    fit(tmp_path, trainer={"max_epochs": 1}, **settings)
+    before = (tmp_path / "leaves/start.pt").read_bytes()
+    trained = read(tmp_path / "leaves", "root")["state_dict"]
+    _, task = fit(tmp_path, **settings)
+    start = torch.load(tmp_path / "leaves/start.pt", weights_only=True)
+    assert (tmp_path / "leaves/start.pt").read_bytes() == before
+    assert not torch.equal(start["task.net.blocks.0.norm.weight"], torch.zeros(8))
+    assert any(not torch.equal(value, trained[key]) for key, value in start.items())
 
 
 @pytest.mark.parametrize(
@@ -148,8 +205,7 @@ def test_processes_share_the_nodes(tmp_path):
     [
         ({"epochs": []}, "need one positive number a level"),
         ({"epochs": [1, 0]}, "need one positive number a level"),
-        ({"share": [2, 2], "folder": "x"}, r"share \[2, 2\]: give \[i, n\]"),
-        ({"share": [0, 2]}, "processes that share the work need one folder"),
+        ({"processes": 0}, "processes 0 and patience 1800.0 must be positive"),
         ({"splitter": Splitter(choices=["dept"])}, "no choice is called 'dept'; did you mean"),
         ({"splitter": Splitter(layers=["block.*"])}, r"no layer is called 'block.\*'"),
         ({"splitter": Splitter(choices=["blocks.1.*"])}, "nothing to split: no choice of blocks.1"),
@@ -177,10 +233,28 @@ def test_a_run_is_resumed_from_another_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "other/leaves").exists()
 
 
-def test_the_folder_of_another_training_is_refused(tmp_path):
-    fit(tmp_path, epochs=(1,), folder=str(tmp_path / "leaves"))
-    with pytest.raises(ValueError, match="tree.json: a tree of another training; name another"):
-        fit(tmp_path, epochs=(1, 1), folder=str(tmp_path / "leaves"))
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epochs": (1, 1)}, r"epochs is \[1\] there and \[1, 1\] here"),
+        ({"seed": 1}, "seed is 0 there and 1 here; weights is '[0-9a-f]+' there"),
+        ({"lr": 0.1}, "task.lr is 0.05 there and 0.1 here; name another folder"),
+        ({"splitter": Splitter(k=5, batches=2, batch_size=8)}, "splitter.k is 4 there and 5 here"),
+        ({"sampler": UniformSampler(seed=3)}, "sampler is .*'seed': 0.* there and .*'seed': 3"),
+        ({"data": lambda: Data(batch_size=8)}, "steps_per_epoch is 4 there and 2 here; data is"),
+        ({"trainer": {"gradient_clip_val": 1.0}}, "gradient_clip_val is None there and 1.0 here"),
+    ],
+)
+def test_the_folder_of_another_training_is_refused(tmp_path, one_level, changes, named):
+    with pytest.raises(ValueError, match=f"tree.json: a tree of another training: .*{named}"):
+        fit(tmp_path, **{"epochs": (1,), "folder": str(one_level), **changes})
+
+
+@pytest.fixture(scope="module")
+def one_level(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one") / "leaves"
+    fit(folder.parent, epochs=(1,), folder=str(folder))
+    return folder
 
 
 CONFIG = """
@@ -190,13 +264,14 @@ model:
     task:
       class_path: toy_regression.Regression
       init_args: {lr: 0.02}
-    epochs: [2, 1]
+    epochs: [2, 1, 1]
     splitter:
       class_path: vizoo.nas.lid.Splitter
       init_args: {k: 4, batches: 2, batch_size: 8}
     folder: leaves
 data:
   class_path: toy_regression.Data
+  init_args: {shuffle: true}
 trainer:
   max_epochs: -1
   accelerator: cpu
@@ -218,28 +293,46 @@ def command(folder, *words, **environment):
         capture_output=True,
         text=True,
     )
-    return done.returncode, re.findall(r"^node (\w+) \(", done.stderr, re.M)
+    return done.returncode, began(done.stderr)
+
+
+def began(log):
+    return re.findall(r"^node (\w+) \(", log, re.M)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The nodes of a fit that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("few_shot") / "whole"
+    assert command(folder) == (0, ["root", "0", "1", "00", "01", "10", "11"])
+    return folder / "leaves"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_killed_and_resumed_it_ends_the_same(tmp_path):
-    nodes = ["root", "0", "1"]
-    code, began = command(tmp_path / "whole")
-    assert code == 0 and began == nodes
+def test_killed_and_resumed_it_ends_the_same(tmp_path, whole):
     killed, resume = tmp_path / "killed", ["--ckpt_path", "checkpoints/last.ckpt"]
-    # Four steps an epoch: in the root's second epoch, then in the last node.
-    code, began = command(killed, KILL_AT="6")
-    assert code == -signal.SIGKILL and began == ["root"]
-    code, began = command(killed, *resume, KILL_AT="14")
-    assert code == -signal.SIGKILL and began == ["0", "1"]
-    code, began = command(killed, *resume)
-    assert code == 0 and began == ["1"]
-    assert (killed / "leaves/tree.json").read_text() == (
-        tmp_path / "whole/leaves/tree.json"
-    ).read_text()
-    for name in nodes:
-        whole, parts = (read(tmp_path / at / "leaves", name) for at in ("whole", "killed"))
-        assert whole["global_step"] == parts["global_step"]
-        for key, value in whole["state_dict"].items():
-            assert torch.equal(value, parts["state_dict"][key]), (name, key)
+    # Four steps an epoch: in the root's second epoch, in node 1, in a leaf.
+    assert command(killed, KILL_AT="6") == (-signal.SIGKILL, ["root"])
+    assert command(killed, *resume, KILL_AT="14") == (-signal.SIGKILL, ["0", "1"])
+    assert command(killed, *resume, KILL_AT="26") == (-signal.SIGKILL, ["1", "00", "01", "10"])
+    assert command(killed, *resume) == (0, ["10", "11"])
+    same_nodes(whole, killed / "leaves")
+    steps = [read(at, "11")["global_step"] for at in (whole, killed / "leaves")]
+    assert steps == [32, 32]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_several_processes_killed_and_started_again_end_the_same(tmp_path, whole):
+    folder, log = tmp_path / "several", tmp_path / "several/leaves/process1.log"
+    two = ["--model.processes", "2"]
+    # The first waits in node 0 until the second trains node 1, and ends; the second with it soon.
+    code, first = command(folder, *two, MEET_AT="8", KILL_AT="9")
+    assert code == -signal.SIGKILL and first == ["root", "0"]
+    assert began(log.read_text())[0] == "1"
+    tree = SplitTree.load(folder / "leaves/tree.json")
+    assert "root" in tree.checkpoints and "0" not in tree.checkpoints
+    code, first = command(folder, *two, MEET_AT="0")
+    assert code == 0 and first[0] == "0" and began(log.read_text())
+    same_nodes(whole, folder / "leaves")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -54,7 +56,7 @@ class Regression(LightningModule):
         init_weights: not used; tasks have it.
 
     Where the environment says so in KILL_AT, the process ends, as by `kill -9`, in the step of
-    this number.
+    this number; in that of MEET_AT it waits until another process, which it started, trains too.
     """
 
     def __init__(self, lr=0.05, schedule="none", init_weights: str | None = None):
@@ -76,6 +78,10 @@ class Regression(LightningModule):
     def training_step(self, batch, batch_idx):
         if self.global_step == int(os.environ.get("KILL_AT", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.global_step == int(os.environ.get("MEET_AT", -1)):
+            end = time.monotonic() + 300
+            while len(list(Path("leaves/.locks").glob("*.held"))) < 2 and time.monotonic() < end:
+                time.sleep(0.02)
         loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True)
         return loss
@@ -102,7 +108,7 @@ class Regression(LightningModule):
 class Data(LightningDataModule):
     """Noise and what a fixed filter makes of it."""
 
-    def __init__(self, size=16, batch_size=4, workers=0):
+    def __init__(self, size=16, batch_size=4, workers=0, shuffle=False):
         super().__init__()
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(size + 8, 4, 6, 6, generator=generator)
@@ -110,10 +116,11 @@ class Data(LightningDataModule):
         self.train, self.val = TensorDataset(x[:-8], y[:-8]), TensorDataset(x[-8:], y[-8:])
         self.batch_size = batch_size
         self.workers = workers
+        self.shuffle = shuffle
 
     def train_dataloader(self):
         settings = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
-        return DataLoader(self.train, batch_size=self.batch_size, **settings)
+        return DataLoader(self.train, self.batch_size, self.shuffle, **settings)
 
     def val_dataloader(self):
         return DataLoader(self.val, batch_size=self.batch_size)

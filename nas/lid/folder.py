@@ -1,0 +1,193 @@
+"""The folder of a few-shot training: the tree, checkpoints, and who trains which node."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from ..files import atomic_write
+from ..space import SearchSpace
+from .tree import ROOT, Split, SplitTree, parent_name
+
+__all__ = ["TreeFolder"]
+
+_PAUSE = 0.5
+_SIGN_EVERY = 5.0
+
+
+class TreeFolder:
+    """A tree of splits and the checkpoints of its nodes, made by one process or by several.
+
+    What a process trains it holds by a lock of the operating system, which ends with the process
+    however that ends; whoever comes next takes the node over.
+
+    Args:
+        path: the folder; made by `open`.
+        space: of the root.
+        patience: seconds without a sign of life of the process that trains an awaited node.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], space: SearchSpace, patience: float = 1800.0
+    ) -> None:
+        self.path = Path(path)
+        self.space = space
+        self.patience = patience
+        self._held: tuple[FileLock, Path] | None = None
+        self._signed = 0.0
+
+    def open(self, about: Mapping[str, Any], resumed: bool = False) -> None:
+        """Begin a training here, or go on with the one that the folder holds.
+
+        Args:
+            about: all on which its results depend.
+            resumed: whether it has to be there.
+
+        Raises:
+            FileNotFoundError: it is not.
+            ValueError: the folder holds a training with other settings; they are named.
+        """
+        own = json.loads(json.dumps(dict(about), default=lambda value: type(value).__name__))
+        (self.path / ".locks").mkdir(parents=True, exist_ok=True)
+        with self._lock("tree"):
+            if resumed or self._tree.exists():
+                self._compare(self.read().about, own)
+            else:
+                tree = SplitTree(self.space)
+                tree.about = own
+                tree.save(self._tree)
+
+    def read(self) -> SplitTree:
+        """The tree as it is now."""
+        return SplitTree.load(self._tree, self.space)
+
+    def checkpoint(self, name: str) -> Path:
+        """The file of a node's weights."""
+        return self.path / f"{name}.ckpt"
+
+    def start(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The weights that the root started from: the first ones ever given."""
+        path = self.path / "start.pt"
+        with self._lock("tree"):
+            if not path.exists():
+                with atomic_write(path) as temporary:
+                    torch.save(dict(state or {}), temporary)
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+    def claim(self, names: Sequence[str]) -> str | None:
+        """Take a node whose parent is trained; wait where other processes have all of these.
+
+        Args:
+            names: of nodes, parents first.
+
+        Returns:
+            Its name, or None where all are trained.
+
+        Raises:
+            TimeoutError: what others train makes no progress; who trains it is named.
+        """
+        seen, since = None, 0.0
+        while left := self._left(names):
+            ready = [name for name in left if name == ROOT or parent_name(name) not in left]
+            for name in ready:
+                if self.take(name):
+                    return name
+            signs, now = (len(left), *map(self._sign, ready)), time.monotonic()
+            if seen is None:
+                rank_zero_info(f"waiting for node {ready[0]}, which {self.holder(ready[0])} trains")
+            if signs != seen:
+                seen, since = signs, now
+            elif now - since > self.patience:
+                raise TimeoutError(
+                    f"{self.path}: waited {self.patience:g} s for node {ready[0]} without a sign "
+                    f"of life of {self.holder(ready[0])}, which trains it: end that process, and "
+                    "start this one again to take the node over"
+                )
+            time.sleep(_PAUSE)
+        return None
+
+    def take(self, name: str) -> bool:
+        """Hold a node, unless it is trained or another process holds it."""
+        lock, holder = self._lock(name), self.path / ".locks" / f"{name}.held"
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        if name in self.read().checkpoints:
+            lock.release()
+            return False
+        if holder.exists():
+            rank_zero_info(f"node {name} was left by {self.holder(name)}")
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        self._held = (lock, holder)
+        return True
+
+    def holder(self, name: str) -> str:
+        """Who holds a node."""
+        try:
+            return (self.path / ".locks" / f"{name}.held").read_text() or "another process"
+        except OSError:
+            return "another process"
+
+    def sign(self) -> None:
+        """Tell waiting processes that training goes on; to be called often."""
+        now = time.monotonic()
+        if self._held is not None and now - self._signed > _SIGN_EVERY:
+            os.utime(self._held[1])
+            self._signed = now
+
+    def finish(self, name: str, split: Split | None) -> None:
+        """Enter a node whose checkpoint is written, with its split unless it is a leaf; let go."""
+        with self._lock("tree"):
+            tree = self.read()
+            if split is not None:
+                tree.split(name, split)
+            tree.checkpoints[name] = self.checkpoint(name).name
+            tree.save(self._tree)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the node that is held, if there is one."""
+        if self._held is not None:
+            lock, holder = self._held
+            holder.unlink(missing_ok=True)
+            lock.release()
+            self._held = None
+
+    @property
+    def _tree(self) -> Path:
+        return self.path / "tree.json"
+
+    def _lock(self, name: str) -> FileLock:
+        return FileLock(self.path / ".locks" / f"{name}.lock")
+
+    def _left(self, names: Sequence[str]) -> list[str]:
+        trained = self.read().checkpoints
+        return [name for name in names if name not in trained]
+
+    def _sign(self, name: str) -> float:
+        try:
+            return (self.path / ".locks" / f"{name}.held").stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _compare(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        differing = [
+            f"{key} is {found.get(key)!r} there and {own.get(key)!r} here"
+            for key in {**own, **found}
+            if found.get(key) != own.get(key)
+        ]
+        if differing:
+            raise ValueError(
+                f"{self._tree}: a tree of another training: {'; '.join(differing)}; name another "
+                "folder"
+            )

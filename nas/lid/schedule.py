@@ -1,0 +1,64 @@
+"""Epochs and learning rates of a tree of nodes that are trained level by level."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from .tree import depth, nodes_of_level
+
+__all__ = ["LevelSchedule"]
+
+
+class LevelSchedule:
+    """Consecutive epochs for the nodes of a tree whose nodes are all split in two.
+
+    Args:
+        epochs: of a node, for each level.
+        inherit: whether the rate falls by one cosine from the root to a leaf, else in each node.
+        final_lr: the share of the learning rate that is left at the end.
+
+    Attributes:
+        nodes: names, level by level.
+
+    Raises:
+        ValueError: a level without epochs, or no such share.
+    """
+
+    def __init__(self, epochs: Sequence[int], inherit: bool = True, final_lr: float = 0.1) -> None:
+        if not epochs or min(epochs) < 1 or not 0 <= final_lr <= 1:
+            raise ValueError(
+                f"epochs {epochs} need one positive number a level, and final_lr {final_lr} is a "
+                "share from 0 to 1"
+            )
+        self.epochs = list(epochs)
+        self.inherit = inherit
+        self.final_lr = final_lr
+        self.nodes = [name for level in range(len(epochs)) for name in nodes_of_level(level)]
+        self._starts = [0, *accumulate(epochs[depth(name)] for name in self.nodes)]
+
+    @property
+    def total(self) -> int:
+        """Epochs of all nodes."""
+        return self._starts[-1]
+
+    def of(self, name: str) -> range:
+        """A node's epochs."""
+        index = self.nodes.index(name)
+        return range(self._starts[index], self._starts[index + 1])
+
+    def before(self, name: str) -> int:
+        """Epochs of a node's ancestors."""
+        return sum(self.epochs[: depth(name)])
+
+    def rate(self, epoch: float) -> float:
+        """The share of the learning rate after so many epochs."""
+        index = min(bisect_right(self._starts, epoch), len(self.nodes)) - 1
+        name = self.nodes[index]
+        done, whole = epoch - self._starts[index], self.epochs[depth(name)]
+        if self.inherit:
+            done, whole = done + self.before(name), sum(self.epochs)
+        share = 0.5 * (1 + math.cos(math.pi * min(1.0, done / whole)))
+        return self.final_lr + (1 - self.final_lr) * share
