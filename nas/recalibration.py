@@ -5,7 +5,7 @@ Method: Cai et al., "Once-for-All", ICLR 2020; the averages are those of its pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .elastic.base import ElasticModule, Part, put
 
-__all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch"]
+__all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch", "samples"]
 
 
 def recalibrate(
@@ -77,6 +77,16 @@ def run_batch(
     if forward is not None:
         return forward(model, batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def samples(batch: Any) -> int:
+    """How many samples a batch has: the first dimension of its first tensor; 0 without one."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    if not isinstance(batch, (Mapping, list, tuple)):
+        return 0
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    return next((count for count in map(samples, values) if count), 0)
 
 
 @contextmanager

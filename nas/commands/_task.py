@@ -24,7 +24,8 @@ from torch import nn
 
 from ...vision.commands._config import instantiate
 from ...vision.configs import resolve_config
-from ..recalibration import recalibrate
+from ..recalibration import recalibrate, samples
+from ..training.evaluation import training_loss
 
 __all__ = ["FitConfig"]
 
@@ -95,7 +96,7 @@ class FitConfig:
         def counted(found: Iterator[Any]) -> Iterator[Any]:
             for batch in itertools.islice(found, batches):
                 seen["batches"] += 1
-                seen["samples"] += _size(batch)
+                seen["samples"] += samples(batch)
                 yield batch
 
         with self.training_batches(net, device) as found:
@@ -166,13 +167,7 @@ class FitConfig:
 
     def loss(self, net: nn.Module, batch: Any) -> torch.Tensor:
         """The loss of a training step; what the task logs is dropped."""
-        self.module.net = net
-        self.module.log = self.module.log_dict = lambda *_, **__: None
-        try:
-            found = self.module.training_step(batch, 0)
-        finally:
-            del self.module.log, self.module.log_dict
-        return found["loss"] if isinstance(found, dict) else found
+        return training_loss(self.module, net, batch)
 
 
 def _argument(made: Any, name: str) -> Any:
@@ -196,12 +191,3 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _size(batch: Any) -> int:
-    """How many samples: the first dimension of the first tensor."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    values = batch.values() if isinstance(batch, dict) else batch
-    sizes = (_size(value) for value in values if isinstance(value, (torch.Tensor, dict, list)))
-    return next(sizes, 0)

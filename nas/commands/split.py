@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batches", type=int, default=50, help="at most (default 50)")
     parser.add_argument(
-        "--batch-size", type=int, default=128, help="samples, joined from batches (default 128)"
+        "--batch-size",
+        type=int,
+        default=128,
+        help="samples, joined from batches (default 128, or all where the data have fewer)",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
     parser.add_argument("--seed", type=int, default=0, help="of paths (default 0)")
@@ -90,9 +95,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
 
     from ...vision.device import choose_device
+    from ..lid.profile import named_layers
     from ..lid.splitting import Splitter, joined
     from ..lid.tree import ROOT, SplitTree
-    from ._leaves import recorded
+    from ..recalibration import samples
     from ._task import FitConfig
 
     start = time.perf_counter()
@@ -111,13 +117,31 @@ def run(args: argparse.Namespace) -> int:
         args.seed,
     )
     net, space, trained = load_supernet(args.supernet)
-    splitter.candidates(space)  # refuses patterns before the data are read
+    if args.levels > (most := splitter.levels(space)):
+        names = splitter.candidates(space)
+        raise ValueError(
+            f"--levels {args.levels}: {most} at most, by the values of {', '.join(names)}"
+        )
+    if args.criterion == "lid":
+        named_layers(net, args.layers)  # refuses patterns before the data are read
     device = choose_device(args.device)
     config = FitConfig.read(args.data)
-    tree = SplitTree(space)
-    tree.about = {"supernet": args.supernet, "data": args.data, "splitter": vars(splitter)}
+    tree, folder = SplitTree(space), Path(args.out).parent
+    source = _from(folder, args.supernet)
+    tree.about = {
+        "supernet": source,
+        "data": _from(folder, args.data),
+        "splitter": vars(splitter),
+    }
     if trained:
-        tree.checkpoints[ROOT] = recorded(args.supernet)
+        tree.checkpoints[ROOT] = source
+    sizes = set()
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in joined(batches, args.batch_size):
+            sizes.add(samples(batch))
+            yield batch
+
     for _ in range(args.levels):
         for leaf in tree.leaves:
             done = {split.choice for split in tree.path_splits(leaf)}
@@ -125,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
                 split = splitter.split(
                     net,
                     tree.space_of(leaf),
-                    joined(batches, args.batch_size),
+                    counted(batches),
                     forward=config.forward,
                     loss=config.loss,
                     done=done,
@@ -138,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
         "out": args.out,
         "seconds": round(time.perf_counter() - start, 1),
         "trained": trained,
+        "samples": min(sizes, default=0),
         "leaves": {leaf: tree.space_of(leaf).count() for leaf in tree.leaves},
         **tree.to_json(),
     }
@@ -148,6 +173,9 @@ def run(args: argparse.Namespace) -> int:
 def _lines(tree: SplitTree, report: dict[str, Any]) -> str:
     note = "" if report["trained"] else " (random weights: the supernet is not trained)"
     found = [f"{report['out']}: {len(tree.leaves)} parts, {report['seconds']:.0f} s{note}"]
+    wanted = tree.about["splitter"]["batch_size"]
+    if 0 < report["samples"] < wanted:
+        found.append(f"  by batches of {report['samples']} samples: the data have no {wanted}")
     for name, split in tree.splits.items():
         groups = " | ".join(", ".join(map(str, group)) for group in split.groups)
         found.append(f"  {name}: {split.choice}: {groups}")
@@ -159,3 +187,8 @@ def _lines(tree: SplitTree, report: dict[str, Any]) -> str:
     for name, count in report["leaves"].items():
         found.append(f"  {name}: {count:,} subnets")
     return "\n".join(found)
+
+
+def _from(folder: Path, source: str) -> str:
+    """A file by its path from a folder, so that both can be moved together; else as it is."""
+    return Path(os.path.relpath(source, folder)).as_posix() if Path(source).exists() else source

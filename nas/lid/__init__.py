@@ -10,7 +10,7 @@ network, `Splitter` decides which choice to split and how, `SplitTree` is what s
 
 from .estimators import distances, lid, two_nn
 from .leaves import Leaves
-from .partition import Partition, choose_edge, partition, rate
+from .partition import Partition, choose_edge, mean_gaps, partition, rate
 from .profile import gradients, named_layers, profile
 from .ranking import Comparison, compare
 from .similarity import similarity
@@ -32,6 +32,7 @@ __all__ = [
     "gradients",
     "joined",
     "lid",
+    "mean_gaps",
     "named_layers",
     "partition",
     "profile",

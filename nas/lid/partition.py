@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,12 +18,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Method", "Partition", "Rule", "choose_edge", "partition", "rate"]
+__all__ = ["Method", "Partition", "Rule", "choose_edge", "mean_gaps", "partition", "rate"]
 
 Method = Literal["best", "exact", "spectral", "random"]
 Rule = Literal["largest_mean_gap", "largest_intra", "smallest_inter", "released_code"]
 
-_EXACT = 12
+EXACT = 12
+"""Candidates at most whose bipartitions are all tried."""
+
+_LEAST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,22 @@ class Partition:
             large ones that of candidate 0).
         intra: sum of the similarities of pairs inside the groups.
         inter: the same of pairs across.
-        gap: mean similarity inside minus mean across; two lone candidates count as 1 inside, like
-            anything to itself.
     """
 
     groups: tuple[tuple[int, ...], tuple[int, ...]]
     intra: float
     inter: float
-    gap: float
+
+    @property
+    def inside(self) -> float | None:
+        """Mean similarity of pairs inside the groups; None of two lone candidates, without one."""
+        pairs = sum(math.comb(len(group), 2) for group in self.groups)
+        return self.intra / pairs if pairs else None
+
+    @property
+    def across(self) -> float:
+        """Mean similarity of pairs across the groups."""
+        return self.inter / (len(self.groups[0]) * len(self.groups[1]))
 
 
 def rate(similarity: Tensor, groups: Sequence[Sequence[int]]) -> Partition:
@@ -63,9 +75,7 @@ def rate(similarity: Tensor, groups: Sequence[Sequence[int]]) -> Partition:
     values = similarity.tolist()
     inside = [values[a][b] for g in (first, second) for a, b in itertools.combinations(g, 2)]
     across = [values[a][b] for a in first for b in second]
-    mean = math.fsum(inside) / len(inside) if inside else 1.0
-    gap = mean - math.fsum(across) / len(across)
-    return Partition((first, second), math.fsum(inside), math.fsum(across), gap)
+    return Partition((first, second), math.fsum(inside), math.fsum(across))
 
 
 def partition(
@@ -80,15 +90,17 @@ def partition(
     Args:
         similarity: (n, n), symmetric, of two candidates or more.
         method: `exact`: of all bipartitions the one with the largest sum of similarities inside;
-            `spectral`: along the second eigenvector of the normalised Laplacian of similarity + 1,
-            where two means fit best; `best`: exact up to 12 candidates, spectral above;
-            `random`: groups as equal as can be, drawn.
+            for 12 candidates at most; `spectral`: along the second eigenvector of the normalised
+            Laplacian of similarity + 1, where two means fit best, for similarities of −1 or more;
+            `best`: exact up to 12 candidates, spectral above; `random`: groups as equal as can be,
+            drawn.
         min_group: members of a group at least; half of the candidates, rounded down, by default.
             (More pairs have a larger sum, so that `exact` tends to groups as unequal as it may.)
         rng: draws `random` groups.
 
     Raises:
-        ValueError: similarities are no such matrix, or `min_group` leaves no partition.
+        ValueError: similarities are no such matrix, `min_group` leaves no partition, or the method
+            is unknown or not for so many candidates.
     """
     count = _check(similarity)
     least = count // 2 if min_group is None else min_group
@@ -99,7 +111,7 @@ def partition(
         (rng or random.Random(0)).shuffle(order)
         return rate(similarity, (order[: count // 2], order[count // 2 :]))
     if method == "best":
-        method = "exact" if count <= _EXACT else "spectral"
+        method = "exact" if count <= EXACT else "spectral"
     if method == "exact":
         return _exact(similarity, least)
     if method == "spectral":
@@ -112,24 +124,47 @@ def choose_edge(found: Mapping[str, Partition], rule: Rule = "largest_mean_gap")
 
     Args:
         found: name to partition.
-        rule: `largest_mean_gap`; `largest_intra`, as the paper words it, which also favours
-            choices whose candidates are all alike; `smallest_inter`; `released_code`, the largest
-            similarity across, for comparison with published figures alone.
+        rule: `largest_mean_gap`, see `mean_gaps`; `largest_intra`, as the paper words it, which
+            also favours choices whose candidates are all alike; `smallest_inter`; `released_code`,
+            the largest similarity across, for comparison with published figures alone. Only the
+            first compares choices of different numbers of candidates: the others are sums of pairs.
 
     Raises:
         ValueError: another rule, or nothing to choose from.
     """
     rules = {
-        "largest_mean_gap": lambda p: p.gap,
-        "largest_intra": lambda p: p.intra,
-        "smallest_inter": lambda p: -p.inter,
-        "released_code": lambda p: p.inter,
+        "largest_mean_gap": mean_gaps,
+        "largest_intra": lambda found: {name: p.intra for name, p in found.items()},
+        "smallest_inter": lambda found: {name: -p.inter for name, p in found.items()},
+        "released_code": lambda found: {name: p.inter for name, p in found.items()},
     }
     if rule not in rules:
         raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(rules)}")
     if not found:
         raise ValueError("no choice is left whose candidates could be parted")
-    return max(found, key=lambda name: rules[rule](found[name]))
+    scores = rules[rule](found)
+    return max(scores, key=scores.__getitem__)
+
+
+def mean_gaps(found: Mapping[str, Partition]) -> dict[str, float]:
+    """How well the candidates of several choices part: mean similarity inside minus mean across.
+
+    A choice of two candidates has no pair inside, and nothing to say how alike like ones would be.
+    The median of the other choices' means inside says it for them (the lower median, so that a dead
+    choice, whose candidates are all alike, does not count in few); 1 where all are such pairs. So a
+    pair wins where it is less alike than groups elsewhere are by more than any gap there. What it
+    cannot tell: two groups from two members of one wide group, or from any two candidates where
+    most other choices are dead.
+
+    Args:
+        found: name to partition.
+
+    Returns:
+        Name to gap.
+    """
+    inside = [p.inside for p in found.values() if p.inside is not None]
+    usual = statistics.median_low(inside) if inside else 1.0
+    return {n: (usual if p.inside is None else p.inside) - p.across for n, p in found.items()}
 
 
 def _check(similarity: Tensor) -> int:
@@ -146,21 +181,31 @@ def _check(similarity: Tensor) -> int:
 
 def _exact(similarity: Tensor, least: int) -> Partition:
     count = len(similarity)
-    if count > 2 * _EXACT:
-        raise ValueError(f"{count} candidates have too many bipartitions to try: take spectral")
+    if count > EXACT:
+        raise ValueError(
+            f"{count} candidates have too many bipartitions to try: the method `exact` is for "
+            f"{EXACT} at most; take `best` or `spectral`"
+        )
     # Candidate 0 is in the first group, so that no bipartition is tried twice.
-    parted = (
-        rate(similarity, ((0, *rest), [i for i in range(1, count) if i not in rest]))
+    firsts = [
+        (0, *rest)
         for size in range(least, count - least + 1)
         for rest in itertools.combinations(range(1, count), size - 1)
-    )
-    return max(parted, key=lambda p: p.intra)
+    ]
+    sides = similarity.new_full((len(firsts), count), -1, dtype=torch.float64)
+    for side, first in zip(sides, firsts, strict=True):
+        side[list(first)] = 1
+    scores = (sides @ similarity.double() * sides).sum(1).tolist()  # inside minus across
+    first = firsts[scores.index(max(scores))]
+    return rate(similarity, (first, [i for i in range(count) if i not in first]))
 
 
 def _spectral(similarity: Tensor, least: int) -> Partition:
     affinity = similarity.double() + 1
-    if (affinity < 0).any():
+    if (affinity < -_LEAST).any():
         raise ValueError("spectral clustering takes similarities of −1 or more")
+    # A candidate unlike all others would have no edge, and its degree no inverse.
+    affinity = affinity.clamp(min=_LEAST)
     scale = affinity.fill_diagonal_(0).sum(1).rsqrt()
     vectors = torch.linalg.eigh(scale[:, None] * affinity * scale).eigenvectors
     places = vectors[:, -2] * scale

@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from ..architecture import near
+from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
-from ..supernet import activate, active, elastic_modules, search_space
+from ..supernet import activate, active
 from .estimators import Estimator
-from .partition import Method, Partition, Rule, choose_edge, partition
+from .partition import EXACT, Method, Rule, choose_edge, mean_gaps, partition
 from .profile import gradients, named_layers, profile
 from .similarity import Measure, similarity
 from .tree import Split, splittable
 
-__all__ = ["CRITERIA", "Splitter", "joined"]
-
+__all__ = ["Splitter", "joined"]
 
 Criterion = Literal["lid", "gradient", "random"]
-CRITERIA = get_args(Criterion)
 
 
 class Splitter:
@@ -47,11 +46,12 @@ class Splitter:
         k: neighbours, see `lid`; a batch needs k + 2 samples.
         estimator: see `lid`.
         batches: at most; as many as an epoch has, if that is fewer.
-        batch_size: samples a batch, joined from training batches where those are smaller.
+        batch_size: samples a batch, joined from training batches where those are smaller; all that
+            there are where an epoch has fewer.
         seed: of paths and random splits.
 
     Raises:
-        ValueError: a number is out of range, or the criterion unknown.
+        ValueError: a number is out of range, or a word unknown.
     """
 
     def __init__(
@@ -69,8 +69,17 @@ class Splitter:
         batch_size: int = 128,
         seed: int = 0,
     ) -> None:
-        if criterion not in CRITERIA:
-            raise ValueError(f"criterion {criterion!r} is unknown: choose {', '.join(CRITERIA)}")
+        words = {
+            "criterion": (criterion, Criterion),
+            "measure": (measure, Measure),
+            "method": (method, Method),
+            "rule": (rule, Rule),
+            "estimator": (estimator, Estimator),
+        }
+        for name, (word, kind) in words.items():
+            if word not in get_args(kind):
+                known = ", ".join(get_args(kind))
+                raise ValueError(f"{name} {word!r} is unknown: choose {known}")
         if batches < 1 or k < 1:
             raise ValueError(f"batches {batches} and k {k} must be at least 1")
         if min_group is not None and min_group < 1:
@@ -96,7 +105,8 @@ class Splitter:
         """The choices that may be split: those of `done` only where no other is left.
 
         Raises:
-            ValueError: a pattern meets no choice, or none that parts the space.
+            ValueError: a pattern meets no choice, or none that parts the space, or one has too many
+                values for the method.
         """
         for pattern in self.choices:
             if not any(fnmatchcase(name, pattern) for name in space.names):
@@ -113,7 +123,25 @@ class Splitter:
                 f"nothing to split: no choice of {', '.join(self.choices)} has {least} values or "
                 "more and matters in every architecture of this part of the space"
             )
+        if self.method == "exact":
+            for name in found:
+                if (count := len(space.choices[name].values)) > EXACT:
+                    raise ValueError(
+                        f"choice {name!r} has {count} values, too many bipartitions to try: the "
+                        f"method `exact` is for {EXACT} at most; take `best` or `spectral`"
+                    )
         return tuple(name for name in found if name not in set(done)) or tuple(found)
+
+    def levels(self, space: SearchSpace) -> int:
+        """How many levels of splits a space allows for certain, whichever choices they take.
+
+        Raises:
+            ValueError: as `candidates` says.
+        """
+        sizes = [len(space.choices[name].values) for name in self.candidates(space)]
+        # Halves can be split again; groups of `min_group` cannot be counted on to be.
+        halves = self.min_group is None
+        return sum(size.bit_length() - 1 if halves else 1 for size in sizes)
 
     def split(
         self,
@@ -152,76 +180,111 @@ class Splitter:
             return Split(name, _values(values, groups))
         if self.criterion == "gradient" and loss is None:
             raise ValueError("the criterion `gradient` needs a loss")
-        means = self._similarities(net, space, names, batches, forward, loss, rng, progress)
-        found = {
-            name: partition(mean, self.method, min_group=self.min_group, rng=rng)
-            for name, mean in means.items()
-        }
-        name = choose_edge(found, self.rule)
-        scores = {n: _figures(space.choices[n].values, p) for n, p in found.items()}
-        return Split(name, _values(space.choices[name].values, found[name].groups), scores)
-
-    def _similarities(
-        self,
-        net: nn.Module,
-        space: SearchSpace,
-        names: Sequence[str],
-        batches: Iterable[Any],
-        forward: Callable[[nn.Module, Any], object] | None,
-        loss: Callable[[nn.Module, Any], Tensor] | None,
-        rng: random.Random,
-        progress: Callable[[int, int], None] | None,
-    ) -> dict[str, Tensor]:
-        layers = named_layers(net, self.layers) if self.criterion == "lid" else {}
-        modules, before = list(elastic_modules(net)), active(net)
-        full = search_space(net)
-
-        def describe(architecture: Architecture, batch: Any) -> Any:
-            architecture = full.validate(architecture)
-            for module in modules:
-                module.activate(architecture)
-            if self.criterion == "gradient":
-                return gradients(net, batch, loss)
-            options = {"k": self.k, "estimator": self.estimator, "forward": forward}
-            return profile(net, batch, layers, **options)
-
         sums: dict[str, Tensor] = {}
         count = 0
+        for count, batch in enumerate(islice(batches, self.batches), start=1):  # noqa: B007
+            drawn = {choice.name: rng.choice(choice.values) for choice in space}
+            for name in names:
+                paths = [
+                    space.canonical({**drawn, name: value}) for value in space.choices[name].values
+                ]
+                alike = self.compare(net, paths, batch, forward=forward, loss=loss)
+                sums[name] = alike if name not in sums else sums[name] + alike
+            if progress is not None:
+                progress(count, self.batches)
+        if not count:
+            raise ValueError("no batch to find a split on: there are no training data")
+        found = {
+            name: partition(total / count, self.method, min_group=self.min_group, rng=rng)
+            for name, total in sums.items()
+        }
+        parts = {n: _values(space.choices[n].values, p.groups) for n, p in found.items()}
+        gaps = mean_gaps(found)
+        scores = {
+            name: {
+                "groups": [list(group) for group in parts[name]],
+                "intra": p.intra,
+                "inter": p.inter,
+                "gap": gaps[name],
+            }
+            for name, p in found.items()
+        }
+        name = choose_edge(found, self.rule)
+        return Split(name, parts[name], scores)
+
+    def compare(
+        self,
+        net: nn.Module,
+        paths: Sequence[Architecture],
+        batch: Any,
+        *,
+        forward: Callable[[nn.Module, Any], object] | None = None,
+        loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    ) -> Tensor:
+        """How alike architectures are on a batch: by dimensions, or by gradients of what all use.
+
+        Args:
+            net: the supernet; it stays as it is.
+            paths: its architectures.
+            batch: on the network's device.
+            forward: as for `split`.
+            loss: as for `split`.
+
+        Returns:
+            (n, n), float64, see `similarity`.
+
+        Raises:
+            ValueError: the architectures have no layer, or no parameter, in common.
+        """
+        before = active(net)
         try:
-            for count, batch in enumerate(islice(batches, self.batches), start=1):  # noqa: B007
-                drawn = {choice.name: rng.choice(choice.values) for choice in space}
-                for name in names:
-                    values = space.choices[name].values
-                    paths = [space.canonical({**drawn, name: value}) for value in values]
-                    alike = self._alike([describe(path, batch) for path in paths])
-                    sums[name] = alike if name not in sums else sums[name] + alike
-                if progress is not None:
-                    progress(count, self.batches)
+            if self.criterion == "gradient":
+                return self._by_gradients(net, paths, batch, loss)
+            return self._by_dimensions(net, paths, batch, forward)
         finally:
             activate(net, before)
-        if not count:
-            raise ValueError(
-                f"no batch to find a split on: the training data have fewer than {self.batch_size} "
-                "samples, so give a smaller batch size"
-            )
-        return {name: total / count for name, total in sums.items()}
 
-    def _alike(self, described: Sequence[Any]) -> Tensor:
-        if self.criterion == "gradient":
-            shared = [n for n in described[0] if all(n in other for other in described)]
-            if not shared:
-                raise ValueError("no parameter is used by all values, so gradients cannot compare")
-            vectors = [torch.cat([found[name] for name in shared]) for found in described]
-            return similarity(torch.stack(vectors), "cosine").cpu()
-        vectors = torch.stack(list(described))
+    def _by_dimensions(
+        self,
+        net: nn.Module,
+        paths: Sequence[Architecture],
+        batch: Any,
+        forward: Callable[[nn.Module, Any], object] | None,
+    ) -> Tensor:
+        layers, found = named_layers(net, self.layers), []
+        for path in paths:
+            activate(net, path)
+            found.append(
+                profile(net, batch, layers, k=self.k, estimator=self.estimator, forward=forward)
+            )
+        vectors = torch.stack(found)
         ran = ~vectors.isnan().any(0)  # layers that only some values run do not compare
         if not ran.any():
             raise ValueError("no profiled layer runs with all values: name other layers")
         return similarity(vectors[:, ran], self.measure)
 
+    def _by_gradients(
+        self,
+        net: nn.Module,
+        paths: Sequence[Architecture],
+        batch: Any,
+        loss: Callable[[nn.Module, Any], Tensor],
+    ) -> Tensor:
+        found = []
+        for path in paths:
+            activate(net, path)
+            found.append(gradients(net, batch, loss))
+        shared = [n for n in found[0] if all(n in other for other in found)]
+        if not shared:
+            raise ValueError("no parameter is used by all values, so gradients cannot compare")
+        vectors = torch.stack([torch.cat([f[name] for name in shared]) for f in found])
+        return similarity(vectors, "cosine").cpu()
+
 
 def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """Batches of `size` samples or more, of consecutive ones; what is left at the end is dropped.
+    """Batches of `size` samples or more, of consecutive ones.
+
+    What is left at the end is dropped, unless it is all that there is.
 
     Args:
         batches: tensors, or mappings, lists and tuples of them; other lists have an entry for each
@@ -229,11 +292,15 @@ def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:
         size: samples.
     """
     waiting: list[Any] = []
+    full = False
     for batch in batches:
         waiting.append(batch)
-        if sum(map(_size, waiting)) >= size:
+        if sum(map(samples, waiting)) >= size:
+            full = True
             yield _join(waiting)
             waiting = []
+    if waiting and not full:
+        yield _join(waiting)
 
 
 def _join(batches: list[Any]) -> Any:
@@ -252,21 +319,7 @@ def _join(batches: list[Any]) -> Any:
     return [item for batch in batches for item in batch] if isinstance(first, list) else first
 
 
-def _size(batch: Any) -> int:
-    """Samples: the first dimension of the first tensor."""
-    if isinstance(batch, Tensor):
-        return len(batch)
-    values = batch.values() if isinstance(batch, Mapping) else batch
-    sizes = (_size(v) for v in values if isinstance(v, (Tensor, Mapping, list, tuple)))
-    return next((size for size in sizes if size), 0)
-
-
 def _values(
     values: Sequence[Scalar], groups: Sequence[Sequence[int]]
 ) -> tuple[tuple[Scalar, ...], ...]:
     return tuple(tuple(values[index] for index in group) for group in groups)
-
-
-def _figures(values: Sequence[Scalar], found: Partition) -> dict[str, Any]:
-    groups = [list(group) for group in _values(values, found.groups)]
-    return {"groups": groups, "intra": found.intra, "inter": found.inter, "gap": found.gap}

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from vizoo.nas.lid import choose_edge, compare, distances, lid, partition, rate, similarity, two_nn
+from vizoo.nas.lid import (
+    choose_edge,
+    compare,
+    distances,
+    lid,
+    mean_gaps,
+    partition,
+    rate,
+    similarity,
+    two_nn,
+)
 
 MEASURES = {"cosine": "cosine", "mse": "euclidean", "correcoef": "pearson"}
 
@@ -137,7 +147,7 @@ def test_published_similarities_and_partitions(splits):
             assert np.allclose(alike, arrays[f"{name}_{measure}_{index}"], rtol=1e-6, atol=1e-9)
             found[edge["edge"]] = parted = partition(alike)
             assert sorted(map(list, parted.groups)) == sorted(edge["groups"])
-            figures = (parted.intra, parted.inter, parted.gap)
+            figures = (parted.intra, parted.inter, mean_gaps({"": parted})[""])
             wanted = (edge["intra_sum"], edge["inter_sum"], edge["mean_gap"])
             assert figures == pytest.approx(wanted, rel=1e-6, abs=1e-8)
             second = max(
@@ -172,24 +182,55 @@ def test_published_spectral_partitions(splits):
     assert same == 31
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_planted_edges_are_found(seed):
-    """Two clusters on one edge, one cloud on the others, and one edge that is dead."""
+def choices(seed, counts, planted=0, dead=1):
+    """Vectors of choices: clouds, but one of two clusters and one whose candidates are alike.
+
+    Returns:
+        Vectors, (count, 17) each, and the members of the planted choice's smaller cluster.
+    """
     rng = torch.Generator().manual_seed(seed)
-    names, found = [f"edge{i}" for i in range(6)], {}
-    planted, dead = torch.randperm(6, generator=rng)[:2].tolist()
-    order = torch.randperm(5, generator=rng)
-    for index, name in enumerate(names):
-        vectors = 10 + torch.randn(5, 17, generator=rng)
-        if index == planted:
-            vectors = 10 + 0.4 * torch.randn(5, 17, generator=rng)
-            vectors[order[:2]] += 3 * torch.randn(17, generator=rng)
-        elif index == dead:
-            vectors = vectors[:1] + 0.01 * torch.randn(5, 17, generator=rng)
-        found[name] = partition(similarity(vectors))
-    assert choose_edge(found) == names[planted]
-    assert found[names[planted]].groups[0] == tuple(sorted(order[:2].tolist()))
-    assert choose_edge(found, "released_code") != names[planted]
+    found = [10 + torch.randn(count, 17, generator=rng) for count in counts]
+    count = counts[planted]
+    members = torch.randperm(count, generator=rng)[: count // 2]
+    found[planted] = 10 + 0.4 * torch.randn(count, 17, generator=rng)
+    found[planted][members] += 3 * torch.randn(17, generator=rng)
+    if dead is not None:
+        found[dead] = found[dead][:1] + 0.01 * torch.randn(counts[dead], 17, generator=rng)
+    return found, tuple(sorted(members.tolist()))
+
+
+def parted(vectors):
+    return {str(index): partition(similarity(v)) for index, v in enumerate(vectors)}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("seed", range(20))
+def test_planted_edges_are_found(seed, count):
+    """Of six choices with as many candidates each."""
+    vectors, members = choices(seed, [count] * 6, planted=seed % 6, dead=(seed + 1) % 6)
+    found = parted(vectors)
+    assert choose_edge(found) == str(seed % 6)
+    if count % 2:
+        assert found[str(seed % 6)].groups[0] == members
+    assert choose_edge(found, "released_code") != str(seed % 6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("seed", range(20))
+def test_planted_edges_are_found_among_choices_of_other_counts(seed, count):
+    counts = random.Random(seed).choices(range(2, 7), k=6)
+    counts[seed % 6] = count
+    found = parted(choices(seed, counts, planted=seed % 6, dead=(seed + 1) % 6)[0])
+    assert choose_edge(found) == str(seed % 6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_planted_pair_is_found_among_wide_choices(seed):
+    counts = [2, 3, 4, 5, 6, 5]
+    vectors, _ = choices(seed, counts)
+    assert choose_edge(parted(vectors)) == "0"
+    vectors[0] = 10 + 0.3 * (vectors[0] - 10)  # its two are now no less alike than others are
+    assert choose_edge(parted(vectors)) != "0"
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 12])
@@ -211,8 +252,10 @@ def test_many_candidates_are_parted_by_spectral_clustering():
     x = noise(30, 4) + 20 * (torch.arange(30) % 3 == 0)[:, None]
     found = partition(similarity(x), min_group=5)
     assert found.groups[0] == tuple(range(0, 30, 3))
-    with pytest.raises(ValueError, match="too many bipartitions to try: take spectral"):
-        partition(similarity(x), "exact")
+    assert partition(similarity(x[:13])) == partition(similarity(x[:13]), "spectral")
+    assert partition(similarity(x[:12])) == partition(similarity(x[:12]), "exact")
+    with pytest.raises(ValueError, match="13 candidates have too many bipartitions to try"):
+        partition(similarity(x[:13]), "exact")
 
 
 def test_random_partitions_are_drawn():
@@ -221,9 +264,41 @@ def test_random_partitions_are_drawn():
     assert len(drawn) == 10 and all(len(small) == 2 for small, _ in drawn)
 
 
-def test_a_pair_parts_by_how_unlike_it_is():
-    alike = torch.tensor([[1.0, 0.25], [0.25, 1.0]])
-    assert partition(alike).gap == 0.75
+def test_pairs_part_by_how_unlike_they_are():
+    """Among pairs alone nothing else is known; beside wider choices their groups say what is."""
+    pairs = {name: partition(alike(2, value)) for name, value in (("a", 0.5), ("b", 0.25))}
+    assert mean_gaps(pairs) == {"a": 0.5, "b": 0.75}
+    wide = partition(torch.tensor([[1.0, 0.75, 0.5], [0.75, 1, 0.5], [0.5, 0.5, 1]]))
+    assert (wide.inside, wide.across) == (0.75, 0.5)
+    dead = partition(alike(4, 1.0))
+    assert mean_gaps({"dead": dead, "wide": wide, **pairs}) == {
+        "dead": 0,
+        "wide": 0.25,
+        "a": 0.25,
+        "b": 0.5,
+    }
+
+
+def alike(count, value):
+    return torch.full((count, count), value).fill_diagonal_(1)
+
+
+@pytest.mark.parametrize("measure", ["cosine", "pearson"])
+@pytest.mark.parametrize("seed", range(5))
+def test_opposites_are_parted_by_spectral_clustering(measure, seed):
+    """Similarities of −1, with which candidates may have no neighbour at all."""
+    direction = noise(1, 9, seed) - noise(1, 9, seed).mean()
+    sides = torch.tensor([1, -1, -1, 1, -1] + 9 * [-1])
+    found = partition(similarity(sides[:, None] * direction, measure), min_group=1)
+    assert found.groups[0] == (0, 3)
+    lone = partition(similarity(sides[2:5, None] * direction, measure), "spectral")
+    assert lone.groups == ((1,), (0, 2))
+
+
+def test_spectral_clustering_of_nothing_alike():
+    assert partition(alike(6, -1.0), "spectral").intra == -6
+    with pytest.raises(ValueError, match="takes similarities of −1 or more"):
+        partition(alike(6, -1.5), "spectral")
 
 
 def test_vectors_of_zeros_are_like_each_other():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,11 +79,28 @@ def test_split(capsys, criterion):
         json.dumps(tree.to_json()["splits"])
     )
     assert sum(report["leaves"].values()) == tree.space.count()
-    assert tree.checkpoints["root"].endswith("/supernet.safetensors")
+    assert tree.checkpoints["root"] == tree.about["supernet"] == "supernet.safetensors"
+    assert tree.about["data"] == "toy.yaml" and report["samples"] in (0, 8)
     first = (tree.splits["root"].choice, tree.splits["root"].groups)
     assert split("--criterion", criterion) == 0
     again = SplitTree.load("tree.json").splits["root"]
     assert (again.choice, again.groups) == first
+
+
+def test_a_tree_moves_with_its_folder(capsys, tmp_path, monkeypatch):
+    """Paths are from the tree, wherever the command ran and however they were typed."""
+    (tmp_path / "here/trees").mkdir(parents=True)
+    Path("supernet.safetensors").rename("here/supernet.safetensors")
+    where = ("--supernet", str(tmp_path / "here/supernet.safetensors"), *DATA)
+    settings = ("--k", "4", "--batches", "1", "--out", "here/trees/tree.json")
+    assert main(["split", *where, *settings]) == 0
+    assert "by batches of 8 samples: the data have no 128" in capsys.readouterr().out
+    Path("here").rename("there")
+    tree = SplitTree.load("there/trees/tree.json")
+    assert tree.checkpoints["root"] == tree.about["supernet"] == "../supernet.safetensors"
+    assert tree.about["data"] == "../../toy.yaml"
+    assert str(tmp_path) not in Path("there/trees/tree.json").read_text()
+    assert rank("--tree", "there/trees/tree.json", "--samples", "1") == 0
 
 
 def test_split_of_chosen_choices(capsys):
@@ -149,8 +167,14 @@ def test_checkpoints_of_another_part_are_refused(capsys, leaves):
         (("--choices", "blocks.0.widht"), "did you mean 'blocks.0.width'"),
         (("--layers", "block.*"), "no layer is called 'block.*'"),
         (("--batch-size", "5"), "batch_size 5: 4 neighbours need batches of 6 samples"),
-        (("--batch-size", "9"), "no batch to find a split on"),
+        (
+            ("--k", "7", "--batch-size", "9"),
+            "8 samples are too few for 7 neighbours: give a batch of 9",
+        ),
         (("--levels", "0"), "--levels 0: must be at least 1"),
+        (("--levels", "-1"), "--levels -1: must be at least 1"),
+        (("--levels", "4"), "--levels 4: 3 at most, by the values of depth, blocks.0.width, blo"),
+        (("--levels", "2", "--choices", "depth"), "--levels 2: 1 at most, by the values of depth"),
         (("--min-group", "3"), "nothing to split: no choice of * has 6 values"),
         (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
@@ -160,6 +184,13 @@ def test_bad_splits_are_one_line(capsys, words, says):
     assert split(*words) == 2
     said = capsys.readouterr().err
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+    assert not list(Path().glob("tree.*"))
+
+
+def test_more_levels_than_choices_allow_are_refused_before_the_data_are_read(capsys, monkeypatch):
+    monkeypatch.setattr(FitConfig, "read", None)
+    assert split("--levels", "1000000") == 2
+    assert "--levels 1000000: 3 at most" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

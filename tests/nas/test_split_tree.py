@@ -261,10 +261,34 @@ def test_choices_with_too_few_values_for_groups_are_left_alone():
         Splitter(min_group=3).candidates(space)
 
 
+def test_levels_are_what_halves_allow():
+    space = SearchSpace([Choice("pair", (1, 2)), Choice("five", (1, 2, 3, 4, 5))])
+    splitter = Splitter("random")
+    assert splitter.levels(space) == 3 and Splitter(min_group=1).levels(space) == 2
+    for seed in range(10):  # so many there always are
+        tree = SplitTree(space)
+        for _ in range(3):
+            for leaf in tree.leaves:
+                done = {split.choice for split in tree.path_splits(leaf)}
+                splitter = Splitter("random", seed=seed)
+                found = splitter.split(None, tree.space_of(leaf), [], done=done, salt=leaf)
+                tree.split(leaf, found)
+
+
+def test_too_many_values_for_all_bipartitions_are_refused_first():
+    space = SearchSpace([Choice("wide", tuple(range(13)))])
+    assert Splitter().candidates(space) == ("wide",)
+    with pytest.raises(ValueError, match="choice 'wide' has 13 values, too many bipartitions"):
+        Splitter(method="exact").candidates(space)
+
+
 def test_batches_are_joined():
     batches = [{"x": torch.full((4,), float(i)), "name": [str(i)] * 4} for i in range(5)]
     first, second = joined(batches, 8)
     assert first["x"].tolist() == [0.0] * 4 + [1.0] * 4 and second["name"] == ["2"] * 4 + ["3"] * 4
+    few = list(joined(batches[:2], 100))  # all that there is
+    assert len(few) == 1 and few[0]["x"].tolist() == [0.0] * 4 + [1.0] * 4
+    assert list(joined([], 8)) == []
     pairs = joined([[torch.zeros(2, 1), torch.ones(2)]] * 3, 6)
     assert [t.shape[0] for t in next(pairs)] == [6, 6]
 
@@ -273,6 +297,10 @@ def test_batches_are_joined():
     ("settings", "message"),
     [
         ({"criterion": "lids"}, "criterion 'lids' is unknown: choose lid, gradient, random"),
+        ({"measure": "mse"}, "measure 'mse' is unknown: choose euclidean, cosine, pearson"),
+        ({"method": "all"}, "method 'all' is unknown: choose best, exact, spectral, random"),
+        ({"rule": "best"}, "rule 'best' is unknown: choose largest_mean_gap, "),
+        ({"estimator": "mle"}, "estimator 'mle' is unknown: choose paper, unbiased"),
         ({"batches": 0}, "batches 0 and k 20 must be at least 1"),
         ({"min_group": 0}, "min_group 0: must be at least 1"),
         ({"batch_size": 21}, "batch_size 21: 20 neighbours need batches of 22 samples"),
@@ -286,7 +314,7 @@ def test_splitters_that_do_not_fit(settings, message):
 def test_splits_that_cannot_be_found():
     net = Net()
     space = search_space(net)
-    with pytest.raises(ValueError, match="no batch to find .* have fewer than 128 samples"):
+    with pytest.raises(ValueError, match="no batch to find a split on: there are no training data"):
         Splitter(k=5).split(net, space, [])
     with pytest.raises(ValueError, match="needs a loss"):
         Splitter("gradient").split(net, space, [BATCH])
