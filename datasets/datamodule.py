@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from .mixture import EpochSampler, Mixture, ShareSampler, collate, split_by_seed
+from .mixture import EpochSampler, Mixture, ShareSampler, TrainingLoader, collate, split_by_seed
 
 __all__ = ["MixedDataModule"]
 
@@ -168,7 +168,14 @@ class MixedDataModule(LightningDataModule):
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
         whole_batches = len(sampler) >= self.batch_size
-        return self._loader(mixture, self.batch_size, sampler=sampler, drop_last=whole_batches)
+        arguments = {"sampler": sampler, "drop_last": whole_batches}
+        loader = self._loader(mixture, self.batch_size, TrainingLoader, **arguments)
+        loader.trained = self._trained
+        return loader
+
+    def _trained(self) -> int:
+        """Return the number of batches of this epoch that the fit is through with."""
+        return self.trainer.fit_loop.epoch_loop.batch_progress.current.processed
 
     def _make(self, role: str) -> list[Dataset]:
         made = []
@@ -202,10 +209,18 @@ class MixedDataModule(LightningDataModule):
             return 1, 0
         return self.trainer.world_size, self.trainer.global_rank
 
-    def _loader(self, dataset: Dataset, batch_size: int, **arguments: object) -> DataLoader:
-        return DataLoader(
+    def _loader(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        kind: type[DataLoader] = DataLoader,
+        **arguments: object,
+    ) -> DataLoader:
+        return kind(
             dataset,
             batch_size=batch_size,
+            # Its own, so that a fit that resumes, and makes loaders anew, draws as if it had not.
+            generator=torch.Generator().manual_seed(self.seed),
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
             pin_memory=torch.cuda.is_available(),

@@ -14,13 +14,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch.utils.data import Dataset, DistributedSampler, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 __all__ = [
     "EpochSampler",
     "Mixture",
     "Part",
     "ShareSampler",
+    "TrainingLoader",
     "check_disjoint",
     "collate",
     "draw",
@@ -104,11 +105,38 @@ class EpochSampler(DistributedSampler):
     """Shuffled positions of a ``Mixture``, each carrying its epoch; divided among processes.
 
     Lightning keeps a distributed sampler as it is and calls ``set_epoch`` before each epoch.
+
+    Attributes:
+        skipped: positions that the next iteration, and only that one, leaves out at its start.
     """
 
+    skipped = 0
+
     def __iter__(self) -> Iterator[int]:
-        start = self.epoch * len(self.dataset)
-        return (start + position for position in super().__iter__())
+        start, skipped, self.skipped = self.epoch * len(self.dataset), self.skipped, 0
+        return (
+            start + position for position in itertools.islice(super().__iter__(), skipped, None)
+        )
+
+
+class TrainingLoader(DataLoader):
+    """Batches of an ``EpochSampler``; a fit that stops within an epoch goes on where it was.
+
+    Lightning keeps ``state_dict`` in its checkpoints.
+
+    Attributes:
+        trained: gives the number of batches of this epoch that the fit is through with.
+    """
+
+    trained: Callable[[], int]
+
+    def state_dict(self) -> dict[str, int]:
+        """How many samples of this epoch the fit is through with."""
+        return {"samples": self.trained() % len(self) * self.batch_size}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Begin the next iteration behind that many samples."""
+        self.sampler.skipped = state["samples"]
 
 
 class ShareSampler(DistributedSampler):

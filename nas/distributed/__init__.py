@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .callbacks import BytesSent, ReplicaDriftCheck
+    from .eva import Eva
     from .executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
     from .hooks import AllReduce, CommHook
+    from .kfac import KFACPreconditioner
     from .lowrank import ACPSGD, PowerSGD
+    from .merging import MergePlan
     from .population import Evaluator, SavedSearch
     from .ray import RayExecutor
     from .signs import EFSign
+    from .snapshot import InMemorySnapshot
     from .sparse import GTopK, TopK
     from .strategy import HookDDPStrategy
 
@@ -24,11 +28,15 @@ __all__ = [
     "BytesSent",
     "CommHook",
     "EFSign",
+    "Eva",
     "Evaluator",
     "Executor",
     "GTopK",
     "HookDDPStrategy",
+    "InMemorySnapshot",
     "job_store",
+    "KFACPreconditioner",
+    "MergePlan",
     "PowerSGD",
     "QueueExecutor",
     "RayExecutor",
@@ -45,11 +53,15 @@ _PUBLIC = {
     "BytesSent": ".callbacks",
     "CommHook": ".hooks",
     "EFSign": ".signs",
+    "Eva": ".eva",
     "Evaluator": ".population",
     "Executor": ".executor",
     "GTopK": ".sparse",
     "HookDDPStrategy": ".strategy",
+    "InMemorySnapshot": ".snapshot",
     "job_store": ".executor",
+    "KFACPreconditioner": ".kfac",
+    "MergePlan": ".merging",
     "PowerSGD": ".lowrank",
     "QueueExecutor": ".executor",
     "RayExecutor": ".ray",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..files import atomic_write
 from ..space import Architecture
 from ..training.task import SupernetTask
 from .hooks import CommHook
+from .merging import MergePlan
 from .norm import SyncedBatchNorm
 from .ranks import same_everywhere
 from .registry import make_hook
@@ -35,6 +37,7 @@ class HookDDPStrategy(DDPStrategy):
     Args:
         hook: a name of `vizoo.nas.distributed.registry.HOOKS`, such as `subnet` for supernets, or
             a hook with its arguments.
+        plan: merge gradients into the best messages, measured in the first steps.
         **kwargs: those of `DDPStrategy` and of `DistributedDataParallel`, such as
             `process_group_backend`, `bucket_cap_mb`, `find_unused_parameters`.
 
@@ -42,13 +45,22 @@ class HookDDPStrategy(DDPStrategy):
         ValueError: an unknown hook, or settings that do not fit it.
     """
 
-    def __init__(self, hook: str | CommHook = "dense", **kwargs: Any) -> None:
+    def __init__(
+        self, hook: str | CommHook = "dense", plan: MergePlan | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.hook = make_hook(hook)
+        self.plan = plan
+        self._epoch: int | None = None
         self._resuming = False
         self._resumed: dict[str, Any] | None = None
         if self.hook.needs_unused and self._ddp_kwargs.get("static_graph"):
             raise ValueError("static_graph: subnets change from step to step; leave it out")
+        if plan is not None and self.hook.single_bucket:
+            raise ValueError("plan: powersgd takes all gradients in one message; leave it out")
+        if plan is not None and plan.apply == "caps":
+            if self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters"):
+                raise ValueError("plan: buckets of subnets are in another order; apply hook")
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
         """Told by a supernet's task what the step that begins trains, on every process."""
@@ -69,11 +81,35 @@ class HookDDPStrategy(DDPStrategy):
             self._ddp_kwargs |= {"find_unused_parameters": True, max(buffers): False}
         if self.hook.single_bucket:
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
+        if self.plan is not None and self.plan.apply == "hook":
+            self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
+        self._epoch = None
         super().configure_ddp()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        self.hook.start_epoch(self.lightning_module.current_epoch)
+        epoch = self.lightning_module.current_epoch
+        self.hook.start_epoch(epoch)
+        if self.plan is not None:
+            if epoch != self._epoch:
+                conditions = self.world_size, self.precision_plugin.precision, _batch_size(args)
+                self.plan.start_epoch(conditions)
+                self._epoch = epoch
+            # Within an accumulation the processes' gradients are not to be averaged yet.
+            if self.plan.ready() and self.model.require_backward_grad_sync:
+                self.plan.plan()
+                if self.plan.apply == "caps":
+                    self._wrap_anew(bucket_cap_mb_list=self.plan.caps)
         return super().training_step(*args, **kwargs)
+
+    def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        super().pre_backward(closure_loss)
+        if self.plan is not None:
+            self.plan.begin_backward()
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        super().post_backward(closure_loss)
+        if self.plan is not None:
+            self.plan.end_backward()
 
     def _register_ddp_hooks(self) -> None:
         self.hook.setup(self.model.module, self.root_device)
@@ -89,6 +125,17 @@ class HookDDPStrategy(DDPStrategy):
             else:
                 self.hook.load_state_dict(self._resumed)
             self._resuming, self._resumed = False, None
+        hook = self.hook
+        if self.plan is not None:
+            hook = self.plan.setup(self.model.module, self.hook, self.root_device)
+        self.model.register_comm_hook(hook, _run)
+
+    def _wrap_anew(self, **changes: Any) -> None:
+        """Replace the DistributedDataParallel by one of other buckets."""
+        self._ddp_kwargs |= changes
+        module, self.model = self.model.module, None
+        gc.collect()  # what is left of the old one would still see gradients
+        self.model = self._setup_model(module)
         self.model.register_comm_hook(self.hook, _run)
 
     def save_checkpoint(
@@ -105,12 +152,16 @@ class HookDDPStrategy(DDPStrategy):
         """Read a checkpoint, and what this process's hook kept if that belongs to it."""
         checkpoint = super().load_checkpoint(checkpoint_path, **arguments)
         if self.hook.error_feedback:
-            path, self._resuming = _beside(checkpoint_path, self.global_rank), True
+            path = _beside(checkpoint_path, self.global_rank)
             kept = torch.load(path, weights_only=True) if path.is_file() else {}
             now = checkpoint.get("global_step"), self.world_size
-            if (kept.get("step"), kept.get("world_size")) == now:
-                self._resumed = kept["hook"]
+            fits = (kept.get("step"), kept.get("world_size")) == now
+            self.resume_hook(kept["hook"] if fits else None)
         return checkpoint
+
+    def resume_hook(self, state: dict[str, Any] | None) -> None:
+        """Let the hook, once it is set up, go on from its `state_dict`; None if that is lost."""
+        self._resuming, self._resumed = True, state
 
     def remove_checkpoint(self, filepath: Any) -> None:
         """Delete a checkpoint and what lies beside it."""
@@ -119,11 +170,23 @@ class HookDDPStrategy(DDPStrategy):
 
     def teardown(self) -> None:
         self.hook.close()
+        if self.plan is not None:
+            self.plan.close()
         super().teardown()
 
 
 def _run(state: CommHook, bucket):  # annotations that are text would be refused
     return state.reduce(bucket)
+
+
+def _batch_size(batch: Any) -> int | None:
+    """The length of the first tensor of a batch."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else None
+    inside = batch.values() if isinstance(batch, dict) else batch
+    if not isinstance(inside, Iterable) or isinstance(inside, str):
+        return None
+    return next((size for part in inside if (size := _batch_size(part)) is not None), None)
 
 
 def _beside(checkpoint: Any, rank: int) -> Path:

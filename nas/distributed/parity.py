@@ -1,0 +1,103 @@
+"""Parity over processes on different machines: what one of a group has lost, the others rebuild.
+
+As in RAID 5, each payload is cut into one chunk fewer than the group has members; every other
+member keeps the exclusive or of the chunks that the rest sent it. That takes 1/(n - 1) of a
+payload more memory, and one loss in each group can be made good.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Parity", "parity_groups"]
+
+_WORD = 8
+
+
+def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
+    """Ranks that share parity, as evenly as `size` members a group allow.
+
+    Members are on different machines where there are several, and have the same place there.
+
+    Args:
+        processes: number of ranks, those of a machine one after the other.
+        machines: number of machines, with equally many processes.
+        size: of a group, at least; fewer only where there are fewer.
+    """
+    each = processes // machines
+    lanes = [list(range(place, processes, each)) for place in range(each)]
+    if machines == 1:
+        lanes = [list(range(processes))]
+    groups = []
+    for lane in lanes:
+        count = max(1, len(lane) // size)
+        ends = [len(lane) * number // count for number in range(count + 1)]
+        groups += [lane[low:high] for low, high in zip(ends, ends[1:], strict=False)]
+    return groups
+
+
+class Parity:
+    """Parity of one group of processes.
+
+    Args:
+        ranks: of the group, in order, two or more.
+        rank: of this process, one of them.
+        group: of exactly these processes, with a backend for the CPU.
+    """
+
+    def __init__(self, ranks: list[int], rank: int, group: dist.ProcessGroup) -> None:
+        self.ranks = ranks
+        self.group = group
+        self.index = ranks.index(rank)
+        self._others = [index for index in range(len(ranks)) if index != self.index]
+
+    def size(self, longest: int) -> int:
+        """Bytes of parity for payloads of which the longest has that many bytes."""
+        chunk = -(-longest // len(self._others))
+        return -(-chunk // _WORD) * _WORD
+
+    def encode(self, payload: Tensor, chunk: int) -> Tensor:
+        """The parity (chunk,) that this process keeps; every member has to ask.
+
+        Args:
+            payload: bytes (N,).
+            chunk: bytes of parity, by `size`.
+        """
+        sent = _padded(payload, chunk * len(self._others))
+        got = torch.empty_like(sent)
+        sizes = [0 if index == self.index else chunk for index in range(len(self.ranks))]
+        dist.all_to_all_single(got, sent, sizes, sizes, group=self.group)
+        words = got.view(torch.int64).view(len(self._others), -1)
+        found = words[0].clone()
+        for other in words[1:]:
+            found.bitwise_xor_(other)
+        return found.view(torch.uint8)
+
+    def rebuild(self, lost: int, payload: Tensor, parity: Tensor, chunk: int) -> Tensor | None:
+        """The payload of a member that has lost it; every member has to ask.
+
+        Args:
+            lost: index of that member in the group.
+            payload: of this process (N,); empty if it is the one.
+            parity: of this process (chunk,); empty if it is the one.
+            chunk: bytes of parity.
+
+        Returns:
+            The payload and bytes of zero behind it, in the process that lost it; else None.
+        """
+        gathered = torch.zeros(len(self.ranks), chunk, dtype=torch.uint8)
+        if self.index != lost:
+            chunks = _padded(payload, chunk * len(self._others)).view(-1, chunk)
+            gathered[self._others] = chunks
+            gathered[self.index] = parity
+            gathered[lost] = 0
+        dist.reduce(gathered, self.ranks[lost], op=dist.ReduceOp.BXOR, group=self.group)
+        return gathered[self._others].flatten() if self.index == lost else None
+
+
+def _padded(payload: Tensor, length: int) -> Tensor:
+    found = torch.zeros(length, dtype=torch.uint8)
+    found[: len(payload)] = payload
+    return found
