@@ -18,7 +18,7 @@ from torch.futures import Future
 from ..space import Architecture
 from .regions import Region, active_regions, views
 
-__all__ = ["AllReduce", "CommHook", "completed"]
+__all__ = ["AllReduce", "CommHook", "completed", "devices_of"]
 
 
 class CommHook:
@@ -147,7 +147,11 @@ class AllReduce(CommHook):
 
 def completed(buffer: Tensor) -> Future[Tensor]:
     """A future that has its value."""
-    devices = [] if buffer.device.type == "cpu" else [buffer.device]
-    future: Future[Tensor] = Future(devices=devices)
+    future: Future[Tensor] = Future(devices=devices_of(buffer))
     future.set_result(buffer)
     return future
+
+
+def devices_of(buffer: Tensor) -> list[torch.device]:
+    """What a future of this tensor has to know: nothing on a CPU."""
+    return [] if buffer.device.type == "cpu" else [buffer.device]

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.futures import Future
 
 from .compression import Compressor, Item, write
+from .link import SIZES, Link, fit_link, measure_all_reduce
+from .timing import ReadyTimes
 
 __all__ = ["GTopK", "TopK", "gaussian", "lags_densities", "merged", "pack", "unpack"]
 
+_LEAST = 0.001
 _WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
 
@@ -56,7 +60,9 @@ class TopK(_Sparse):
     """The largest entries of every process travel, by one all-gather a bucket.
 
     Args:
-        density: share of the entries that a process sends.
+        density: share of the entries that a process sends; `auto` chooses one for each parameter,
+            the highest that hides behind the backward pass on this link (LAGS), from what the first
+            `start_step` steps and some messages take.
         selector: `exact` sorts; `gaussian` takes a normal distribution's threshold, adjusts it
             three times at most, and sends up to a third more.
         per_layer: choose the largest of each parameter instead of the whole bucket's, with the
@@ -73,7 +79,7 @@ class TopK(_Sparse):
 
     def __init__(
         self,
-        density: float = 0.001,
+        density: float | Literal["auto"] = 0.001,
         selector: Literal["exact", "gaussian"] = "exact",
         per_layer: bool = False,
         densities: dict[str, float] | None = None,
@@ -81,13 +87,69 @@ class TopK(_Sparse):
         start_step: int = 0,
         error_feedback: bool = True,
     ) -> None:
-        super().__init__(density, warmup, start_step, error_feedback)
+        self.auto = density == "auto"
+        if self.auto and (start_step < 5 or densities):
+            raise ValueError(
+                f"density auto measures in start_step {start_step} steps: give at least 5, and no "
+                "densities"
+            )
+        least = _LEAST if self.auto else density
+        super().__init__(least, warmup, start_step, error_feedback)
         if selector not in ("exact", "gaussian"):
             raise ValueError(f"selector {selector!r}: choose exact or gaussian")
         self.selector = selector
-        self.per_layer = per_layer or bool(densities)
+        self.per_layer = per_layer or bool(densities) or self.auto
         self.densities = densities or {}
         _check(*self.densities.values())
+        self._times: ReadyTimes | None = None
+
+    def setup(self, model: nn.Module, device: torch.device) -> None:
+        super().setup(model, device)
+        if self.auto:
+            self.densities, self._times = {}, ReadyTimes(model)
+            self._sizes = {name: p.numel() for name, p in model.named_parameters()}
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        if self._times is not None and bucket.index() == 0:
+            self._times.skip = self.step < 1  # buckets are made anew after the first step
+            if self.step + 1 >= self.start_step:
+                times, self._times = self._times, None
+                times.close()
+                # In the thread all processes do it between the same messages.
+                self._thread.submit(lambda: self._choose(times.medians()), bucket.buffer())
+        return super().reduce(bucket)
+
+    def _choose(self, ready: dict[str, float]) -> None:
+        """Densities of all parameters, the first process's on all."""
+        group = self._thread.group
+        found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
+        link = Link(self.world_size, *fit_link(*zip(*found, strict=True)))
+        names, before = list(ready), [0.0, *ready.values()]
+        times = {name: ready[name] - start for name, start in zip(names, before, strict=False)}
+        sizes = {name: self._sizes[name] for name in names}
+        agreed = [
+            lags_densities(sizes, times, link.hop, link.byte, self.world_size, 2e-9, 1 / _LEAST)
+        ]
+        dist.broadcast_object_list(agreed, 0, group, self.device)
+        self.densities = agreed[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), **({"densities": self.densities} if self.auto else {})}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if state.get("densities"):
+            self.densities = state["densities"]
+            self._stop()
+
+    def close(self) -> None:
+        self._stop()
+        super().close()
+
+    def _stop(self) -> None:
+        if self._times is not None:
+            self._times.close()
+            self._times = None
 
     def average(self, items: list[Item]) -> None:
         u = self.flattened(items)

@@ -32,6 +32,7 @@ class ReadyTimes:
         self.times: dict[str, list[float]] = {}
         self.skip = False
         self._begin: float | None = None
+        self._first: str | None = None
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._note(name))
             for name, parameter in model.named_parameters()
@@ -40,7 +41,7 @@ class ReadyTimes:
 
     def begin(self) -> None:
         """A backward pass begins; without this, it begins with its first gradient."""
-        self._begin = time.perf_counter()
+        self._begin, self._first = time.perf_counter(), None
 
     def end(self) -> None:
         """A backward pass has ended."""
@@ -63,7 +64,8 @@ class ReadyTimes:
             if parameter.is_cuda:
                 torch.cuda.synchronize(parameter.device)
             now = time.perf_counter()
-            self._begin = now if self._begin is None else self._begin
+            if self._begin is None or name == self._first:
+                self._begin, self._first = now, name
             self.times.setdefault(name, []).append(now - self._begin)
 
         return note

@@ -301,6 +301,29 @@ def losses(rank, steps):
     return found
 
 
+def automatic(rank):
+    """Densities that are measured, bytes of the last step, and what is missing of the total."""
+    torch.manual_seed(rank)
+    hook = TopK("auto", start_step=5, warmup=())
+    model, given = distributed(hook)
+    sent = {}
+    for step in range(8):
+        before = hook.bytes_sent
+        backward(model, rank, step)
+        for key, gradient in gradients(model).items():
+            sent[key] = sent.get(key, 0) + gradient.double() * hook.world_size
+    state, missing = hook.state_dict(), _missing(sent, given, hook)
+    again = TopK("auto", start_step=5, warmup=())
+    model, _ = distributed(again)
+    again.load_state_dict(state)
+    backward(model, rank, 8)
+    for one in (hook, again):
+        one.close()
+    handles = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
+    same = again.densities == hook.densities and not handles
+    return hook.densities, hook.bytes_sent - before, missing, same
+
+
 def many_buckets(rank):
     """All hooks with twenty parameters in twenty buckets, for three steps."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]

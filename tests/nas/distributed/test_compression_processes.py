@@ -174,6 +174,16 @@ def test_densities_that_hide_behind_the_backward_pass():
     assert lags_densities(sizes, times, **{**link, "beta": 1e-5})["last"] == 0.001
 
 
+def test_densities_are_measured_and_agreed_on():
+    one, other = run_ranks(2, remote.automatic)
+    assert one[0] == other[0] and one[0].keys() == SIZES.keys()
+    assert all(0.001 <= density <= 1 for density in one[0].values())
+    for densities, sent, missing, resumed in (one, other):
+        # A bucket's message has what is chosen of each of its parameters.
+        assert sent == 8 * sum(math.ceil(densities[name] * size) for name, size in SIZES.items())
+        assert missing <= 1e-6 and resumed
+
+
 def test_densities_warm_up_by_epochs():
     hook = TopK(0.001)
     counts = []
@@ -201,6 +211,10 @@ def test_registered_hooks_are_made():
         (lambda: TopK(warmup=[2]), "a density is more than 0 and at most 1, not 2"),
         (lambda: TopK(densities={"a": -1}), "a density is more than 0 and at most 1, not -1"),
         (lambda: TopK(selector="best"), "selector 'best': choose exact or gaussian"),
+        (
+            lambda: TopK("auto"),
+            "density auto measures in start_step 0 steps: give at least 5, and no densities",
+        ),
         (lambda: GTopK(feedback="none"), "feedback 'none': choose conserve or paper"),
         (lambda: ACPSGD(0), "rank 0: must be at least 1"),
         (lambda: ACPSGD(start_step=-1), "start_step -1: must be at least 0"),
@@ -219,6 +233,6 @@ def test_configs_choose_hooks(name):
     parser.add_subclass_arguments(Strategy, "strategy")
     settings = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())["trainer"]
     made = parser.instantiate_classes(parser.parse_object({"strategy": settings["strategy"]}))
-    wanted = type(HOOKS[name]())
+    wanted = type(HOOKS["dense" if name == "merged" else name]())
     assert isinstance(made.strategy, HookDDPStrategy) and type(made.strategy.hook) is wanted
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == HOOKS.keys() - {"dense", "bf16"}
+    assert (made.strategy.plan is not None) == (name == "merged")

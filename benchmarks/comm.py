@@ -1,0 +1,235 @@
+"""What a step takes among four processes on slow links, by the way in which gradients travel.
+
+    python -m benchmarks.comm [--links 20 100 1000] [--seconds 6] [--out comm.json]
+
+Each process has a link of its own, shaped to so many megabits a second (network namespaces and
+`tbf`; where the kernel refuses them, that is said, and only the simulator runs). Beside each time
+stands the simulator's, from alpha and beta fitted on that link, and from a step and the hooks'
+computation measured without messages, all processes at once. Images are small, so that a step is
+short beside its messages. Losses are those after equal steps, on the fastest link.
+
+It goes on where it was stopped: what is in the folder `--folder` is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks._links import private_network, run_shaped
+from benchmarks._machine import machine
+
+_PROCESSES = 4
+_MODELS = ["fadnet_plus_tiny", "mobilenetv3_small_075", "fadnet_plus_tiny, elastic"]
+_BIG = 200_000
+"""Bytes a step above which a step is called bound by bandwidth, if they take most of it."""
+
+
+def measure(folder: Path, options: argparse.Namespace) -> None:
+    """Measure what is not yet in the folder; in a private network."""
+    from benchmarks._comm_rank import MODELS, run
+
+    for megabits in options.links:
+        rows = [row for row in _rows(folder) if row["megabits"] == megabits]
+        done = [[row["model"], row["way"]] for row in rows]
+        models = [
+            model for model in options.models if any([model, w] not in done for w in MODELS[model])
+        ]
+        if not models:
+            continue
+        settings = {
+            "megabits": megabits,
+            "processes": _PROCESSES,
+            "models": models,
+            "done": done,
+            "alone_steps": options.alone_steps,
+            "sizes": [1 << power for power in range(12, 21 if megabits < 50 else 23, 2)],
+            # On the fastest link all steps, for the losses.
+            "seconds": 1000 if megabits == max(options.links) else options.seconds,
+            "steps": options.steps,
+        }
+        (folder / f"store{megabits}").unlink(missing_ok=True)
+        run_shaped(run, [(rank, folder, settings) for rank in range(_PROCESSES)], megabits)
+
+
+def _alone(folder: Path, models: list[str]) -> None:
+    """Measure a step in this process."""
+    from benchmarks._comm_rank import measure_alone
+    from vizoo.nas.distributed.timing import alone
+
+    with alone():
+        found = {model: measure_alone(model, 0, 10) for model in models}
+    (folder / "alone.json").write_text(json.dumps(found))
+
+
+def _rows(folder: Path, name: str = "rows.jsonl") -> list[dict]:
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def table(rows: list[dict], model: str, links: list[int]) -> Table:
+    """Times by link, with the simulator's error, bytes and losses."""
+    shown = Table(title=f"{model}: ms a step among {_PROCESSES} processes (simulated)")
+    shown.add_column("way")
+    for megabits in links:
+        name = f"{megabits} Mb/s" if megabits < 1000 else f"{megabits // 1000} Gb/s"
+        shown.add_column(name, justify="right")
+    for name in ("kB a step", "on the wire", "loss"):
+        shown.add_column(name, justify="right")
+    mine = [row for row in rows if row["model"] == model]
+    for way in dict.fromkeys(row["way"] for row in mine):
+        found = {row["megabits"]: row for row in mine if row["way"] == way}
+        cells = []
+        for megabits in links:
+            if megabits in found:
+                row = found[megabits]
+                cells.append(f"{row['ms']:.0f} ({row['predicted_ms']:.0f})")
+            else:
+                cells.append("")
+        last = found[max(found)]
+        sizes = [f"{last[name] / 1e3:.0f}" for name in ("counted", "wire")]
+        shown.add_row(way, *cells, *sizes, f"{last['loss']:.3f}")
+    return shown
+
+
+def curves(measured: dict, faster: float) -> list[dict]:
+    """Simulated steps of many processes on fast links, where computing takes as long as here.
+
+    Args:
+        measured: steps and the computation of hooks, by model.
+        faster: a second simulation divides all computation by this.
+    """
+    from benchmarks._comm_rank import DENSITY, RANK
+    from vizoo.nas.distributed.link import LINKS, Link
+    from vizoo.nas.distributed.simulator import Step, simulate
+
+    # Latency of 10 Gb/s Ethernet and of 56 Gb/s InfiniBand as published, bytes at nine tenths of
+    # the bandwidth.
+    links = {
+        gigabits: Link(2, 2 * LINKS[name].hop, 8 / (0.9e9 * gigabits))
+        for gigabits, name in ((10, "10gbe-8"), (100, "56gbib-8"))
+    }
+    found = []
+    for model, data in measured.items():
+        for factor in (1.0, faster):
+            step = Step(**data["step"])
+            step = Step(
+                step.around / factor,
+                step.backward / factor,
+                [time / factor for time in step.ready],
+                step.shapes,
+                step.active,
+            )
+            computing = {way: time / factor for way, time in data["computing"].items()}
+            for gigabits, link in links.items():
+                for processes in (4, 16, 64, 256, 1024):
+                    times = simulate(step, link.at(processes), DENSITY, RANK, computing)
+                    ms = {way: round(1e3 * time, 3) for way, time in times.items()}
+                    place = {"model": model, "gigabits": gigabits, "processes": processes}
+                    found.append({**place, "computing_divided_by": factor, "simulated_ms": ms})
+    return found
+
+
+def curve_table(found: list[dict], model: str, factor: float) -> Table:
+    """Simulated speed against plain."""
+    mine = [row for row in found if (row["model"], row["computing_divided_by"]) == (model, factor)]
+    text = f"{model}, SIMULATED: times as fast as plain"
+    shown = Table(title=text + (f", computing {factor:.0f} times as fast" if factor > 1 else ""))
+    shown.add_column("link")
+    shown.add_column("processes", justify="right")
+    ways = [way for way in mine[0]["simulated_ms"] if way not in ("tensors", "single")]
+    for way in ways:
+        shown.add_column("plain, ms" if way == "plain" else way, justify="right")
+    for row in mine:
+        plain = row["simulated_ms"]["plain"]
+        cells = [
+            f"{plain:.1f}" if way == "plain" else f"{plain / row['simulated_ms'][way]:.2f}"
+            for way in ways
+        ]
+        shown.add_row(f"{row['gigabits']} Gb/s", str(row["processes"]), *cells)
+    return shown
+
+
+def verdicts(rows: list[dict], links: list[int]) -> list[str]:
+    """How much faster than plain the best compressed way is, and how far the simulator is off."""
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        for megabits in links:
+            mine = {
+                row["way"]: row
+                for row in rows
+                if (row["model"], row["megabits"]) == (model, megabits)
+            }
+            others = [way for way in mine if way not in ("plain", "merged")]
+            if "plain" not in mine or not others:
+                continue
+            best = min(others, key=lambda way: mine[way]["ms"])
+            ratio = mine["plain"]["ms"] / mine[best]["ms"]
+            bound = [row for row in mine.values() if _bound(row)]
+            off = [abs(row["predicted_ms"] / row["ms"] - 1) for row in bound]
+            text = f"{model} at {megabits} Mb/s: {best} is {ratio:.2f} times as fast as plain"
+            if off:
+                text += f"; simulator up to {100 * max(off):.0f} % off in {len(off)} bound rows"
+            lines.append(text)
+    return lines
+
+
+def _bound(row: dict) -> bool:
+    """Whether the wire is busy for most of the step."""
+    return row["wire"] * 8e-3 / row["megabits"] > 0.7 * row["ms"] and row["wire"] > _BIG
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--links", type=int, nargs="+", default=[20, 100, 1000], metavar="MBIT")
+    parser.add_argument("--models", nargs="+", default=_MODELS, help="default: all")
+    parser.add_argument("--seconds", type=float, default=6, help="a row on the slower links")
+    parser.add_argument("--steps", type=int, default=40, help="a row at most (default 40)")
+    parser.add_argument("--alone-steps", type=int, default=10, help="without messages")
+    parser.add_argument("--faster", type=float, default=30, help="for the simulation of GPUs")
+    parser.add_argument("--folder", type=Path, help="keeps what has been measured")
+    parser.add_argument("--out", type=Path, default=Path("comm.json"))
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="e0", TORCH_CPP_LOG_LEVEL="ERROR")
+    if options.inside:
+        return measure(options.inside, options)
+    console = Console(width=120)
+    console.print(machine())
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        prefix, reason = private_network()
+        if prefix is not None:
+            words = [*prefix, sys.executable, "-m", "benchmarks.comm", "--inside", str(folder)]
+            subprocess.run([*words, *sys.argv[1:]], check=True)
+        elif not (folder / "alone.json").is_file():
+            _alone(folder, options.models)
+        rows = _rows(folder)
+        alone = folder / "alone.json"
+        measured = json.loads(alone.read_text()) if alone.is_file() else {}
+        links = _rows(folder, "links.jsonl")
+    if reason:
+        console.print(f"nothing measured: {reason}")
+    found = curves(measured, options.faster)
+    for model in dict.fromkeys(row["model"] for row in rows):
+        console.print(table(rows, model, options.links))
+    for line in verdicts(rows, options.links):
+        console.print(line)
+    for model in measured:
+        for factor in (1.0, options.faster):
+            console.print(curve_table(found, model, factor))
+    report = {"machine": machine(), "links": links, "rows": rows, "simulated": found}
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What hooks count as sent is what formulas say, and what goes over the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wire
+from distributed_gradients import HOOKS
+
+
+@pytest.fixture(scope="module")
+def private_network():
+    """Words before a command that give it a network of its own."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("no unshare or ip on this machine")
+    reasons = []
+    for prefix in (["unshare", "-Urn"], ["unshare", "-n"]):
+        tried = subprocess.run(
+            [*prefix, "ip", "link", "set", "lo", "up"], capture_output=True, text=True
+        )
+        if tried.returncode == 0:
+            return prefix
+        reasons.append(tried.stderr.strip())
+    pytest.skip(f"the kernel refuses a private network: {reasons[0]}")
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_count_is_the_formula_and_what_the_wire_carries(private_network, processes):
+    command = f"ip link set lo up && exec {sys.executable} {wire.__file__} {processes}"
+    done = subprocess.run(
+        [*private_network, "sh", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(wire.__file__).parent),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    sizes = [math.prod(shape) for shape in wire.SHAPES]
+    total, steps, share = sum(sizes), 2, 2 * (processes - 1) / processes
+    kept, others = math.ceil(0.05 * total), processes - 1
+    layers = sum(math.ceil(0.05 * size) for size in sizes)
+    factors = [4 * (rows + columns) for rows, columns in (wire.SHAPES[0], wire.SHAPES[2])]
+    small = sizes[1] + sizes[3]
+    # ACP-SGD sends the first factor of both matrices in even steps, the second in odd ones.
+    turns = [sum(4 * wire.SHAPES[layer][side] for layer in (0, 2)) for side in (0, 1)]
+    formulas = {
+        "dense": 4 * total * share * steps,
+        "fp16": 2 * total * share * steps,
+        "bf16": 2 * total * share * steps,
+        "powersgd": 4 * (sum(factors) + small) * share * steps,
+        "topk": 8 * kept * others * steps,
+        "gaussian": 8 * math.ceil(4 * kept / 3) * others * steps,
+        "lags": 8 * layers * others * steps,
+        "gtopk": 8 * kept * math.log2(processes) * steps,
+        "acpsgd": 4 * (sum(turns) + 2 * small) * share,
+        "efsign": (math.ceil(total / 8) + 4 * len(sizes)) * others * steps,
+    }
+    assert formulas.keys() == {"dense", "fp16", "bf16", "powersgd", *HOOKS}
+    for name, expected in formulas.items():
+        assert {own for own, _ in (values[name] for values in found)} == {expected}, name
+        carried = max(values[name][1] for values in found)
+        assert carried == pytest.approx(processes * expected, rel=0.05), name

@@ -1,0 +1,56 @@
+"""What hooks send as the loopback counts it: run as a program in a private network."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from distributed_gradients import HOOKS, distributed
+from ranks import run_ranks
+from torch import nn
+
+from vizoo.nas.distributed.lowrank import PowerSGD
+from vizoo.nas.distributed.registry import make_hook
+
+SHAPES = [(256, 512), (256,), (512, 256), (512,)]
+_STEPS = 4
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 512))
+
+
+def loopback():
+    """Bytes that the loopback of this process's network has sent so far."""
+    with open("/proc/net/dev", encoding="ascii") as lines:
+        return next(int(line.split()[9]) for line in lines if line.split()[0] == "lo:")
+
+
+def sent(rank):
+    """By hook: this process's count of two steps, and what the loopback sent for all of them."""
+    found = {}
+    makers = {name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16")}
+    makers["powersgd"] = lambda: PowerSGD(4, start_step=2)
+    for name, make in {**makers, **HOOKS}.items():
+        hook = make()
+        model, _ = distributed(hook, 100, network())
+        for step in range(_STEPS):
+            if step == 2:  # buckets have been made anew, and PowerSGD compresses
+                dist.barrier()
+                before, counted = loopback(), hook.bytes_sent
+                dist.barrier()
+            generator = torch.Generator().manual_seed(9 * step + rank)
+            model(torch.randn(4, 512, generator=generator)).square().mean().backward()
+        own = hook.bytes_sent - counted
+        dist.barrier()
+        found[name] = own, loopback() - before
+        dist.barrier()
+        hook.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_ranks(int(sys.argv[1]), sent)))
