@@ -232,15 +232,12 @@ class FewShotTraining(SupernetTask):
         elif wanted:
             if self.splitter.criterion == "lid":  # refuses patterns before hours of training
                 named_layers(self.task.net, self.splitter.layers)
-            names = self.splitter.candidates(self.full_space)
-            sizes = [len(self.full_space.choices[name].values) for name in names]
-            # Groups of `min_group` cannot be counted on to be split again, halves can.
-            uneven = self.splitter.min_group is not None
-            possible = sum(1 if uneven else size.bit_length() - 1 for size in sizes)
+            possible = self.splitter.levels(self.full_space)
             if possible < wanted:
+                names = ", ".join(self.splitter.candidates(self.full_space))
                 raise ValueError(
-                    f"epochs {epochs} ask for {wanted} levels of splits, but "
-                    f"{', '.join(names)} can be split {possible} times"
+                    f"epochs {epochs} ask for {wanted} levels of splits, but {names} can be split "
+                    f"{possible} times"
                 )
 
     def _open_folder(self, resumed: bool) -> None:
@@ -380,5 +377,5 @@ class FewShotTraining(SupernetTask):
                 done=done,
                 salt=name,
             )
-        # Each process has its own share of the data.
+        # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)

@@ -1,0 +1,60 @@
+"""The first batches of training, drawn beside it: the same each time, and training goes on."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch.utils.data import DataLoader
+from toy_regression import Data, Regression
+
+from vizoo.nas.training.evaluation import first_batches
+
+
+class Shuffled(Data):
+    """The toy data in an order that a generator of their own draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(7)
+
+    def train_dataloader(self):
+        return DataLoader(self.train, self.batch_size, shuffle=True, generator=self.generator)
+
+
+class Look(Callback):
+    """Draws the first batches within every epoch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if index == 1:
+            with first_batches(trainer) as batches:
+                self.seen.append(torch.cat([batch[0] for batch in batches]))
+
+
+def trained(module, callbacks=()):
+    torch.manual_seed(0)
+    task, data = Regression(), Shuffled()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=3,
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+    )
+    if module:
+        trainer.fit(task, data)
+    else:
+        trainer.fit(task, data.train_dataloader())
+    return torch.cat([p.detach().flatten() for p in task.parameters()])
+
+
+@pytest.mark.parametrize("module", [True, False], ids=["data module", "loader"])
+def test_looking_does_not_change_what_training_draws(module):
+    look = Look()
+    assert torch.equal(trained(module, [look]), trained(module))
+    assert len(look.seen) == 3 and len(look.seen[0]) == 16
+    assert all(torch.equal(look.seen[0], seen) for seen in look.seen)
