@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .callbacks import BytesSent, ReplicaDriftCheck
+    from .dear import DeARStrategy
     from .eva import Eva
     from .executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
     from .hooks import AllReduce, CommHook
@@ -27,6 +28,7 @@ __all__ = [
     "AllReduce",
     "BytesSent",
     "CommHook",
+    "DeARStrategy",
     "EFSign",
     "Eva",
     "Evaluator",
@@ -52,6 +54,7 @@ _PUBLIC = {
     "AllReduce": ".hooks",
     "BytesSent": ".callbacks",
     "CommHook": ".hooks",
+    "DeARStrategy": ".dear",
     "EFSign": ".signs",
     "Eva": ".eva",
     "Evaluator": ".population",

@@ -1,0 +1,236 @@
+"""K-FAC: second-order steps from Kronecker factors of the curvature of each layer.
+
+Sources: Martens and Grosse, "Optimizing Neural Networks with Kronecker-factored Approximate
+Curvature", ICML 2015 (arXiv 1503.05671), and Grosse and Martens for convolutions (ICML 2016, arXiv
+1602.01407); owners that see only their own samples: Zhang et al., "Scalable K-FAC Training for Deep
+Neural Networks with Distributed Preconditioning" (DP-KFAC, arXiv 2206.15143); who inverts what: Shi
+et al., "Accelerating Distributed K-FAC with Smart Parallelism of Computing and Communication
+Tasks" (SPD-KFAC, ICDCS 2021, arXiv 2107.06533).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .factors import decompose, eigen_gradient, pack, pi_damping, unpack
+from .layers import Layer
+from .placement import balanced, measured_costs, place_matrices
+from .second_order import Preconditioner
+
+__all__ = ["KFACPreconditioner"]
+
+
+class KFACPreconditioner(Preconditioner):
+    """Preconditions the gradients of linear and convolutional layers by K-FAC.
+
+    A callback of any training but a supernet's: `trainer.callbacks`. For each layer it averages
+    A = E[a a^T] of inputs (patches of a convolution) and G = E[b b^T] of gradients of outputs, over
+    samples and positions. What `Preconditioner` leaves out keeps its gradient: normalisations,
+    embeddings, grouped and transposed convolutions.
+
+    Everything goes into checkpoints. With `owner-local` they are gathered on the first process, so
+    all processes have to save together, as Lightning's do.
+
+    Args:
+        form: `eigen` applies (G (x) A + damping I)^-1 exactly; `inverse` is cheaper and damps each
+            factor, (A + pi sqrt(damping) I) and (G + sqrt(damping) / pi I): another operator.
+        distribute: on several processes, `replicate` averages factors over all and decomposes on
+            all; `owner` averages, and each matrix is decomposed by one process and sent to the
+            others, unless sending it takes longer; with `owner-local` a layer belongs to one
+            process, which averages its own samples' factors, stores and decomposes them, and sends
+            the preconditioned gradient in each step.
+        damping: gamma, added to the curvature. Gradients of outputs are of the mean loss of a
+            process's batch, so that this is relative to its size.
+        kl_clip: bound on the sum over layers of squared learning rate times p g, with p the
+            preconditioned gradient and g the gradient; 0 gives p the length of g instead.
+        momentum: weight of the new in the averages of factors, which start with the first.
+        factor_every: steps between updates of the averages.
+        inverse_every: steps between decompositions.
+
+    Raises:
+        ValueError: a setting is out of its range, or the training does not fit, see
+            `Preconditioner`; in training where factors cannot be decomposed.
+    """
+
+    degree = 2
+
+    def __init__(
+        self,
+        form: Literal["eigen", "inverse"] = "eigen",
+        distribute: Literal["replicate", "owner", "owner-local"] = "replicate",
+        damping: float = 0.03,
+        kl_clip: float = 0.001,
+        momentum: float = 0.95,
+        factor_every: int = 10,
+        inverse_every: int = 100,
+    ) -> None:
+        super().__init__(damping, kl_clip, momentum)
+        if form not in ("eigen", "inverse"):
+            raise ValueError(f"form {form!r}: choose eigen or inverse")
+        if distribute not in ("replicate", "owner", "owner-local"):
+            raise ValueError(f"distribute {distribute!r}: choose replicate, owner or owner-local")
+        if min(factor_every, inverse_every) < 1:
+            raise ValueError(
+                f"factor_every {factor_every} and inverse_every {inverse_every}: at least 1"
+            )
+        self.form = form
+        self.distribute = distribute
+        self.factor_every = factor_every
+        self.inverse_every = inverse_every
+        self.moments: dict[str, Tensor] = {}
+        self.solvers: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def wants(self) -> bool:
+        return self.step % self.factor_every == 0 or not any(self._known)
+
+    def entries(self, layer: Layer) -> tuple[int, int]:
+        return tuple(n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
+
+    def observe(self, layer: Layer, x: Tensor) -> Tensor | None:
+        return pack(layer.input_moment(x)) if self._mine(layer) else None
+
+    def respond(self, layer: Layer, gradient: Tensor) -> Tensor:
+        rows = layer.output_rows(gradient)
+        return pack(rows.T @ rows / len(rows))
+
+    def start(self, state: dict[str, Any]) -> None:
+        self.step = state.get("step", 0)
+        self._place()
+        mine = {layer.name for layer in self.layers if self._mine(layer)}
+        moments = state.get("moments", {})
+        solvers = state.get("solvers", {}) if state.get("form") == self.form else {}
+        self._known = [layer.name in solvers for layer in self.layers]
+        self.moments = {n: moments[n].to(self.device) for n in moments.keys() & mine}
+        self.solvers = {
+            name: tuple([t.to(self.device) for t in side] for side in solvers[name])
+            for name in solvers.keys() & mine
+        }
+
+    def update(self) -> None:
+        alone = self.distribute == "owner-local"
+        layers = [layer for layer in self.layers if self._mine(layer)]
+        values, counts = self.message(layers, shared=not alone)
+        parts = values.split([sum(self.entries(layer)) for layer in layers])
+        for layer, part, count in zip(layers, parts, counts.tolist(), strict=True):
+            if count:
+                average = self.moments.setdefault(layer.name, part / count)
+                average.lerp_(part / count, self.momentum)
+        # A layer that is used for the first time does not wait.
+        due = [
+            layer
+            for layer in self.layers
+            if layer.name in self.moments
+            and (self.step % self.inverse_every == 0 or layer.name not in self.solvers)
+        ]
+        self._decompose(due)
+        known = torch.tensor([float(layer.name in self.solvers) for layer in self.layers])
+        if alone and self.world_size > 1:
+            known = known.to(self.device)
+            dist.all_reduce(known, op=dist.ReduceOp.MAX)
+        self._known = [bool(know) for know in known.tolist()]
+
+    def known(self, layer: Layer) -> bool:
+        return self._known[layer.index]
+
+    def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
+        found = [
+            self._solve(*self.solvers[layer.name], gradient)
+            if layer.name in self.solvers
+            else gradient
+            for layer, gradient in zip(layers, gradients, strict=True)
+        ]
+        if self.distribute != "owner-local" or self.world_size == 1:
+            return found
+        sizes = [0] * self.world_size
+        for layer, matrix in zip(layers, found, strict=True):
+            sizes[self._owners[layer.index]] += matrix.numel()
+        mine = [m.flatten() for la, m in zip(layers, found, strict=True) if self._mine(la)]
+        message = torch.zeros(max(sizes), dtype=self.dtype, device=self.device)
+        if mine:
+            message[: sizes[self.rank]] = torch.cat(mine)
+        received = [torch.empty_like(message) for _ in sizes]
+        dist.all_gather(received, message)
+        starts = [0] * self.world_size
+        for index, (layer, matrix) in enumerate(zip(layers, found, strict=True)):
+            owner = self._owners[layer.index]
+            part = received[owner][starts[owner] : starts[owner] + matrix.numel()]
+            found[index] = part.view_as(matrix)
+            starts[owner] += matrix.numel()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages, their decompositions and the number of steps, of all layers."""
+        if not self.moments and self._resumed:
+            return self._resumed
+        moments = {name: value.cpu() for name, value in self.moments.items()}
+        solvers = {
+            name: tuple([t.cpu() for t in side] for side in sides)
+            for name, sides in self.solvers.items()
+        }
+        if self.distribute == "owner-local" and dist.is_initialized():
+            rank, world_size = dist.get_rank(), dist.get_world_size()
+            found = [None] * world_size if rank == 0 else None
+            dist.gather_object((moments, solvers), found)
+            for other in found or []:
+                moments |= other[0]
+                solvers |= other[1]
+        return {"step": self.step, "form": self.form, "moments": moments, "solvers": solvers}
+
+    def _place(self) -> None:
+        """Give each layer, or each matrix (A and G of the layers in turn), to a process or all."""
+        sizes = [(layer.inputs, layer.outputs) for layer in self.layers]
+        self._owners = [self.rank] * len(sizes)
+        self._matrix_owners: list[int | None] = [None] * (2 * len(sizes))
+        if self.world_size > 1 and self.distribute == "owner-local":
+            self._owners = balanced([a**3 + g**3 for a, g in sizes], self.world_size)
+        elif self.world_size > 1 and self.distribute == "owner":
+            self._matrix_owners = place_matrices(
+                [size for both in sizes for size in both],
+                self.world_size,
+                *measured_costs(self.form, self.device),
+            )
+
+    def _mine(self, layer: Layer) -> bool:
+        return self._owners[layer.index] == self.rank
+
+    def _decompose(self, layers: list[Layer]) -> None:
+        sent: list[list[Tensor]] = [[] for _ in range(self.world_size)]
+        for layer in layers:
+            triangles = self.moments[layer.name].split(self.entries(layer))
+            factors = [unpack(triangle) for triangle in triangles]
+            sides = []
+            for side, damping in enumerate(pi_damping(*factors, self.damping)):
+                owner = self._matrix_owners[2 * layer.index + side]
+                if owner in (None, self.rank):
+                    found = decompose(factors[side], self.form, damping)
+                else:
+                    found = [torch.empty_like(factors[side])]
+                    found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
+                sides.append(found)
+                if owner is not None:
+                    sent[owner] += found
+            self.solvers[layer.name] = tuple(sides)
+        for owner, tensors in enumerate(sent):
+            self._send(tensors, owner)
+
+    def _send(self, tensors: list[Tensor], owner: int) -> None:
+        if not tensors:
+            return
+        # Inverses are symmetric, eigenvectors are not.
+        there, back = (pack, unpack) if self.form == "inverse" else (torch.flatten, None)
+        message = torch.cat([there(tensor) for tensor in tensors])
+        dist.broadcast(message, owner)
+        if owner == self.rank:
+            return
+        parts = message.split([there(tensor).numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(back(part) if back else part.view_as(tensor))
+
+    def _solve(self, a: list[Tensor], g: list[Tensor], gradient: Tensor) -> Tensor:
+        if self.form == "eigen":
+            return eigen_gradient(gradient, a, g, self.damping)
+        return g[0] @ gradient @ a[0]

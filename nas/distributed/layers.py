@@ -1,0 +1,127 @@
+"""Layers as second-order methods see them: a matrix of weights, its inputs, its outputs' gradients.
+
+Layers are `nn.Linear`, `nn.Conv2d` and `nn.Conv3d`. The gradient of one is a matrix, outputs by
+inputs, with a last column for the bias: the sum of outer products of b, the gradients of its
+outputs, and a, its inputs (of a convolution: the patches under the kernel).
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Layer", "layers_of"]
+
+_ENTRIES = 2**22
+"""Of the patches that are unfolded at a time."""
+
+
+class Layer:
+    """A layer whose gradient is preconditioned.
+
+    Attributes:
+        name: in the network.
+        index: among the layers.
+        outputs: rows of its gradient.
+        inputs: columns, one for the bias included.
+    """
+
+    def __init__(self, name: str, index: int, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:
+        self.name = name
+        self.index = index
+        self.module = module
+        self.outputs = module.weight.shape[0]
+        self.inputs = module.weight[0].numel() + (module.bias is not None)
+
+    def gradient(self, dtype: torch.dtype) -> Tensor:
+        """The gradient as a matrix (outputs, inputs)."""
+        weight, bias = self.module.weight.grad.flatten(1), self.module.bias
+        if bias is not None:
+            column = torch.zeros_like(bias) if bias.grad is None else bias.grad
+            weight = torch.cat([weight, column[:, None]], 1)
+        return weight.to(dtype)
+
+    def parts(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """The parameters that have a gradient, and what of a matrix is theirs, in their shape."""
+        weight, bias = self.module.weight, self.module.bias
+        columns = weight[0].numel()
+        yield weight, matrix[:, :columns].view_as(weight)
+        if bias is not None and bias.grad is not None:
+            yield bias, matrix[:, columns]
+
+    def mean_input(self, x: Tensor) -> Tensor:
+        """The mean of a (inputs,) over a batch and positions."""
+        if isinstance(self.module, nn.Linear):
+            mean = x.reshape(-1, x.shape[-1]).mean(0)
+        else:
+            mean = self._patches(self._batch(x).mean(0, keepdim=True))
+            mean = mean.mean(tuple(range(2, self.module.weight.dim()))).flatten()
+        return mean if self.module.bias is None else torch.cat([mean, mean.new_ones(1)])
+
+    def input_moment(self, x: Tensor) -> Tensor:
+        """The mean of a a^T (inputs, inputs) over a batch and positions."""
+        if isinstance(self.module, nn.Linear):
+            batches = [x.reshape(-1, x.shape[-1])]
+        else:
+            batches = self._rows(self._batch(x))
+        total, count = 0, 0
+        for rows in batches:
+            if self.module.bias is not None:
+                rows = F.pad(rows, (0, 1), value=1.0)
+            total, count = total + rows.T @ rows, count + len(rows)
+        return total / count
+
+    def output_rows(self, gradient: Tensor) -> Tensor:
+        """The gradients of outputs b, a row for each sample and position."""
+        if not isinstance(self.module, nn.Linear):
+            gradient = self._batch(gradient).movedim(1, -1)
+        return gradient.reshape(-1, self.outputs)
+
+    def _batch(self, x: Tensor) -> Tensor:
+        return x if x.dim() == self.module.weight.dim() else x[None]
+
+    def _rows(self, x: Tensor) -> Iterator[Tensor]:
+        step = max(1, _ENTRIES // (self.inputs * x[0, 0].numel()))
+        for part in x.split(step):
+            patches = self._patches(part)
+            # (B, C, positions, kernel) to a row for each position
+            dims = range(2, x.dim())
+            order = (0, *dims, 1, *(dim + len(dims) for dim in dims))
+            yield patches.permute(order).reshape(-1, self.module.weight[0].numel())
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """What lies under the kernel (B, C, positions, kernel), a view of the padded input."""
+        module = self.module
+        reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        if module.padding == "same":
+            pads = [(total // 2, total - total // 2) for total in reach]
+        elif module.padding == "valid":
+            pads = [(0, 0)] * len(reach)
+        else:
+            pads = [(p, p) for p in module.padding]
+        if any(map(any, pads)):
+            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+            x = F.pad(x, tuple(itertools.chain.from_iterable(reversed(pads))), mode)
+        for dim, total in enumerate(reach):
+            x = x.unfold(2 + dim, total + 1, module.stride[dim])[..., :: module.dilation[dim]]
+        return x
+
+
+def layers_of(net: nn.Module) -> list[Layer]:
+    """The layers of a network that can be preconditioned, in order.
+
+    Left out are grouped and transposed convolutions, subclasses, since these may use their weights
+    in another way, and layers that share a weight.
+    """
+    uses = collections.Counter(id(p) for m in net.modules() for p in m.parameters(recurse=False))
+    found: list[Layer] = []
+    for name, module in net.named_modules():
+        plain = type(module) in (nn.Linear, nn.Conv2d, nn.Conv3d)
+        if plain and getattr(module, "groups", 1) == 1 and uses[id(module.weight)] == 1:
+            found.append(Layer(name, len(found), module))
+    return found

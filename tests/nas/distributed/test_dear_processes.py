@@ -1,0 +1,49 @@
+"""DeAR and FSDP2: the same training as by DistributedDataParallel, scheduled otherwise."""
+
+from __future__ import annotations
+
+import distributed_dear as remote
+import pytest
+import torch
+from ranks import run_ranks
+
+from vizoo.nas.distributed import DeARStrategy
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_weights_are_those_of_plain_training(processes, tmp_path):
+    """To the last bit for two processes, whose sums have one order."""
+    within = 0 if processes == 2 else 1e-6
+    for found in run_ranks(processes, remote.parity, processes, str(tmp_path)):
+        for optimizer in remote.OPTIMIZERS:
+            plain, steps, losses = found[optimizer, "ddp"]
+            weights, seen, found_losses = found[optimizer, "dear"]
+            close(weights, plain, within)
+            close(found[optimizer, "fsdp2"][0], plain, within)
+            close(found_losses, losses, within)  # validation has the last update
+            # Otherwise callbacks see weights from before it.
+            close(seen[1], steps[0], within)
+            assert seen[1] != seen[0] != steps[0]
+        for weights in found["resumed"].values():  # each from the other's checkpoint
+            close(weights, found["sgd", "ddp"][0], within)
+        parts = found["micro-batches"]
+        close(parts["dear"], parts["ddp"], within)
+        assert parts["ddp"] != found["sgd", "ddp"][0]
+
+
+def test_what_does_not_fit_is_one_line():
+    for said in run_ranks(2, remote.refusals):
+        clipping, scaler, second, unused, other = said
+        assert clipping.startswith("DeARStrategy has no gradients to clip")
+        assert "take bf16-mixed; or take HookDDPStrategy" in scaler
+        assert second.startswith("Eva needs whole gradients before the optimiser's step")
+        assert "net.spare.weight got none (2 did not)" in unused
+        assert "not by LBFGS" in other
+        assert not any("\n" in line for line in said)
+    with pytest.raises(ValueError, match="group_mb 0: must be more than 0"):
+        DeARStrategy(0)
+
+
+def close(found, expected, within):
+    found, expected = torch.tensor(found), torch.tensor(expected)
+    torch.testing.assert_close(found, expected, rtol=0, atol=within)

@@ -1,0 +1,117 @@
+"""What the processes of the tests of DeAR and FSDP2 do; plain values come back."""
+
+from __future__ import annotations
+
+import torch
+from distributed_training import trainer, weights
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+from toy_volumes import Task, Volumes
+
+from vizoo.nas.distributed import DeARStrategy, HookDDPStrategy
+
+OPTIMIZERS = ("sgd", "adamw")
+
+
+class Sharded(Task):
+    """FSDP2 by hand: parameters stay gathered from the forward to the backward pass."""
+
+    def configure_model(self):
+        mesh = self.device_mesh["data_parallel"]
+        for block in self.net.children():
+            fully_shard(block, mesh=mesh, reshard_after_forward=False)
+        fully_shard(self.net, mesh=mesh, reshard_after_forward=False)
+
+
+class Read(Callback):
+    """Keeps the weights after each step, as callbacks read them, and the validation's losses."""
+
+    def __init__(self):
+        self.seen = []
+        self.losses = []
+
+    def on_train_batch_end(self, trainer, module, *_):
+        self.seen.append(weights(module.net).tolist())
+
+    def on_validation_end(self, trainer, module):
+        self.losses.append(trainer.callback_metrics["val/loss"].item())
+
+
+def fit(strategy, processes, kind=Task, checkpoint=None, callback=None, **settings):
+    torch.manual_seed(0)
+    task = kind(spare=False, lr=0.01, scheduled=True, **settings.pop("task", {}))
+    settings = {"max_epochs": 3, **settings}
+    callbacks = [callback] if callback else []
+    found = trainer(strategy, processes, callbacks=callbacks, **settings)
+    found.fit(task, Volumes(batch_size=12 // processes), ckpt_path=checkpoint)
+    return found, task
+
+
+def ddp():
+    return HookDDPStrategy(process_group_backend="gloo")
+
+
+def dear():
+    return DeARStrategy(group_mb=0.001, process_group_backend="gloo")
+
+
+def parity(rank, processes, folder):
+    """By optimiser and way: weights after training, and after each step."""
+    found = {}
+    for optimizer in OPTIMIZERS:
+        task = {"task": {"optimizer": optimizer}}
+        for name, make in {"ddp": ddp, "dear": dear}.items():
+            read = Read()
+            _, trained = fit(make(), processes, callback=read, limit_val_batches=1.0, **task)
+            found[optimizer, name] = weights(trained.net).tolist(), read.seen, read.losses
+        sharding = ModelParallelStrategy(
+            processes, 1, save_distributed_checkpoint=False, process_group_backend="gloo"
+        )
+        _, trained = fit(sharding, processes, Sharded, **task)
+        whole = [p.full_tensor().detach().flatten() for p in trained.net.parameters()]
+        found[optimizer, "fsdp2"] = (torch.cat(whole).tolist(),)
+    parts = {}
+    for name, make in {"ddp": ddp, "dear": dear}.items():
+        _, trained = fit(make(), processes, accumulate_grad_batches=2)
+        parts[name] = weights(trained.net).tolist()
+        # Files of one can be read by the other.
+        fit_trainer, _ = fit(make(), processes, max_epochs=1)
+        fit_trainer.save_checkpoint(f"{folder}/{name}.ckpt")
+    found["micro-batches"] = parts
+    again = {
+        name: weights(fit(make(), processes, checkpoint=f"{folder}/{other}.ckpt")[1].net).tolist()
+        for name, make, other in (("ddp", ddp, "dear"), ("dear", dear, "ddp"))
+    }
+    return {**found, "resumed": again}
+
+
+def refusals(rank):
+    """What is said where DeAR does not work; each in a process of its own mind."""
+    from lightning.pytorch.plugins import MixedPrecision
+
+    from vizoo.nas.distributed import Eva
+
+    said = []
+    for settings in (
+        {"gradient_clip_val": 0.1},
+        {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]},
+        {"callback": Eva()},
+        {"kind": Unused},
+        {"kind": Other},
+    ):
+        try:
+            fit(dear(), 2, **settings)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+class Unused(Task):
+    def __init__(self, spare, **settings):
+        super().__init__(**settings)
+
+
+class Other(Task):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
