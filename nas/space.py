@@ -362,6 +362,13 @@ class SearchSpace:
         }
         return SearchSpace([Choice(n, values) for n, values in kept.items()], conditions)
 
+    def holds(self, part: SearchSpace) -> bool:
+        """Whether a space is what `restrict` makes of this one, or this one itself."""
+        try:
+            return self.restrict({c.name: c.values for c in part}) == part
+        except ValueError:
+            return False
+
     def encode(self, architecture: Architecture) -> list[float]:
         """One number for each value of each choice: 1 where chosen, else 0.
 

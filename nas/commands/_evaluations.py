@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import read_json, write_json
 from ..space import Architecture, SearchSpace
+from ._leaves import digest
 
 if TYPE_CHECKING:
+    import torch
+
+    from ..lid.leaves import Leaves
     from ..search.predictor import Predictor
 
-__all__ = ["Evaluations", "open_evaluations"]
+__all__ = ["Evaluations", "add_evaluation", "evaluator", "mode_of", "open_evaluations"]
 
 VERSION = 1
 _FORMAT = "vizoo evaluations"
+_LARGE_IS_GOOD = (
+    *("*accuracy", "*auc", "*f1", "*precision", "*sensitivity", "*specificity", "*recall"),
+    *("map", "map_*", "iou", "dice", "answered", "top[0-9]*", "within_*", "d2*", "d3*"),
+    *("*tau", "*kendall", "*spearman", "psnr", "ssim"),
+)
 
 
 @dataclass
@@ -27,9 +38,11 @@ class Evaluations:
 
     Attributes:
         space: theirs.
-        metric: what was measured; small is good.
-        origin: what else the figures depend on: supernet, its weights, config, batches.
-        errors: architecture to error.
+        metric: what was measured.
+        origin: what else the figures depend on: whether small or large is good, supernet, its
+            weights, config, batches.
+        errors: architecture to error, small is good: the metric, its sign turned where large is
+            good, and infinite where it is not finite.
     """
 
     space: SearchSpace
@@ -102,20 +115,85 @@ class Evaluations:
             raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error
 
 
+def add_evaluation(parser: argparse.ArgumentParser) -> None:
+    """Add what an evaluation depends on: --data, --metric, --mode, --batches, --val-batches."""
+    parser.add_argument(
+        "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
+    )
+    parser.add_argument(
+        "--metric", required=True, help="of the validation, such as val/accuracy or val/epe"
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("min", "max"),
+        help="what is good (default: max for accuracy, AUC, precision and their like, else min)",
+    )
+    parser.add_argument(
+        "--batches", type=int, default=20, help="of training data for batch norms (default 20)"
+    )
+    parser.add_argument(
+        "--val-batches", type=int, default=0, help="of validation data (default: all)"
+    )
+
+
+def mode_of(args: argparse.Namespace) -> str:
+    """`max` where a large metric is good, else `min`: --mode, or what the metric's name says.
+
+    Raises:
+        ValueError: the name means an error to some tasks and a score to others.
+    """
+    if args.mode is not None:
+        return args.mode
+    name = args.metric.rpartition("/")[2]
+    if fnmatchcase(name, "d1*"):
+        raise ValueError(
+            f"--metric {args.metric}: of disparities the share of bad pixels, of panoramas that of "
+            "good ones: say which by --mode min or --mode max"
+        )
+    return "max" if any(fnmatchcase(name, pattern) for pattern in _LARGE_IS_GOOD) else "min"
+
+
+def evaluator(
+    args: argparse.Namespace, leaves: Leaves, device: torch.device
+) -> Callable[[Architecture], float]:
+    """What measures the error of an architecture on its leaf's weights, recalibrated."""
+    from ._task import FitConfig
+
+    config, sign = FitConfig.read(args.data), -1 if mode_of(args) == "max" else 1
+    net = leaves.net
+
+    def error(architecture: Architecture) -> float:
+        leaves.activate(architecture)
+        config.recalibrate(net, args.batches, device)
+        value = config.evaluate(net, args.metric, device, args.val_batches)
+        return sign * value if math.isfinite(value) else math.inf
+
+    return error
+
+
 def open_evaluations(
-    path: Path, space: SearchSpace, metric: str, origin: dict[str, Any]
-) -> Evaluations:
-    """Those of an earlier run into the same folder, or none yet.
+    args: argparse.Namespace, leaves: Leaves, space: SearchSpace
+) -> tuple[Evaluations, Path]:
+    """Those of an earlier run into the same folder, or none yet; and the file to keep them in.
 
     Raises:
         ValueError: they are of other weights, other data or another metric.
     """
+    path, metric = Path(args.out) / "evaluations.json", args.metric
+    origin = {
+        "supernet": args.supernet or args.tree,
+        "weights": digest(leaves, args),  # a checkpoint keeps its name while training goes on
+        "data": args.data,
+        "mode": mode_of(args),
+        "batches": args.batches,
+        "val_batches": args.val_batches,
+    }
     if not path.exists():
-        return Evaluations(space, metric, origin)
+        return Evaluations(space, metric, origin), path
     found = Evaluations.load(path, space)
     if (found.metric, found.origin) != (metric, origin):
         raise ValueError(
             f"{path}: evaluations of another search ({found.metric}, "
             f"{', '.join(f'{k} {v}' for k, v in found.origin.items())}); name another --out"
         )
-    return found
+    return found, path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..lid.leaves import Leaves
     from ..space import SearchSpace
 
-__all__ = ["add_source", "digest", "load_leaves", "recorded"]
+__all__ = ["add_source", "digest", "load_leaves"]
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
     """What --supernet or --tree names, with trained weights, on the CPU in evaluation mode.
 
     Returns:
-        What activates architectures, its network and the search space.
+        What activates architectures, its network and the search space: of a leaf's file its part.
 
     Raises:
         FileNotFoundError: no such file.
@@ -67,16 +67,11 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
         stored = read_source(source(file))
         return stored.state, stored.facts.get("subspace")
 
-    net, space, _ = load_supernet(source(next(iter(tree.checkpoints.values()))))
+    net, _, _ = load_supernet(source(next(iter(tree.checkpoints.values()))))
     try:
-        return Leaves(tree, net, read), net, space
+        return Leaves(tree, net, read), net, tree.space
     except ValueError as error:
         raise ValueError(f"{args.tree}: {error}") from error
-
-
-def recorded(source: str) -> str:
-    """A supernet as a tree's checkpoints name it: a file by its whole path."""
-    return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def digest(leaves: Leaves, args: argparse.Namespace) -> str:

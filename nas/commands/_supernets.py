@@ -39,7 +39,8 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
         download: see there.
 
     Returns:
-        The network, its search space, and whether its weights are trained ones.
+        The network, its search space or the part of it that its weights were trained for, and
+        whether they are trained ones.
 
     Raises:
         ValueError: unknown, a damaged file, or a network without anything to choose.
@@ -47,10 +48,16 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
         OSError: its trained weights cannot be had.
     """
     from ...vision.hub.sources import open_model
+    from ..space import SearchSpace
     from ..supernet import search_space
 
     net, trained = open_model(source, untrained=True, download=download)
     space = search_space(net)
+    if (mask := vars(net).pop("subspace", None)) is not None:
+        part = SearchSpace.from_json(mask)
+        if not space.holds(part):
+            raise ValueError(f"{source}: weights for a part of another search space")
+        space = part
     if not any(len(choice.values) > 1 for choice in space):
         name = net.architecture["name"]
         what = f"{source}: a subnet" if "subnet" in net.architecture else f"{name} is no supernet"

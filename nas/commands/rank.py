@@ -1,4 +1,4 @@
-"""`vizoo rank`: subnets by their error with inherited weights, each judged by its leaf.
+"""`vizoo rank`: subnets by what they reach with inherited weights, each judged by its leaf.
 
 Batch norms are estimated anew for each. Where a benchmark knows what networks reach when trained
 alone, the ranking is compared with that, and so is the number of parameters: a supernet that does
@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._evaluations import open_evaluations
-from ._leaves import add_source, digest, load_leaves
+from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
+from ._leaves import add_source, load_leaves
 from ._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -31,15 +32,7 @@ _BENCHMARKS = ("nasbench201", "mbnet")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_source(parser)
-    parser.add_argument(
-        "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
-    )
-    parser.add_argument(
-        "--metric", required=True, help="of the validation, such as val/accuracy or val/epe"
-    )
-    parser.add_argument(
-        "--mode", choices=("min", "max"), default="min", help="what is good (default min)"
-    )
+    add_evaluation(parser)
     parser.add_argument(
         "--architectures", metavar="FILE", help="JSON list of what to rank (default: a sample)"
     )
@@ -56,12 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--column", default="cifar10_test", help="of the truth (default cifar10_test)"
-    )
-    parser.add_argument(
-        "--batches", type=int, default=20, help="of training data for batch norms (default 20)"
-    )
-    parser.add_argument(
-        "--val-batches", type=int, default=0, help="of validation data (default: all)"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
@@ -82,23 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
     from ...vision.device import choose_device
     from ..files import write_json
-    from ._task import FitConfig
 
     start = time.perf_counter()
     device = choose_device(args.device)
     leaves, net, space = load_leaves(args)
     table = _table(args, space)
     groups = _chosen(args, space, table)
-    config = FitConfig.read(args.data)
-    out = Path(args.out)
-    origin = {
-        "supernet": args.supernet or args.tree,
-        "weights": digest(leaves, args),
-        "data": args.data,
-        "batches": args.batches,
-        "val_batches": args.val_batches,
-    }
-    evaluations = open_evaluations(out / "evaluations.json", space, args.metric, origin)
+    evaluate = evaluator(args, leaves, device)
+    evaluations, kept_at = open_evaluations(args, leaves, space)
     net.to(device)
     every = list(dict.fromkeys(item for group in groups.values() for item in group))
     with progress_bar("evaluating subnets") as tell:
@@ -106,25 +84,24 @@ def run(args: argparse.Namespace) -> int:
         by_leaf = sorted(every, key=leaves.tree.leaf_of)
         for done, architecture in enumerate(by_leaf, start=1):
             if architecture not in evaluations.errors:
-                leaves.activate(architecture)
-                config.recalibrate(net, args.batches, device)
-                found = config.evaluate(net, args.metric, device, args.val_batches)
-                evaluations.errors[architecture] = found
-                evaluations.save(out / "evaluations.json")
+                evaluations.errors[architecture] = evaluate(architecture)
+                evaluations.save(kept_at)
             tell(done, len(by_leaf))
-    sign = 1 if args.mode == "max" else -1
-    scores = {a: sign * evaluations.errors[a] for a in every}
+    errors = {a: evaluations.errors[a] for a in every}
     parameters = _parameters(net, every)
-    rows = _rows(every, scores, parameters, leaves.tree, table, args)
+    rows = _rows(errors, parameters, leaves.tree, table, args)
+    out = Path(args.out)
     _write_csv(out / "rank.csv", rows, space)
     report = {
         "out": str(out),
         "seconds": round(time.perf_counter() - start, 1),
         "metric": args.metric,
+        "mode": mode_of(args),
         "evaluated": len(every),
         "best": {"architecture": rows[0]["architecture"], args.metric: rows[0][args.metric]},
+        "not_finite": [row["architecture"] for row in rows if row[args.metric] is None],
         "truth": None if table is None else {"benchmark": args.benchmark, "column": args.column},
-        "comparisons": _comparisons(groups, scores, parameters, table, args.column),
+        "comparisons": _comparisons(groups, errors, parameters, table, args.column),
     }
     write_json(out / "rank.json", report)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
@@ -149,7 +126,7 @@ def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:
     if args.truth is None:
         return None
     table = getattr(tabular, args.benchmark)(args.truth)
-    if table.space != space:
+    if not table.space.holds(space):
         raise ValueError(f"--benchmark {args.benchmark}: its networks are not of this supernet")
     if args.column not in table.columns:
         raise ValueError(f"--column {args.column}: {args.truth} has {', '.join(table.columns)}")
@@ -174,7 +151,7 @@ def _chosen(
         chosen = {f"{args.samples} drawn": list(drawn)}
     if table is not None:
         values = table.columns[args.column]
-        best = sorted(table.rows, key=lambda a: -values[table.rows[a]])
+        best = sorted(filter(space.__contains__, table.rows), key=lambda a: -values[table.rows[a]])
         chosen["true best 1 %"] = best[: max(2, len(best) // 100)]
     return chosen
 
@@ -202,28 +179,28 @@ def _parameters(net: Any, architectures: list[Architecture]) -> dict[Architectur
 
 
 def _rows(
-    architectures: list[Architecture],
-    scores: dict[Architecture, float],
+    errors: dict[Architecture, float],
     parameters: dict[Architecture, int],
     tree: Any,
     table: Tabular | None,
     args: argparse.Namespace,
 ) -> list[dict[str, Any]]:
-    """Best first."""
-    sign = 1 if args.mode == "max" else -1
-    rows = []
-    for architecture in sorted(architectures, key=lambda a: -scores[a]):
-        row = {args.metric: sign * scores[architecture]}
+    """Best first; last those whose metric is None, since it was not finite."""
+    sign, rows = -1 if mode_of(args) == "max" else 1, []
+    for architecture, error in sorted(errors.items(), key=lambda item: item[1]):
+        row = {args.metric: sign * error if math.isfinite(error) else None}
         row |= {"leaf": tree.leaf_of(architecture), "parameters": parameters[architecture]}
         if table is not None:
             row[args.column] = table.look_up(architecture, args.column)
         rows.append({**row, "architecture": architecture.to_json()})
+    if rows[0][args.metric] is None:
+        raise ValueError(f"--metric {args.metric}: not finite for any of {len(rows)} subnets")
     return rows
 
 
 def _comparisons(
     groups: dict[str, list[Architecture]],
-    scores: dict[Architecture, float],
+    errors: dict[Architecture, float],
     parameters: dict[Architecture, int],
     table: Tabular | None,
     column: str,
@@ -231,13 +208,14 @@ def _comparisons(
     """The ranking and the parameters' against the truth, for each group."""
     from ..lid.ranking import compare
 
+    worst = max(filter(math.isfinite, errors.values())) + 1
     found = {}
     for name, group in groups.items():
         if table is None or len(group) < 2:
             continue
         truth = [table.look_up(a, column) for a in group]
         found[name] = {
-            "supernet": compare([scores[a] for a in group], truth).to_json(),
+            "supernet": compare([-min(errors[a], worst) for a in group], truth).to_json(),
             "parameters": compare([float(parameters[a]) for a in group], truth).to_json(),
         }
     return found
@@ -258,10 +236,14 @@ def _write_csv(path: Path, rows: list[dict[str, Any]], space: SearchSpace) -> No
 
 def _lines(report: dict[str, Any]) -> str:
     metric = report["metric"]
+    good = "large" if report["mode"] == "max" else "small"
     found = [
-        f"{report['out']}: {report['evaluated']} subnets ranked by {metric}, "
+        f"{report['out']}: {report['evaluated']} subnets ranked by {metric} ({good} is good), "
         f"{report['seconds']:.0f} s; the best has {report['best'][metric]:.5g}"
     ]
+    if broken := report["not_finite"]:
+        first = ", ".join(f"{k} {v}" for k, v in broken[0]["choices"].items())
+        found.append(f"  {len(broken)} without a finite {metric} come last, such as: {first}")
     for name, both in report["comparisons"].items():
         found.append(
             f"  {name} ({both['supernet']['count']}), against {report['truth']['column']}:"

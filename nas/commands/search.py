@@ -4,7 +4,8 @@ Errors are measured on the validation data of a config of `vizoo fit`, batch nor
 anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
 space searched by predictions, and what that finds evaluated; with --direct every subnet that the
 search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on. With a
-tree of splits (NAS-LID) each subnet has its leaf's weights.
+tree of splits (NAS-LID) each subnet has its leaf's weights. Where a large metric is good, its sign
+is turned to make the `error` in JSON files.
 Started by torchrun, every process of the job evaluates its share, on a GPU of its own.
 """
 
@@ -18,12 +19,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._costs import add_limits, constraints, cost_predictors, limits, open_table
-from ._evaluations import open_evaluations
-from ._leaves import add_source, digest, load_leaves
+from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
+from ._leaves import add_source, load_leaves
 from ._progress import progress_bar
 from ._quantities import show_quantity
 from ._supernets import add_conditions, set_up
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from ..distributed.executor import Executor
     from ..efficiency.regressor import CostRegressor
     from ..space import Architecture, SearchSpace
     from ._evaluations import Evaluations
@@ -49,12 +52,7 @@ _UNITS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_source(parser)
-    parser.add_argument(
-        "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
-    )
-    parser.add_argument(
-        "--metric", required=True, help="of the validation, small is good, such as val/epe"
-    )
+    add_evaluation(parser)
     parser.add_argument(
         "--cost",
         choices=tuple(_UNITS),
@@ -78,12 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", type=int, default=10, help="predicted subnets evaluated at last (default 10)"
     )
-    parser.add_argument(
-        "--batches", type=int, default=20, help="of training data for batch norms (default 20)"
-    )
-    parser.add_argument(
-        "--val-batches", type=int, default=0, help="of validation data (default: all)"
-    )
     parser.add_argument("--seed", type=int, default=0, help="of samples and search (default 0)")
     parser.add_argument(
         "--out",
@@ -105,89 +97,87 @@ def run(args: argparse.Namespace) -> int:
     bounds = limits(args)
 
     from ..distributed.executor import QueueExecutor, SerialExecutor, job_store, serve
-    from ._task import FitConfig
+    from ..efficiency.counts import on_meta
+    from ..files import write_json
+    from ..search.constraints import Limits
 
     start = time.perf_counter()
     leaves, net, space = load_leaves(args)
     table = open_table(args)
     bench = set_up(args, net, space, table)
-    device = _own_device(bench.device)
     cost = args.cost or ("latency" if table else "macs")
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
-    config = FitConfig.read(args.data)
-    job = job_store()
-
-    def evaluate(architecture: Architecture) -> float:
-        leaves.activate(architecture)
-        config.recalibrate(net, args.batches, device)
-        return config.evaluate(net, args.metric, device, args.val_batches)
-
+    device = _own_device(bench.device)
+    evaluate, job = evaluator(args, leaves, device), job_store()
     if job is not None and job[0] > 0:
         net.to(device)
         serve(evaluate, job[1])
         return 0
-    kept_at = Path(args.out) / "evaluations.json"
-    origin = {
-        "supernet": args.supernet or args.tree,
-        "weights": digest(leaves, args),  # a checkpoint keeps its name while training goes on
-        "data": args.data,
-        "batches": args.batches,
-        "val_batches": args.val_batches,
-    }
-    evaluations = open_evaluations(kept_at, space, args.metric, origin)
+    evaluations, kept_at = open_evaluations(args, leaves, space)
     predictors = cost_predictors(bench, table)
     kept = constraints(predictors, bounds)
-
-    from ..efficiency.counts import on_meta
-    from ..files import write_json
-    from ..search.constraints import Limits
-
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
     shapes = on_meta(net)
     net.to(device)
     with QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate) as executor:
-
-        def errors_of(architectures: list[Architecture], what: str = "") -> list[float]:
-            known = evaluations.errors
-            new = [item for item in dict.fromkeys(architectures) if item not in known]
-            with progress_bar(what) if what else nullcontext(lambda *_: None) as tell:
-
-                def keep(index: int, error: float) -> None:
-                    known[new[index]] = error
-                    evaluations.save(kept_at)
-                    tell(len(known.keys() & new), len(new))
-
-                if new:
-                    executor.run(new, keep)
-            return [known[architecture] for architecture in architectures]
-
+        errors_of = partial(_errors, evaluations, kept_at, executor)
         if args.direct:
             found, agreement = _search(args, space, errors_of, predictors[cost], kept), None
         else:
             found, agreement = _predicted(
                 args, space, errors_of, evaluations, predictors[cost], kept
             )
+    found = [item for item in found if math.isfinite(evaluations.errors[item])]
+    if not found:
+        raise ValueError(f"--metric {args.metric}: not finite for any subnet on the front")
     rows = _front(found, evaluations, shapes, bench.inputs("meta"), predictors.get("latency"))
-    out = Path(args.out)
-    _write_csv(out / "front.csv", rows, args.metric)
-    _write_picture(out / "front.png", rows, evaluations, predictors[cost], cost, args.metric)
     report = {
-        "out": str(out),
+        "out": args.out,
         "seconds": round(time.perf_counter() - start, 1),
         "supernet": args.supernet,
         "tree": args.tree,
         "metric": args.metric,
+        "mode": mode_of(args),
         "cost": cost,
         "conditions": bench.conditions.to_json(),
         "evaluated": len(evaluations.errors),
         "predictor": agreement,
         "front": rows,
     }
-    write_json(out / "front.json", report)
+    _write_csv(Path(args.out, "front.csv"), report)
+    _write_picture(Path(args.out, "front.png"), report, evaluations, predictors[cost])
+    write_json(Path(args.out, "front.json"), report)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
+
+
+def _errors(
+    evaluations: Evaluations,
+    path: Path,
+    executor: Executor,
+    architectures: list[Architecture],
+    what: str = "",
+) -> list[float]:
+    """Errors of architectures; those that are not known yet are measured and kept."""
+    known = evaluations.errors
+    new = [item for item in dict.fromkeys(architectures) if item not in known]
+    with progress_bar(what) if what else nullcontext(lambda *_: None) as tell:
+
+        def keep(index: int, error: float) -> None:
+            known[new[index]] = error
+            evaluations.save(path)
+            tell(len(known.keys() & new), len(new))
+
+        if new:
+            executor.run(new, keep)
+    return [known[architecture] for architecture in architectures]
+
+
+def _metric(report: dict[str, Any], error: float) -> float:
+    """The metric that an error stands for."""
+    return -error if report["mode"] == "max" else error
 
 
 def _own_device(device: torch.device) -> torch.device:
@@ -293,53 +283,51 @@ def _front(
     return sorted(rows, key=lambda row: row["error"])
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]], metric: str) -> None:
-    """Error, costs (milliseconds, values, bytes), and every choice, empty where it is unused."""
+def _write_csv(path: Path, report: dict[str, Any]) -> None:
+    """Metric, costs (milliseconds, values, bytes), and every choice, empty where it is unused."""
     from ..files import atomic_write
 
-    names = list(rows[0]["architecture"]["choices"]) if rows else []
-    costs = [name for name in rows[0] if name not in ("error", "architecture")] if rows else []
+    rows = report["front"]
+    names = list(rows[0]["architecture"]["choices"])
+    costs = [name for name in rows[0] if name not in ("error", "architecture")]
     with atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([metric, *costs, *names])
+        writer.writerow([report["metric"], *costs, *names])
         for row in rows:
             choices = row["architecture"]["choices"]
-            writer.writerow([row["error"], *(row[c] for c in costs), *(choices[n] for n in names)])
+            figures = [_metric(report, row["error"]), *(row[c] for c in costs)]
+            writer.writerow([*figures, *(choices[n] for n in names)])
 
 
 def _write_picture(
-    path: Path,
-    rows: list[dict[str, Any]],
-    evaluations: Evaluations,
-    costs: CostRegressor,
-    cost: str,
-    metric: str,
+    path: Path, report: dict[str, Any], evaluations: Evaluations, costs: CostRegressor
 ) -> None:
     from matplotlib.figure import Figure
 
     from ..files import atomic_write
 
+    rows, cost = report["front"][::-1], report["cost"]
     size, label = _UNITS[cost]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    everything = list(evaluations.errors)
+    measured = {a: error for a, error in evaluations.errors.items() if math.isfinite(error)}
     axes.scatter(
-        costs.predict(everything) / size,
-        [evaluations.errors[architecture] for architecture in everything],
+        costs.predict(list(measured)) / size,
+        [_metric(report, error) for error in measured.values()],
         s=14,
         color="0.7",
-        label=f"{len(everything)} evaluated",
+        label=f"{len(measured)} evaluated",
     )
     axes.step(
-        [row[cost] / size for row in rows][::-1],
-        [row["error"] for row in rows][::-1],
+        [row[cost] / size for row in rows],
+        [_metric(report, row["error"]) for row in rows],
         where="post",
         marker="o",
         color="tab:blue",
         label="Pareto front",
     )
     axes.set_xlabel(label)
-    axes.set_ylabel(metric)
+    axes.set_ylabel(report["metric"])
     axes.grid(alpha=0.3)
     axes.legend()
     with atomic_write(path) as temporary:
@@ -356,8 +344,9 @@ def _lines(report: dict[str, Any]) -> str:
             f"  predictor: Kendall tau {report['predictor']['kendall']:.2f} on "
             f"{report['predictor']['count']} held-out subnets"
         )
-    found.append(f"  {report['metric']:>12}  {report['cost']}")
+    good = "large" if report["mode"] == "max" else "small"
+    found.append(f"  {report['metric']:>12}  {report['cost']} ({good} {report['metric']} is good)")
     for row in report["front"]:
         cost = show_quantity(report["cost"], row[report["cost"]])
-        found.append(f"  {row['error']:>12.5g}  {cost}")
+        found.append(f"  {_metric(report, row['error']):>12.5g}  {cost}")
     return "\n".join(found)

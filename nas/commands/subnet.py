@@ -209,7 +209,8 @@ def _objective(
     evaluations = Evaluations.load(args.evaluations, space)
     predictor = evaluations.predictor(args.seed)
     agreement = f", Kendall tau {predictor.held_out.kendall:.2f}" if predictor.held_out else ""
-    name = f"smallest {evaluations.metric} predicted from {len(evaluations.errors)} subnets"
+    best = "largest" if evaluations.origin.get("mode") == "max" else "smallest"
+    name = f"{best} {evaluations.metric} predicted from {len(evaluations.errors)} subnets"
     return predictor.predict, f"{name}{agreement}"
 
 

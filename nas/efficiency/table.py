@@ -169,7 +169,7 @@ class LatencyTable:
 
         Args:
             model: name and arguments of the supernet.
-            space: its search space.
+            space: its search space, or the part of it that is meant.
             conditions: of the measurement that is wanted.
             smallest: costs of its smallest subnet, since arguments that are not in the space, such
                 as a range of disparities, change the costs of all.
@@ -178,7 +178,7 @@ class LatencyTable:
         Raises:
             ValueError: in which way it differs.
         """
-        if self.space != space:
+        if not self.space.holds(space):
             raise ValueError(
                 f"{source}: a table of {self.model.get('name')}, whose search space is not that "
                 f"of {model.get('name')}; build one for it (`vizoo latency build`)"

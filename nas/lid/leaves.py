@@ -27,11 +27,11 @@ class Leaves:
         read: reads a checkpoint.
 
     Raises:
-        ValueError: the network has another space, or a leaf is without any weights.
+        ValueError: the tree's space is no part of the network's, or a leaf is without weights.
     """
 
     def __init__(self, tree: SplitTree, net: nn.Module, read: Read) -> None:
-        if search_space(net) != tree.space:
+        if not search_space(net).holds(tree.space):
             raise ValueError("the tree parts another search space than this network's")
         self.tree = tree
         self.net = net

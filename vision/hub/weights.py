@@ -153,11 +153,12 @@ def build(stored: StoredWeights, source: str) -> nn.Module:
 
 
 def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
-    """Give a network what is known of its outputs and inputs, as attributes beside `architecture`.
+    """Give a network what is known of it, as attributes beside `architecture`.
 
     Args:
-        model: gets `classes`, names in the order of the outputs, and `input`, the settings by which
-            its inputs are prepared; each only where the facts hold it.
+        model: gets `classes`, names in the order of the outputs, `input`, the settings by which
+            its inputs are prepared, and `subspace`, the part of its search space that it was
+            trained for; each only where the facts hold it.
         facts: of `StoredWeights`.
 
     Returns:
@@ -167,11 +168,13 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
         model.classes = tuple(map(str, facts["classes"]))
     if facts.get("input"):
         model.input = dict(facts["input"])
+    if facts.get("subspace"):
+        model.subspace = dict(facts["subspace"])
     return model
 
 
 def described(model: nn.Module) -> dict[str, Any]:
-    """What `describe` gave a network, as JSON values."""
+    """`classes` and `input` that `describe` gave a network, as JSON values."""
     classes, fed = getattr(model, "classes", ()), getattr(model, "input", {})
     return {**({"classes": list(classes)} if classes else {}), **({"input": fed} if fed else {})}
 
