@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .merging import MergePlan
     from .population import Evaluator, SavedSearch
     from .ray import RayExecutor
+    from .sharded import FSDP2Strategy
     from .signs import EFSign
     from .snapshot import InMemorySnapshot
     from .sparse import GTopK, TopK
@@ -33,6 +34,7 @@ __all__ = [
     "Eva",
     "Evaluator",
     "Executor",
+    "FSDP2Strategy",
     "GTopK",
     "HookDDPStrategy",
     "InMemorySnapshot",
@@ -59,6 +61,7 @@ _PUBLIC = {
     "Eva": ".eva",
     "Evaluator": ".population",
     "Executor": ".executor",
+    "FSDP2Strategy": ".sharded",
     "GTopK": ".sparse",
     "HookDDPStrategy": ".strategy",
     "InMemorySnapshot": ".snapshot",

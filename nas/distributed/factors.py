@@ -37,7 +37,8 @@ def pi_damping(a: Tensor, g: Tensor, damping: float) -> tuple[float, float]:
 def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float) -> list[Tensor]:
     """The eigenvectors (n, n) and eigenvalues (n,) of a factor, or its inverse (n, n).
 
-    Where it fails, a thousandth and then a tenth of the mean eigenvalue is added.
+    Where it fails, a thousandth and then a tenth of the mean eigenvalue is added. Results lie in
+    memory as copies of them do, since products round by where their factors lie.
 
     Args:
         matrix: symmetric, at least in single precision; it stays as it is.
@@ -54,14 +55,14 @@ def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float)
         if form == "inverse":
             lower, failed = torch.linalg.cholesky_ex(shifted)
             if not failed:
-                return [torch.cholesky_inverse(lower)]
+                return [torch.cholesky_inverse(lower).contiguous()]
             continue
         try:
             values, vectors = torch.linalg.eigh(shifted)
         except torch.linalg.LinAlgError:
             continue
         if vectors.isfinite().all():
-            return [vectors, values.clamp(min=0)]
+            return [vectors.contiguous(), values.clamp(min=0)]
     raise ValueError(
         f"a factor of the curvature, {len(matrix)} x {len(matrix)} with the mean eigenvalue "
         f"{float(mean):.3g}, cannot be decomposed: take a smaller learning rate or more damping"

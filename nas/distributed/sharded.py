@@ -1,0 +1,82 @@
+"""PyTorch's FSDP2 for any task: parameters and optimiser states in shards, messages hidden.
+
+With parameters gathered from the forward to the end of the backward pass the schedule is that of
+DeAR (Zhang et al., ICDCS 2023, arXiv 2302.12445): what travels is as much, half of it in the next
+forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from ..training.task import SupernetTask
+
+__all__ = ["FSDP2Strategy"]
+
+
+class FSDP2Strategy(ModelParallelStrategy):
+    """Data parallel training by FSDP2 (`fully_shard`), for tasks that know nothing of it.
+
+    Each child of a task's network `net` is a group of its own: its parameters are gathered before
+    it runs, so other modules must not use its parts behind its back. The result is that of `ddp`;
+    checkpoints are single files as ever. Gradients can be clipped, unlike with `DeARStrategy`.
+
+    Args:
+        reshard_after_forward: give gathered parameters up after the forward pass and gather them
+            again in the backward pass: less memory, half as much again on the wire.
+        process_group_backend: such as `gloo` or `nccl`; by default that of the device.
+
+    Raises:
+        ValueError: the task trains a supernet.
+    """
+
+    delays_gradients = True
+
+    def __init__(
+        self, reshard_after_forward: bool = False, process_group_backend: str | None = None
+    ) -> None:
+        super().__init__(
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            process_group_backend=process_group_backend,
+        )
+        self.reshard_after_forward = reshard_after_forward
+
+    def setup_environment(self) -> None:
+        if isinstance(self.lightning_module, SupernetTask):
+            raise ValueError(
+                "FSDP2Strategy cannot train a supernet, whose modules change: take HookDDPStrategy"
+            )
+        self._data_parallel_size = self.num_nodes * self.num_processes
+        super().setup_environment()
+        # Lightning wants the task to shard itself.
+        module = self.lightning_module
+        module.configure_model = partial(
+            _shard, module, self.device_mesh, self.reshard_after_forward
+        )
+
+
+def _shard(module: LightningModule, mesh: DeviceMesh, reshard: bool) -> None:
+    net = module.net
+    if isinstance(net, FSDPModule):
+        return
+    for tensor in net.state_dict().values():
+        dist.broadcast(tensor, 0)
+    for block in (*_blocks(net), net):
+        fully_shard(block, mesh=mesh["data_parallel"], reshard_after_forward=reshard)
+
+
+def _blocks(net: nn.Module) -> Iterator[nn.Module]:
+    for child in net.children():
+        if type(child).forward is nn.Module.forward:  # a list of modules
+            yield from _blocks(child)
+        elif any(True for _ in child.parameters()):
+            yield child
