@@ -71,7 +71,7 @@ def gradients(model):
     return {name: p.grad.clone() for name, p in model.module.named_parameters()}
 
 
-def conservation(rank, names, steps=8):
+def conservation(rank, names, steps=20):
     """By hook: what is missing of the total, whether gradients are the same, bytes, buckets."""
     found = {}
     for name in names:
@@ -133,9 +133,11 @@ def subnets_conservation(rank):
 
 
 def whole_density(rank, steps):
-    """Largest difference of weights after training with everything sent, and densely."""
-    found = {}
-    ends = {}
+    """Largest difference of weights after training with everything sent, and densely.
+
+    And whether the first reduction was the same bit for bit.
+    """
+    found, ends, firsts = {}, {}, {}
     for name in ("dense", "topk", "gtopk"):
         hook = {
             "dense": lambda: make_hook("dense"),
@@ -146,11 +148,13 @@ def whole_density(rank, steps):
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
         for step in range(steps):
             backward(model, rank, step)
+            if step == 0:
+                firsts[name] = torch.cat([g.flatten() for g in gradients(model).values()])
             optimizer.step()
         ends[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
         found[name] = (ends[name] - ends["dense"]).abs().max().item()
         hook.close()
-    return found
+    return found, all(torch.equal(first, firsts["dense"]) for first in firsts.values())
 
 
 def merges(rank):
@@ -327,7 +331,8 @@ def automatic(rank):
 def many_buckets(rank):
     """All hooks with twenty parameters in twenty buckets, for three steps."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
-    for make in HOOKS.values():
+    plain = {name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16")}
+    for make in {**plain, **HOOKS}.values():
         hook = make()
         model, _ = distributed(hook, 0.0003, nn.Sequential(*layers))
         for _ in range(3):

@@ -210,3 +210,22 @@ def powersgd_training(rank):
     strategy = HookDDPStrategy(PowerSGD(1, start_step=2), process_group_backend="gloo")
     trainer(strategy, 2, max_epochs=3).fit(task, Shares(32, batch_size=4))
     return weights(task.net).tolist(), strategy.hook.state.iter
+
+
+def configured(rank, configs):
+    """Train the toy with the strategy of each config: weights, and bytes that the hook counted."""
+    from lightning.pytorch.cli import LightningArgumentParser
+    from lightning.pytorch.strategies import Strategy
+
+    found = {}
+    for name, settings in configs.items():
+        parser = LightningArgumentParser()
+        parser.add_subclass_arguments(Strategy, "strategy")
+        settings["init_args"]["process_group_backend"] = "gloo"
+        made = parser.instantiate_classes(parser.parse_object({"strategy": settings})).strategy
+        torch.manual_seed(0)
+        task = Regression()
+        module = SupernetTask(task) if name == "subnet" else task
+        trainer(made, 2, max_epochs=1).fit(module, Shares(24, batch_size=2))
+        found[name] = weights(task.net).tolist(), made.hook.bytes_sent
+    return found

@@ -14,13 +14,14 @@ from torch import nn
 from vizoo.nas.distributed.lowrank import PowerSGD
 from vizoo.nas.distributed.registry import make_hook
 
-SHAPES = [(256, 512), (256,), (512, 256), (512,)]
+# So large that what a message takes beside its content is little.
+SHAPES = [(1024, 2048), (1024,), (2048, 1024), (2048,)]
 _STEPS = 4
 
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 512))
+    return nn.Sequential(nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 2048))
 
 
 def loopback():
@@ -33,7 +34,7 @@ def sent(rank):
     """By hook: this process's count of two steps, and what the loopback sent for all of them."""
     found = {}
     makers = {name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16")}
-    makers["powersgd"] = lambda: PowerSGD(4, start_step=2)
+    makers["powersgd"] = lambda: PowerSGD(8, start_step=2)
     for name, make in {**makers, **HOOKS}.items():
         hook = make()
         model, _ = distributed(hook, 100, network())
@@ -43,7 +44,7 @@ def sent(rank):
                 before, counted = loopback(), hook.bytes_sent
                 dist.barrier()
             generator = torch.Generator().manual_seed(9 * step + rank)
-            model(torch.randn(4, 512, generator=generator)).square().mean().backward()
+            model(torch.randn(4, 2048, generator=generator)).square().mean().backward()
         own = hook.bytes_sent - counted
         dist.barrier()
         found[name] = own, loopback() - before

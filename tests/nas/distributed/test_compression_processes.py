@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import distributed_gradients as remote
+import distributed_training as training
 import pytest
 import torch
 import yaml
@@ -75,8 +76,10 @@ def test_what_subnets_do_not_use_keeps_what_was_left_out():
 
 @pytest.mark.parametrize("processes", [2, _slow(4)])
 def test_everything_sent_is_dense_training(processes):
-    for found in run_ranks(processes, remote.whole_density, 150 if processes == 4 else 30):
+    steps = 150 if processes == 4 else 30
+    for found, same in run_ranks(processes, remote.whole_density, steps):
         assert max(found.values()) <= 1e-5
+        assert same or processes > 2  # a sum of two is one, in any order
 
 
 @pytest.mark.parametrize("processes", [2, 3, _slow(5)])
@@ -227,7 +230,7 @@ def test_bad_settings_are_one_line(make, says):
     assert str(error.value) == says
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+@pytest.mark.parametrize("name", ["merged", *sorted(HOOKS.keys() - {"dense", "bf16"})])
 def test_configs_choose_hooks(name):
     parser = LightningArgumentParser()
     parser.add_subclass_arguments(Strategy, "strategy")
@@ -236,3 +239,21 @@ def test_configs_choose_hooks(name):
     wanted = type(HOOKS["dense" if name == "merged" else name]())
     assert isinstance(made.strategy, HookDDPStrategy) and type(made.strategy.hook) is wanted
     assert (made.strategy.plan is not None) == (name == "merged")
+
+
+def test_configs_train():
+    configs = {
+        path.stem: yaml.safe_load(path.read_text())["trainer"]["strategy"]
+        for path in CONFIGS.glob("*.yaml")
+    }
+    hooked = {n: c for n, c in configs.items() if c["class_path"].endswith("HookDDPStrategy")}
+    # Shorter than a training of thousands of steps needs.
+    hooked["powersgd"]["init_args"]["hook"]["init_args"]["start_step"] = 2
+    hooked["lags"]["init_args"]["hook"]["init_args"]["start_step"] = 5
+    hooked["merged"]["init_args"]["plan"]["init_args"] |= {"warmup_steps": 2, "measure_steps": 1}
+    assert len(hooked) >= 10
+    one, other = run_ranks(2, training.configured, hooked)
+    for name, (found, sent) in one.items():
+        assert found == other[name][0] and sent > 0, name
+        assert torch.tensor(found).isfinite().all(), name
+    assert one["merged"][0] != one["topk"][0]

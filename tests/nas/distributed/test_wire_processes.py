@@ -51,7 +51,7 @@ def test_the_count_is_the_formula_and_what_the_wire_carries(private_network, pro
     total, steps, share = sum(sizes), 2, 2 * (processes - 1) / processes
     kept, others = math.ceil(0.05 * total), processes - 1
     layers = sum(math.ceil(0.05 * size) for size in sizes)
-    factors = [4 * (rows + columns) for rows, columns in (wire.SHAPES[0], wire.SHAPES[2])]
+    factors = [8 * (rows + columns) for rows, columns in (wire.SHAPES[0], wire.SHAPES[2])]
     small = sizes[1] + sizes[3]
     # ACP-SGD sends the first factor of both matrices in even steps, the second in odd ones.
     turns = [sum(4 * wire.SHAPES[layer][side] for layer in (0, 2)) for side in (0, 1)]
