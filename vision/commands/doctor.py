@@ -125,11 +125,16 @@ def _operator(name: str) -> Callable[[], Check]:
         label = f"operator {name}"
         if taken == "cuda":
             return Check(label, True, f"CUDA kernel, {why}; float64: PyTorch")
-        wanted = torch.cuda.is_available() or setting() == "cuda"
-        ok = setting() == "torch" or not wanted
+        if setting() == "cuda" and not torch.cuda.is_available():
+            return Check(label, False, why, "unset VIZOO_OPS, or operators refuse to run")
+        ok = setting() == "torch" or not torch.cuda.is_available()
         return Check(label, ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY)
 
     return check
+
+
+def _gather() -> Check:
+    return Check("operator gather_faces", True, "PyTorch: its own kernels serve on every device")
 
 
 _OPERATOR_REMEDY = (
@@ -226,6 +231,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "lightning": _package("lightning", "lightning", core=True),
     "CUDA": _cuda,
     **{f"operator {name}": _operator(name) for name in _OPERATORS},
+    "operator gather_faces": _gather,
     "bfloat16 on the CPU": _bf16,
     "threads": _threads,
     "opencv": _package("cv2", "opencv-python-headless", core=True),

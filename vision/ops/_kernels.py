@@ -163,7 +163,7 @@ def launch(
             _THREAD.__dict__[index] = True
         found = _load(file, kernel, _architecture(index))
         stream = _stream(torch.cuda.current_stream(index).cuda_stream, index)
-        values = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        values = [x if isinstance(x, (int, float)) else x.data_ptr() for x in arguments]
         _core().launch(stream, _configuration(grid, threads), found, *values)
 
 

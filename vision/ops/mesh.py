@@ -49,9 +49,10 @@ def mesh_convolution(
         features: (N, F, C), floating.
         weight: (C_out, C, 4).
         bias: (C_out,), or None.
-        neighbours: (G, n) integer, n at least 2. With G = F a row for each face; with G = F / 4 for
-            each face 4 g + 3, the centre child of g. None: for each centre child its siblings
-            4 g, 4 g + 1, 4 g + 2, without a table.
+        neighbours: (G, n) integer, 0 to F − 1, n at least 2 (on a GPU what names no face counts as
+            NaN). With G = F a row for each face; with G = F / 4 for each face 4 g + 3, the centre
+            child of g. None: for each centre child its siblings 4 g, 4 g + 1, 4 g + 2, without a
+            table.
         inverse: `inverse_table(neighbours, F)`; needed for gradients.
         memory: bytes of workspace at most, or what one face (backwards: 16 channels) takes where
             that is more.
@@ -135,15 +136,15 @@ def _check(
     if neighbours is None:
         if faces % 4:
             raise ValueError(f"{faces} faces have no centre children: their number must be 4 G")
-        return
-    rows = neighbours.shape[0]
-    if neighbours.dim() != 2 or neighbours.shape[1] < 2 or rows not in (faces, faces // 4):
-        raise ValueError(
-            f"neighbours must be (F, n) or (F / 4, n) with n at least 2 for {faces} faces, got "
-            f"{tuple(neighbours.shape)}"
-        )
-    if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
-        raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
+    else:
+        rows = neighbours.shape[0]
+        if neighbours.dim() != 2 or neighbours.shape[1] < 2 or rows not in (faces, faces // 4):
+            raise ValueError(
+                f"neighbours must be (F, n) or (F / 4, n) with n at least 2 for {faces} faces, got "
+                f"{tuple(neighbours.shape)}"
+            )
+        if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
+            raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
     given = [x for x in (features, weight, bias, neighbours, inverse) if x is not None]
     if len({x.device for x in given}) > 1:
         raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")

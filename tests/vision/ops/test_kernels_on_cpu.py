@@ -40,6 +40,7 @@ def built(request, tmp_path_factory) -> Emulator:
 def emulator(built, monkeypatch) -> Emulator:
     for module in HOSTS:
         monkeypatch.setattr(module, "launch", built)
+    monkeypatch.setattr(correlation, "_MANY", 6)
     built.launched.clear()
     built.backwards = False
     return built
@@ -145,8 +146,10 @@ CASES = {
     "correlation": (CORRELATION, lambda: [*pair(2, 5, 3, 9), 6]),
     "correlation, one pixel": (CORRELATION, lambda: [*pair(1, 1, 1, 1), 1]),
     "correlation, wider than the image": (CORRELATION, lambda: [*pair(1, 20, 2, 36), 70]),
-    "correlation, deep": (CORRELATION, lambda: [*pair(1, 132, 2, 40), 41]),
+    "correlation, deep": (CORRELATION, lambda: [*pair(1, 120, 2, 40), 41]),
     "correlation, several blocks": (CORRELATION, lambda: [*pair(1, 24, 1, 161), 130]),
+    "correlation, many pieces": (CORRELATION, lambda: [*pair(1, 34, 2, 100), 20]),
+    "correlation, 64 channels": (CORRELATION, lambda: [*pair(1, 64, 2, 68), 36]),
     "groups": (GROUPED, lambda: [*pair(2, 12, 2, 37), 9, 3]),
     "groups, wide": (GROUPED, lambda: [*pair(1, 16, 2, 140), 50, 2]),
     "groups, deep": (GROUPED, lambda: [*pair(1, 80, 2, 35), 20, 2]),
@@ -303,6 +306,17 @@ def test_places_beyond_numbers(emulator, place):
         disparity[0, 0, 1, 2] = place
         found = warp.forward(image, disparity, padding, True)
         close(found, WARP._warp(image.double(), disparity.double(), padding, True), 2e-5)
+
+
+def test_tables_that_name_no_face(emulator):
+    """Nothing beyond the features is read."""
+    arguments = cast(mesh_case(1, 24, 5, 4, 3, 1), lambda x: x.float())
+    arguments[3][2, 1], arguments[3][4, 0], arguments[4][0, 0] = 1 << 30, -7, -1
+    found = mesh.forward(*arguments)
+    assert found[0, [2, 4]].isnan().all() and not found[0, [0, 1, 3]].isnan().any()
+    features, weight, _, *tables = arguments
+    to_features, _ = mesh.backward(torch.ones(found.shape), features, weight, *tables)
+    assert to_features.shape == features.shape
 
 
 @pytest.fixture

@@ -274,6 +274,7 @@ def test_refuses():
         ((features, weight, bias, neighbours[:, :1]), "at least 2"),
         ((features, weight, bias, neighbours, inverse[1:]), r"inverse must be \(24, m\)"),
         ((features.float(), weight, bias, neighbours), "float32"),
+        ((features, weight.float()), "float32"),
         ((features.requires_grad_(), weight, bias, neighbours), "gradients need inverse"),
     ):
         with pytest.raises(ValueError, match=message):

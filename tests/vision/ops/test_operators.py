@@ -403,6 +403,18 @@ class TestWarpByDisparity(OperatorTester):
         far = torch.full_like(disparity, 1e6)
         torch.testing.assert_close(self.call(image, disparity), self.call(image, far))
 
+    def test_gradients_where_disparity_is_lost(self):
+        """None to the image; the other pixels' as if it were elsewhere."""
+        image, disparity = (x.requires_grad_() for x in self.inputs())
+        lost = torch.zeros_like(disparity, dtype=torch.bool)
+        lost[0, 0, 1, 2] = lost[1, 0, 0, 0] = True
+        share = torch.randn(image.shape, dtype=image.dtype)
+        found, wanted = (
+            torch.autograd.grad(self.call(image, disparity.masked_fill(lost, d)), image, g)[0]
+            for d, g in ((math.nan, share), (1.0, share.masked_fill(lost, 0)))
+        )
+        torch.testing.assert_close(found, wanted)
+
     def test_refuses(self):
         image, disparity = self.inputs()
         with pytest.raises(ValueError, match=r"\(2, 4, 3, 7\) and \(2, 1, 3, 6\)"):

@@ -8,19 +8,24 @@ from torch import Tensor
 from .._kernels import TYPES, launch
 
 KERNELS = (
-    "correlation_forward<{}, 1>",
-    "correlation_forward<{}, 4>",
+    "correlation_forward<{}, 1, 1>",
+    "correlation_forward<{}, 1, 2>",
+    "correlation_forward<{}, 4, 1>",
     "correlation_backward<{}, 1, 16, 32>",
+    "correlation_backward<{}, 2, 8, 32>",
     "correlation_backward<{}, 4, 4, 32>",
     "correlation_backward<{}, 4, 1, 16>",
 )
 
 _REACH = 64  # displacements that a block takes at most
 _DEPTH = 16  # of a thread
+_MANY = 1024  # pieces of 32 columns: enough for large tiles to keep a GPU busy
 
 
 def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
-    return _forward(left, right, 1, 1, displacements, 0, False)[:, 0, 0]
+    batch, _, height, width = left.shape
+    out = left.new_empty(batch, displacements, height, width)
+    return _forward(left, right, out, 1, 1, displacements, 0, False)
 
 
 def backward(
@@ -30,7 +35,9 @@ def backward(
 
 
 def grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
-    return _forward(left, right, groups, 1, displacements, 0, False)[:, :, 0]
+    batch, _, height, width = left.shape
+    out = left.new_empty(batch, groups, displacements, height, width)
+    return _forward(left, right, out, groups, 1, displacements, 0, False)
 
 
 def grouped_backward(
@@ -40,8 +47,9 @@ def grouped_backward(
 
 
 def square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
-    side = 2 * radius + 1
-    return _forward(left, right, 1, side, side, radius, True).flatten(1, 3)
+    (batch, _, height, width), side = left.shape, 2 * radius + 1
+    out = left.new_empty(batch, side * side, height, width)
+    return _forward(left, right, out, 1, side, side, radius, True)
 
 
 def square_backward(
@@ -54,26 +62,31 @@ def square_backward(
 def _forward(
     left: Tensor,
     right: Tensor,
+    out: Tensor,
     groups: int,
     lines: int,
     count: int,
     shift: int,
     reverse: bool,
 ) -> Tensor:
-    """(B, groups, lines, count, H, W)."""
+    """To `out`, which holds (B, groups, lines, count, H, W)."""
     batch, channels, height, width = left.shape
-    out = left.new_empty(batch, groups, lines, count, height, width)
     channels //= groups
     if out.numel() == 0 or channels == 0:
         return out.zero_()
-    subtiles = 4 if channels <= 16 and width > 32 else 1
+    pieces, rows = -(-width // 32), height * lines * batch * groups
+    subtiles, quads = 1, 1
+    if channels <= 16 and pieces > 1:
+        subtiles = 4
+    elif pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4):
+        quads = 2
     blocks = -(-count // _REACH)
     depths = -(-count // (blocks * _DEPTH))
     steps = -(-count // (depths * _DEPTH))
     launch(
         "correlation",
-        f"correlation_forward<{TYPES[left.dtype]}, {subtiles}>",
-        (-(-width // (32 * subtiles)) * steps, height * lines, batch * groups),
+        f"correlation_forward<{TYPES[left.dtype]}, {subtiles}, {quads}>",
+        (-(-width // (32 * subtiles * quads)) * steps, height * lines, batch * groups),
         128,
         *(left, *left.stride(), right, *right.stride(), out),
         *(batch, groups, channels, height, width, count, lines, shift, int(reverse), depths),
@@ -98,8 +111,10 @@ def _backward(
         return grads
     if channels <= 8:
         subtiles, bundles, step = 4, 1, 16
-    else:
-        subtiles, bundles, step = (4, 4, 32) if channels <= 32 else (1, 16, 32)
+    elif channels <= 32:
+        subtiles, bundles, step = 4, 4, 32
+    else:  # 64 or 128 channels at once, whichever wastes fewer
+        subtiles, bundles, step = (2, 8, 32) if -(-channels // 64) % 2 else (1, 16, 32)
     whole = all(x.stride(3) == 1 and not any(s % 4 for s in x.stride()[:3]) for x in grads)
     tiles = 2 * -(-width // (32 * subtiles)) * -(-channels // (8 * bundles))
     views = (part for x in (left, right, *grads) for part in (x, *x.stride()))

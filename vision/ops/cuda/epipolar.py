@@ -83,7 +83,7 @@ def _launch(
     if channels > 1 and reference.stride(1) != 1:
         reference = reference.contiguous(memory_format=torch.channels_last)
     strides = [reference.stride(i) for i in (0, 2, 3)]
-    lines = [x.float().contiguous() for x in lines]
+    lines = [x.float().contiguous() for x in lines]  # positions in a half type would be off
     size = 4 * reference.element_size()
     whole = channels % 4 == 0 and all(s % 4 == 0 for s in strides)
     whole = whole and all(x.data_ptr() % size == 0 for x in (reference, *features))
@@ -110,6 +110,10 @@ def _launch(
 
 def _channels_last(level: Tensor) -> Tensor:
     """(B, S, C, H, W) whose memory is (B, S, H, W, C); no copy where it is so already."""
+    _, views, channels, height, width = level.shape
+    area = height * width * channels
+    if level.stride() == (views * area, area, 1, width * channels, channels):
+        return level
     return level.movedim(2, 4).contiguous().movedim(4, 2)
 
 

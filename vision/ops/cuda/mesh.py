@@ -92,6 +92,7 @@ def _combined(features: Tensor, neighbours: Tensor | None, table: Tensor, rows: 
             _THREADS,
             *(features, features.stride(0), table, terms),
             *(first, count, _slots(neighbours), channels, features.shape[0] // rows),
+            features.shape[0],
         )
         yield slice(first, first + count), terms
 

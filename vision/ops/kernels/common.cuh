@@ -34,6 +34,12 @@ __device__ __forceinline__ void copy_async(float* to, const float* from, bool wa
                :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),
                   "r"(wanted ? 4 : 0) : "memory");
 }
+// Four neighbours likewise; both addresses are multiples of 16 bytes.
+__device__ __forceinline__ void copy_async4(float* to, const float* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),
+                  "r"(wanted ? 16 : 0) : "memory");
+}
 // Waits for all copies of this thread.
 __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -55,6 +61,9 @@ inline void from_float(float x, BFloat& y) {
   y.bits = static_cast<unsigned short>((x != x ? bits | up : bits + up) >> 16);
 }
 inline void copy_async(float* to, const float* from, bool wanted) { *to = wanted ? *from : 0.f; }
+inline void copy_async4(float* to, const float* from, bool wanted) {
+  for (int i = 0; i < 4; ++i) copy_async(to + i, from + i, wanted);
+}
 inline void copy_wait() {}
 
 #endif

@@ -9,7 +9,7 @@
 #include "common.cuh"
 
 constexpr int THREADS = 128;
-constexpr int LANES = 8;   // threads side by side along x, 4 columns each
+constexpr int LANES = 8;   // threads side by side along x, 4 columns each, or 8
 constexpr int DEPTH = 16;  // displacements of a thread, forwards
 constexpr int REACH = 64;  // displacements of a block, forwards
 constexpr int RUN = 8;     // channels of a thread, backwards
@@ -24,71 +24,121 @@ struct Row {
       : at(at), channel(channel), column(column), last(channel == 1 && column != 1) {}
 };
 
-// Where the numbers of a piece lie that one thread brings to shared memory: `count` of them.
+// Which numbers of a piece one thread brings to shared memory: the first, and from one to the next.
 struct Walk {
-  i64 step;              // from one to the next
-  int to, hop;           // in the tile, likewise
-  int c, dc, k, dk;      // channel (or plane) and column
+  i64 step;
+  int c, dc, k, dk;  // channel (or plane) and column
 };
 
 // Lanes run along whichever dimension lies next to one another in memory. The sizes are powers of
 // two, none above WORKERS.
 template <int CHANNELS, int COLUMNS, int WORKERS>
-__device__ __forceinline__ Walk walk(bool last, i64 channel, i64 column, int pitch) {
+__device__ __forceinline__ Walk walk(bool last, i64 channel, i64 column) {
   const int t = threadIdx.x;
   Walk w;
   w.c = last ? t % CHANNELS : t / COLUMNS, w.k = last ? t / CHANNELS : t % COLUMNS;
   w.dc = last ? 0 : WORKERS / COLUMNS, w.dk = last ? WORKERS / CHANNELS : 0;
   w.step = w.dc * channel + w.dk * column;
-  w.to = w.c * pitch + w.k, w.hop = w.dc * pitch + w.dk;
   return w;
 }
 
-template <int COUNT, typename Inside>
-__device__ __forceinline__ void bring(Walk w, const float* at, float* tile, Inside inside) {
+// Where column k of a tile's row lies. With 8 columns a thread, neighbours 32 columns apart would
+// meet in one bank: every other 32 columns are swapped by fours.
+template <bool SWAP>
+__device__ __forceinline__ int spread(int k) {
+  return SWAP ? k ^ (k >> 3 & 4) : k;
+}
+
+template <int COUNT, bool SWAP, typename Inside>
+__device__ __forceinline__ void bring(
+    Walk w, const float* at, float* tile, int pitch, Inside inside) {
 #pragma unroll 4
   for (int i = 0; i < COUNT; ++i) {
-    const bool wanted = inside(w.c, w.k);
-    copy_async(tile + w.to, at, wanted);
-    at += w.step, w.to += w.hop, w.c += w.dc, w.k += w.dk;
+    copy_async(tile + w.c * pitch + spread<SWAP>(w.k), at, inside(w.c, w.k));
+    at += w.step, w.c += w.dc, w.k += w.dk;
   }
 }
 
-template <int COUNT, typename T, typename Inside>
-__device__ __forceinline__ void bring(Walk w, const T* at, float* tile, Inside inside) {
+template <int COUNT, bool SWAP, typename T, typename Inside>
+__device__ __forceinline__ void bring(Walk w, const T* at, float* tile, int pitch, Inside inside) {
   constexpr int FLIGHT = COUNT < 8 ? COUNT : 8;  // reads under way at once
 #pragma unroll 1
   for (int i = 0; i < COUNT; i += FLIGHT) {
     T held[FLIGHT];
+    int to[FLIGHT];
 #pragma unroll
     for (int j = 0; j < FLIGHT; ++j) {
       held[j] = inside(w.c, w.k) ? *at : T{};
+      to[j] = w.c * pitch + spread<SWAP>(w.k);
       at += w.step, w.c += w.dc, w.k += w.dk;
     }
 #pragma unroll
-    for (int j = 0; j < FLIGHT; ++j) tile[w.to] = to_float(held[j]), w.to += w.hop;
+    for (int j = 0; j < FLIGHT; ++j) tile[to[j]] = to_float(held[j]);
+  }
+}
+
+// Columns by fours.
+template <int COUNT, bool SWAP, typename Inside>
+__device__ __forceinline__ void bring4(
+    Walk w, const float* at, float* tile, int pitch, Inside inside) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i, at += w.step, w.c += w.dc) {
+    copy_async4(tile + w.c * pitch + spread<SWAP>(4 * w.k), at, inside(w.c, 4 * w.k));
+  }
+}
+
+template <int COUNT, bool SWAP, typename T, typename Inside>
+__device__ __forceinline__ void bring4(
+    Walk w, const T* at, float* tile, int pitch, Inside inside) {
+  constexpr int FLIGHT = COUNT < 4 ? COUNT : 4;
+#pragma unroll 1
+  for (int i = 0; i < COUNT; i += FLIGHT) {
+    Pack<T, 4> held[FLIGHT];
+#pragma unroll
+    for (int j = 0; j < FLIGHT; ++j) {
+      held[j] = Pack<T, 4>{};
+      if (inside(w.c + j * w.dc, 4 * w.k)) held[j] = *reinterpret_cast<const Pack<T, 4>*>(at);
+      at += w.step;
+    }
+#pragma unroll
+    for (int j = 0; j < FLIGHT; ++j, w.c += w.dc) {
+      float x[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) x[k] = to_float(held[j].v[k]);
+      store4(tile + w.c * pitch + spread<SWAP>(4 * w.k), x);
+    }
   }
 }
 
 // A piece of a row, 0 outside the map: `channels` are left from the row's first on, `x0` is the
-// first column, of which `skip` are not wanted.
-template <int CHANNELS, int COLUMNS, int WORKERS, typename T>
+// first column, of which `skip` are not wanted (a multiple of 4).
+template <int CHANNELS, int COLUMNS, int WORKERS, bool SWAP = false, typename T>
 __device__ __forceinline__ void bring_row(
     const Row<T>& row, int channels, int x0, int width, float* tile, int pitch, int skip = 0) {
-  Walk w = walk<CHANNELS, COLUMNS, WORKERS>(row.last, row.channel, row.column, pitch);
-  const T* at = row.at + w.c * row.channel + (x0 + w.k) * row.column;
-  bring<CHANNELS * COLUMNS / WORKERS>(w, at, tile, [=](int c, int k) {
+  const T* first = row.at + x0 * row.column;
+  const auto inside = [=](int c, int k) {
     return c < channels && k >= skip && static_cast<unsigned>(x0 + k) < width;
-  });
+  };
+  const bool fours = row.column == 1 && row.channel % 4 == 0 && (x0 | width) % 4 == 0 &&
+      reinterpret_cast<unsigned long long>(first) % (4 * sizeof(T)) == 0;
+  if (fours) {
+    Walk w = walk<CHANNELS, COLUMNS / 4, WORKERS>(false, row.channel, 4);
+    bring4<CHANNELS * COLUMNS / 4 / WORKERS, SWAP>(
+        w, first + w.c * row.channel + 4 * w.k, tile, pitch, inside);
+  } else {
+    Walk w = walk<CHANNELS, COLUMNS, WORKERS>(row.last, row.channel, row.column);
+    bring<CHANNELS * COLUMNS / WORKERS, SWAP>(
+        w, first + w.c * row.channel + w.k * row.column, tile, pitch, inside);
+  }
 }
 
 // A piece of planes, and only where column `met` + k - plane is inside too.
 template <int PLANES, int COLUMNS, int WORKERS, typename T>
 __device__ __forceinline__ void bring_planes(
     const T* at, i64 plane, int planes, int x0, int met, int width, float* tile, int pitch) {
-  Walk w = walk<PLANES, COLUMNS, WORKERS>(false, plane, 1, pitch);
+  Walk w = walk<PLANES, COLUMNS, WORKERS>(false, plane, 1);
   at += w.c * plane + w.k;
-  bring<PLANES * COLUMNS / WORKERS>(w, at, tile, [=](int j, int k) {
+  bring<PLANES * COLUMNS / WORKERS, false>(w, at, tile, pitch, [=](int j, int k) {
     return j < planes && static_cast<unsigned>(x0 + k) < width &&
         static_cast<unsigned>(met + k - j) < width;
   });
@@ -101,16 +151,18 @@ __device__ __forceinline__ void bring_planes(
     for (int Y = blockIdx.y; Y < (DOWN); Y += gridDim.y)    \
       for (int X = blockIdx.x; X < (ACROSS); X += gridDim.x)
 
-// A block takes 32 * SUBTILES columns and 16 * `depths` displacements of a row. What threads are
-// left over share the channels, and their sums are added up in a fixed order.
-template <typename T, int SUBTILES>
-__global__ void __launch_bounds__(THREADS, 3) correlation_forward(
+// A block takes 32 * QUADS * SUBTILES columns and 16 * `depths` displacements of a row, a thread
+// 4 * QUADS columns: more of them read less shared memory for each product. What threads are left
+// over share the channels, and their sums are added up in a fixed order.
+template <typename T, int SUBTILES, int QUADS>
+__global__ void __launch_bounds__(THREADS, QUADS == 1 ? 3 : 2) correlation_forward(
     const T* left, i64 left_b, i64 left_c, i64 left_y, i64 left_x,
     const T* right, i64 right_b, i64 right_c, i64 right_y, i64 right_x,
     T* out, i64 batch_, i64 groups_, i64 channels_, i64 height_, i64 width_, i64 count_,
     i64 lines_, i64 shift_, i64 reversed, i64 depths_) {
-  constexpr int COLUMNS = 32 * SUBTILES, CHUNK = 32 / SUBTILES;
-  constexpr int PITCH = COLUMNS + 4, WIDE = COLUMNS + REACH + 4, SUMS = 4 * DEPTH;
+  constexpr int OWN = 4 * QUADS, COLUMNS = LANES * OWN * SUBTILES, CHUNK = 1024 / COLUMNS;
+  constexpr int PITCH = COLUMNS + OWN, WIDE = COLUMNS + REACH + OWN, SUMS = OWN * DEPTH;
+  constexpr bool SWAP = QUADS > 1;
   constexpr int TILE = CHUNK * (PITCH + WIDE), FOLD = SUMS * THREADS / 2;
   __shared__ __align__(16) float memory[2 * TILE > FOLD ? 2 * TILE : FOLD];
 
@@ -119,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
   const int span = DEPTH * depths, share = threadIdx.x / LANES;
   const int slices = THREADS / LANES / depths / SUBTILES, slice = share / depths / SUBTILES;
   const int depth = share % depths, sub = share / depths % SUBTILES;
-  const int x = 32 * sub + threadIdx.x % LANES * 4, from = x + REACH - DEPTH * (depth + 1);
+  const int x = OWN * (LANES * sub + threadIdx.x % LANES), from = x + REACH - DEPTH * (depth + 1);
   const int across = (width + COLUMNS - 1) / COLUMNS, steps = (count + span - 1) / span;
 
   EACH_TILE(tile, row, pair, across * steps, height * lines, batch * groups) {
@@ -131,7 +183,7 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
     Row<T> lefts(left + image * left_b + c0 * left_c + y * left_y, left_c, left_x);
     Row<T> rights(right + image * right_b + c0 * right_c + other * right_y, right_c, right_x);
 
-    float sum[DEPTH][4] = {};
+    float sum[DEPTH][OWN] = {};
     for (int c = 0; meets && c < channels + CHUNK; c += CHUNK) {  // one ahead of the sums
       float* coming = memory + c / CHUNK % 2 * TILE;
       if (c > 0) copy_wait();
@@ -139,10 +191,10 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
       if (c < channels) {
         float* window = coming + CHUNK * PITCH;
         const int left_over = channels - c;
-        bring_row<CHUNK, COLUMNS, THREADS>(lefts, left_over, x0, width, coming, PITCH);
-        bring_row<CHUNK, COLUMNS, THREADS>(
+        bring_row<CHUNK, COLUMNS, THREADS, SWAP>(lefts, left_over, x0, width, coming, PITCH);
+        bring_row<CHUNK, COLUMNS, THREADS, SWAP>(
             rights, left_over, start, width, window + REACH, WIDE);
-        bring_row<CHUNK, REACH, THREADS>(
+        bring_row<CHUNK, REACH, THREADS, SWAP>(
             rights, left_over, start - REACH, width, window, WIDE, REACH - span);
         lefts.at += CHUNK * left_c, rights.at += CHUNK * right_c;
       }
@@ -150,16 +202,19 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
       const int have = c > 0 && slice < slices ? least(CHUNK, channels - c + CHUNK) : 0;
 #pragma unroll 1
       for (int i = slice; i < have; i += slices) {
-        float l[4], r[DEPTH + 4];
-        load4(a + i * PITCH + x, l);
+        float l[OWN], r[DEPTH + OWN];
 #pragma unroll
-        for (int k = 0; k < DEPTH + 4; k += 4) {
-          load4(b + i * WIDE + from + k, reinterpret_cast<float(&)[4]>(r[k]));
+        for (int k = 0; k < OWN; k += 4) {
+          load4(a + i * PITCH + spread<SWAP>(x + k), reinterpret_cast<float(&)[4]>(l[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < DEPTH + OWN; k += 4) {
+          load4(b + i * WIDE + spread<SWAP>(from + k), reinterpret_cast<float(&)[4]>(r[k]));
         }
 #pragma unroll
         for (int j = 0; j < DEPTH; ++j) {
 #pragma unroll
-          for (int k = 0; k < 4; ++k) sum[j][k] += l[k] * r[DEPTH + k - j];
+          for (int k = 0; k < OWN; ++k) sum[j][k] += l[k] * r[DEPTH + k - j];
         }
       }
     }
@@ -171,13 +226,13 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
       if (slice >= half && slice < rows) {
         const int to = (slice - half) * members + own;
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) memory[i * writers + to] = sum[i / 4][i % 4];
+        for (int i = 0; i < SUMS; ++i) memory[i * writers + to] = sum[i / OWN][i % OWN];
       }
       __syncthreads();
       if (slice < rows - half) {
         const int to = slice * members + own;
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) sum[i / 4][i % 4] += memory[i * writers + to];
+        for (int i = 0; i < SUMS; ++i) sum[i / OWN][i % OWN] += memory[i * writers + to];
       }
       rows = half;
     }
@@ -193,18 +248,22 @@ __global__ void __launch_bounds__(THREADS, 3) correlation_forward(
 #pragma unroll
       for (int j = 0; j < DEPTH; ++j, at += next) {
         if (first + j >= count) continue;
-        float value[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const bool inside = static_cast<unsigned>(column + k + shift - first - j) < width;
-          value[k] = meets && inside ? sum[j][k] * scale : 0.f;
-        }
-        if (whole) {
-          store4(at, value);
-        } else {
+        for (int q = 0; q < OWN; q += 4) {
+          const int place = column + q;
+          float value[4];
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            if (column + k < width) at[k] = number<T>(value[k]);
+            const bool inside = static_cast<unsigned>(place + k + shift - first - j) < width;
+            value[k] = meets && inside ? sum[j][q + k] * scale : 0.f;
+          }
+          if (whole && place < width) {
+            store4(at + q, value);
+          } else {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              if (place + k < width) at[q + k] = number<T>(value[k]);
+            }
           }
         }
       }

@@ -3,6 +3,12 @@
 
 #include "common.cuh"
 
+// A channel of a face; NaN where a table names a face that there is not.
+template <typename T>
+__device__ __forceinline__ float channel_of(const T* at, i64 face, i64 faces, i64 pitch) {
+  return face >= 0 && face < faces ? to_float(at[face * pitch]) : undefined();
+}
+
 // Neighbour `slot` of a row; without a table the siblings 4 row, 4 row + 1 and 4 row + 2.
 __device__ __forceinline__ i64 neighbour(const int* table, i64 slots, i64 row, int slot) {
   return table ? table[row * slots + slot] : 4 * row + slot;
@@ -21,14 +27,14 @@ __device__ __forceinline__ float sign(float x) {
 template <typename T>
 __global__ void __launch_bounds__(128) mesh_forward(
     const T* features, i64 pitch, const int* table, T* out,
-    i64 first, i64 rows, i64 slots, i64 channels, i64 stride) {
+    i64 first, i64 rows, i64 slots, i64 channels, i64 stride, i64 faces) {
   for (i64 i = blockIdx.x * 128ll + threadIdx.x; i < rows * channels; i += gridDim.x * 128ll) {
     const i64 row = i / channels, c = i - row * channels;
     const T* at = features + c;
     const float centre = to_float(at[centre_face(first + row, stride) * pitch]);
     float begin = 0.f, before = 0.f, sum = 0.f, around = 0.f, away = 0.f;
     for (int slot = 0; slot < slots; ++slot) {
-      const float x = to_float(at[neighbour(table, slots, first + row, slot) * pitch]);
+      const float x = channel_of(at, neighbour(table, slots, first + row, slot), faces, pitch);
       if (slot == 0) {
         begin = x;
       } else {
@@ -59,7 +65,7 @@ __global__ void __launch_bounds__(128) mesh_backward(
       const T* given = back + centred * 4 * channels + c;
       float signs = 0.f;
       for (int slot = 0; slot < slots; ++slot) {
-        signs += sign(own - to_float(at[neighbour(table, slots, centred, slot) * pitch]));
+        signs += sign(own - channel_of(at, neighbour(table, slots, centred, slot), faces, pitch));
       }
       sum = to_float(given[0]) + to_float(given[3 * channels]) * signs;
     }
@@ -67,7 +73,7 @@ __global__ void __launch_bounds__(128) mesh_backward(
       i64 slot, row;
       if (table) {
         const i64 named = inverse[face * places + place];
-        if (named >= slots * rows) break;
+        if (named < 0 || named >= slots * rows) break;
         slot = named / rows, row = named - slot * rows;
       } else {
         slot = face % 4, row = face / 4;
@@ -76,8 +82,8 @@ __global__ void __launch_bounds__(128) mesh_backward(
       const i64 before = neighbour(table, slots, row, slot ? slot - 1 : slots - 1);
       const i64 after = neighbour(table, slots, row, slot + 1 < slots ? slot + 1 : 0);
       const T* given = back + row * 4 * channels + c;
-      const float bends = sign(own - to_float(at[before * pitch]))
-          + sign(own - to_float(at[after * pitch]));
+      const float bends = sign(own - channel_of(at, before, faces, pitch))
+          + sign(own - channel_of(at, after, faces, pitch));
       sum += to_float(given[channels]) + to_float(given[2 * channels]) * bends
           + to_float(given[3 * channels])
               * sign(own - to_float(at[centre_face(row, stride) * pitch]));
