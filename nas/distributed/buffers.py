@@ -24,7 +24,7 @@ __all__ = ["Buffers", "Header", "checksum"]
 _PAGE = 4096
 _MAGIC = b"vizoo-1\n"
 _NEEDED = 2.4
-"""Two buffers, and room to grow: a snapshot is refused where memory has not so many times its size."""
+"""Two buffers and room to grow: memory must have so many times the size of a snapshot."""
 
 _GROWTH = 1.1
 _WAIT = 5.0

@@ -40,7 +40,23 @@ class Shared:
         return min(rank * size, self.length), min((rank + 1) * size, self.length)
 
     def write(self, out: Tensor, start: int) -> None:
-        """Copy the bytes from `start` on into `out` (N,), as many as it has room for."""
+        """Copy the bytes from `start` on into `out` (N,), as many as it has room for.
+
+        From a GPU they go through pinned memory, in a stream of their own.
+        """
+        device = next((t.device for t in self.tensors if t.is_cuda), None)
+        if device is None:
+            self._copy(out, start)
+            return
+        pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._copy(pinned, start)
+        stream.synchronize()
+        out.copy_(pinned)
+
+    def _copy(self, out: Tensor, start: int) -> None:
         stop = start + len(out)
         for tensor, first in zip(self.tensors, self.starts, strict=True):
             low = max(first, start)

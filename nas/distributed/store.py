@@ -1,0 +1,211 @@
+"""Where the processes of a run keep its snapshots, and how they find the newest together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .buffers import Buffers, Header, checksum
+from .parity import Parity, parity_groups
+from .payload import Shared
+from .persist import DiskSnapshots
+
+__all__ = ["SnapshotStore"]
+
+_ALIGNED = 16
+
+
+class SnapshotStore:
+    """Snapshots of a run in memory, parity over its processes, and copies on a disk.
+
+    All methods are called by every process.
+
+    Args:
+        memory: folder of the run in a memory file system.
+        disk: folder of the run on a disk that all processes reach.
+        machines: number of machines, with equally many processes.
+        parity_group: see `parity_groups`; 1 to do without.
+        persist_every: every how many snapshots one goes to the disk; 0 for none.
+
+    Attributes:
+        bytes: size of this process's last snapshot, with its parity.
+    """
+
+    def __init__(
+        self,
+        memory: Path,
+        disk: Path,
+        machines: int = 1,
+        parity_group: int = 1,
+        persist_every: int = 0,
+    ) -> None:
+        self._several = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if self._several else 0
+        self.processes = dist.get_world_size() if self._several else 1
+        self.bytes = 0
+        self._local = self.processes // machines
+        self._group = self._new_group()
+        self._parity = self._new_parity(machines, parity_group)
+        self._every = persist_every
+        self._disk = DiskSnapshots(disk, self.rank, self._new_group()) if persist_every else None
+        self._buffers = Buffers(memory, self.rank)
+        self._generation, self._committed = 0, None
+
+    def take(self, step: int, own: Tensor, shared: Shared) -> None:
+        """Keep a snapshot.
+
+        Args:
+            step: optimiser steps before it.
+            own: bytes of what belongs to this process alone (N,).
+            shared: what all processes hold alike; each keeps its share.
+
+        Raises:
+            ValueError: memory is too small, or the processes do not hold the same tensors.
+        """
+        low, high = shared.bounds(self.rank, self.processes)
+        room = -(-len(own) // _ALIGNED) * _ALIGNED
+        length = room + high - low
+        chunk = self._agree(length, shared.digest)
+        self._generation += 1
+        memory = self._buffers.begin(length + chunk, self._committed)
+        payload, parity = memory[:length], memory[length:]
+        payload[: len(own)] = own
+        shared.write(payload[room:], low)
+        header = Header(self._generation, step, length, room, checksum(payload))
+        if self._parity is not None:
+            parity.copy_(self._parity.encode(payload, chunk))
+            members: list[Any] = [None] * len(self._parity.ranks)
+            mine = length, room, header.crc32
+            dist.all_gather_object(members, mine, group=self._parity.group)
+            facts = header.generation, step, *mine, chunk, checksum(parity), tuple(members)
+            header = Header(*facts)
+        self._buffers.seal(header)
+        self._wait()  # before anyone overwrites the one that all have
+        self._committed, self.bytes = self._generation, length + chunk
+        if self._disk is not None and self._generation % self._every == 0:
+            self._disk.write(payload, header)
+
+    def newest(self) -> tuple[int, Tensor, Tensor, str] | None:
+        """The newest snapshot that all processes can have.
+
+        Held by all, or else rebuilt from parity, or else on the disk.
+
+        Returns:
+            Its step, the bytes of `own` and of all that is shared, and where it was; None if there
+            is none.
+        """
+        found = self._found()
+        if found is None:
+            return None
+        header, payload, where = found
+        part = payload[header.own :]
+        sizes = self._gathered(len(part))
+        mine = torch.zeros(max(sizes), dtype=torch.uint8)
+        mine[: len(part)] = part
+        parts = [torch.empty_like(mine) for _ in sizes]
+        if self._several:
+            dist.all_gather(parts, mine, group=self._group)
+        else:
+            parts = [mine]
+        stream = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return header.step, payload[: header.own], stream, where
+
+    def forget(self) -> None:
+        """Delete all of them, once every process has come so far."""
+        if self._disk is not None:
+            self._disk.wait()
+        self._wait()
+        self.discard()
+
+    def discard(self) -> None:
+        """Delete those of this process, without asking the others."""
+        self._buffers.remove()
+        if self._disk is not None:
+            self._disk.remove()
+
+    def _agree(self, length: int, kinds: int) -> int:
+        """Bytes of parity, if all processes can take a snapshot."""
+        size = length if self._parity is None else length + self._parity.size(length)
+        fits = self._buffers.has_room(size, self._local)
+        numbers = torch.tensor([length, kinds, -kinds, 0 if fits else 1])
+        if self._several:
+            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._group)
+        longest, largest, smallest, full = numbers.tolist()
+        if full:
+            raise ValueError(
+                f"{self._buffers.folder.parent}: too small for snapshots of {size / 1e6:.1f} MB of "
+                f"{self._local} processes, of which 2.4 times as much has to be free"
+            )
+        if largest != -smallest:
+            raise ValueError(
+                "the processes hold different parameters or states of optimisers: snapshots need "
+                "replicas, so an optimiser that is not divided among them"
+            )
+        return 0 if self._parity is None else self._parity.size(longest)
+
+    def _found(self) -> tuple[Header, Tensor, str] | None:
+        held = self._buffers.held()
+        everyone = self._gathered(set(held))
+        known = set().union(*everyone)
+        self._generation = max(known, default=0)
+        whole = known.intersection(*everyone)
+        if whole:
+            self._committed = newest = max(whole)
+            return held[newest], self._buffers.read(newest)[0], str(self._buffers.folder)
+        for number in sorted(known, reverse=True):
+            lost = {rank for rank, theirs in enumerate(everyone) if number not in theirs}
+            mine = set() if self._parity is None else lost & set(self._parity.ranks)
+            losses = self._gathered(len(mine))
+            if all(losses[rank] == 1 for rank in lost):
+                self._committed = number
+                header, payload = self._rebuilt(number, held.get(number), mine)
+                return header, payload, "parity"
+        on_disk = self._gathered(self._disk.whole() if self._disk else [])[0]
+        return (*self._disk.read(on_disk[-1]), str(on_disk[-1])) if on_disk else None
+
+    def _rebuilt(self, number: int, header: Header | None, lost: set[int]) -> tuple[Header, Tensor]:
+        """This process's payload, after the one process of its group that lost its own has it."""
+        payload = parity = torch.empty(0, dtype=torch.uint8)
+        if header is not None:
+            payload, parity = self._buffers.read(number)
+        if not lost:
+            return header, payload
+        ranks = self._parity.ranks
+        headers: list[Any] = [None] * len(ranks)
+        dist.all_gather_object(headers, header, group=self._parity.group)
+        known = next(other for other in headers if other is not None)
+        index = ranks.index(next(iter(lost)))
+        found = self._parity.rebuild(index, payload, parity, known.parity)
+        if found is None:
+            return header, payload
+        length, own, crc32 = known.members[index]
+        if checksum(found[:length]) != crc32:
+            raise ValueError("a lost snapshot cannot be rebuilt: its parity does not fit it")
+        return Header(number, known.step, length, own, crc32), found[:length]
+
+    def _new_group(self) -> dist.ProcessGroup | None:
+        return dist.new_group(backend="gloo") if self._several else None
+
+    def _new_parity(self, machines: int, size: int) -> Parity | None:
+        mine = None
+        if self.processes > 1 and size > 1:
+            for ranks in parity_groups(self.processes, machines, size):
+                group = dist.new_group(ranks, backend="gloo")
+                if self.rank in ranks and len(ranks) > 1:
+                    mine = Parity(ranks, self.rank, group)
+        return mine
+
+    def _wait(self) -> None:
+        if self._several:
+            dist.all_reduce(torch.tensor(self._generation), dist.ReduceOp.MIN, group=self._group)
+
+    def _gathered(self, value: Any) -> list[Any]:
+        found = [value]
+        if self._several:
+            found *= self.processes
+            dist.all_gather_object(found, value, group=self._group)
+        return found

@@ -1,0 +1,176 @@
+"""Processes of `torchrun` that are killed at random: training and search go on by themselves.
+
+The long runs, 20 kills of one of four processes each, take some ten minutes on two processors:
+`pytest -n0 -s -m slow tests/nas/distributed/test_kills.py`, which prints a line for each kill.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy_supernet
+import yaml
+from torchrun import SUPPORT, torchrun
+
+from vizoo.__main__ import main
+from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.weights import save_weights
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
+
+EVERY = 5
+PAUSE = 0.03
+
+
+def lines(folder):
+    """What the processes have logged: attempt and step, or error, of each line."""
+    rows = [line.split() for path in folder.glob("rank*.log") for line in path.open()]
+    return [(int(attempt), float(value)) for attempt, value, *_ in rows]
+
+
+def latest(folder):
+    return max((attempt for attempt, _ in lines(folder)), default=-1)
+
+
+def train(folder, processes, steps, kills=0, seed=0):
+    """Train by `vizoo fit` with compressed gradients; the run and the folder of its logs."""
+    log, memory = folder / "log", folder / "memory"
+    log.mkdir(parents=True)
+    memory.mkdir()
+    snapshot = {"every_n_steps": EVERY, "parity_group": 2, "memory": str(memory)}
+    hook = {"class_path": "vizoo.nas.distributed.TopK", "init_args": {"density": 0.2}}
+    named = "vizoo.nas.distributed"
+    config = {
+        "seed_everything": 3,
+        "trainer": {
+            "accelerator": "cpu",
+            "devices": processes,
+            "strategy": {
+                "class_path": f"{named}.HookDDPStrategy",
+                "init_args": {"hook": hook, "process_group_backend": "gloo"},
+            },
+            "max_steps": steps,
+            "max_epochs": -1,
+            "num_sanity_val_steps": 0,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "default_root_dir": str(folder),
+            "callbacks": [
+                {"class_path": f"{named}.InMemorySnapshot", "init_args": snapshot},
+                {"class_path": f"{named}.ReplicaDriftCheck", "init_args": {"every_n_steps": 7}},
+            ],
+        },
+        "model": {
+            "class_path": "toy_snapshots.Task",
+            "init_args": {"log": str(log), "pause": PAUSE if kills else 0.0},
+        },
+        "data": {
+            "class_path": "toy_snapshots.Numbered",
+            "init_args": {"size": 88, "batch_size": 2},
+        },
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    words = ["-m", "vizoo", "fit", "--config", "config.yaml"]
+    run = torchrun(folder, processes, words, kills, seed, lambda: latest(log))
+    assert run.code == 0, run.output[-3000:]
+    return run, log
+
+
+def check_training(tmp_path, processes, steps, kills, seed):
+    whole, expected = train(tmp_path / "whole", processes, steps)
+    run, log = train(tmp_path / "killed", processes, steps, kills, seed)
+    for rank in range(processes):
+        ends = [torch.load(f / f"end{rank}.pt", weights_only=True) for f in (expected, log)]
+        assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+    assert len(run.kills) == kills
+    steps_of = {attempt: [] for attempt in range(kills + 1)}
+    for attempt, step in lines(log):
+        steps_of[attempt].append(int(step))
+    last = 0  # the step that was under way when a process was killed
+    for attempt, (_, moment, rank) in enumerate(run.kills):
+        last = max([last, *steps_of[attempt]])
+        after = next((steps_of[a] for a in range(attempt + 1, kills + 1) if steps_of[a]), None)
+        lost = last - min(after)
+        print(f"kill {attempt}: seed {seed}, process {rank}, {moment} s, at {last}, lost {lost}")
+        assert 0 <= lost <= EVERY
+    assert "going on from the snapshot after step" in run.output
+    folder = tmp_path / "killed"
+    assert not list((folder / "memory").iterdir())
+    checkpoints = list((folder / "checkpoints").iterdir())
+    assert {path.suffix for path in checkpoints} == {".ckpt"}
+    assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["global_step"] == steps
+
+
+@pytest.fixture
+def toys(monkeypatch, tmp_path):
+    """A trained toy supernet and a config, in the working folder."""
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 4}},
+    }
+    Path("toy.yaml").write_text(yaml.safe_dump(config))
+    torch.manual_seed(0)
+    save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+
+
+def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause):
+    words = ["search", "--supernet", "supernet.safetensors", "--data", "toy.yaml", "--direct"]
+    words += ["--metric", "val/error", "--input", "16x24"]
+    words += [f"--{name}={value}" for name, value in sizes.items()]
+    assert main([*words, "--out", "alone"]) == 0
+    log = tmp_path / "log"
+    log.mkdir()
+    monkeypatch.setenv("TOY_LOG", str(log))
+    monkeypatch.setenv("TOY_PAUSE", str(pause))
+    command = [str(SUPPORT / "toy_command.py"), *words, "--out", "job"]
+    run = torchrun(tmp_path, processes, command, kills, seed, lambda: latest(log))
+    assert run.code == 0, run.output[-3000:]
+    alone, job = (
+        json.loads((tmp_path / name / "front.json").read_text()) for name in ("alone", "job")
+    )
+    assert job["front"] == alone["front"] and job["evaluated"] == alone["evaluated"]
+    kept = [
+        json.loads((tmp_path / name / "evaluations.json").read_text()) for name in ("alone", "job")
+    ]
+    both = [
+        {json.dumps(row["architecture"]): row["error"] for row in k["evaluations"]} for k in kept
+    ]
+    assert both[0] == both[1]
+    again = len(lines(log)) - job["evaluated"]
+    assert len(list(log.glob("*.log"))) == processes  # all had a share
+    for attempt, moment, rank in run.kills:
+        print(f"kill {attempt}: seed {seed}, process {rank}, {moment} s")
+    print(f"{job['evaluated']} evaluated, {again} of them again")
+    # What a process had under way, and one answer of each that was not collected yet.
+    assert 0 <= again <= 2 * processes * kills
+    assert {path.name for path in (tmp_path / "job").iterdir()} == {
+        *("evaluations.json", "front.csv", "front.json", "front.png")
+    }
+
+
+def test_a_killed_training_goes_on(tmp_path):
+    check_training(tmp_path, processes=2, steps=60, kills=1, seed=1)
+
+
+def test_a_search_by_torchrun_is_killed_and_goes_on(tmp_path, toys, monkeypatch):
+    sizes = {"population": 8, "generations": 3}
+    check_search(tmp_path, monkeypatch, 2, sizes, kills=1, seed=2, pause=0.2)
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_a_training_cost_an_interval_each_at_most(tmp_path):
+    check_training(tmp_path, processes=4, steps=1000, kills=20, seed=10)
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_a_search_cost_what_was_under_way(tmp_path, toys, monkeypatch):
+    sizes = {"population": 24, "generations": 14}
+    check_search(tmp_path, monkeypatch, 4, sizes, kills=20, seed=20, pause=0.4)

@@ -1,0 +1,273 @@
+"""Snapshots in memory: what is written is read, what is torn is not, and training goes on."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from distributed_snapshots import CrashAt, fit, fit_until_killed
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import FSDPStrategy
+from ranks import context
+from toy_snapshots import Task
+
+from vizoo.nas.distributed import InMemorySnapshot
+from vizoo.nas.distributed.buffers import Buffers, Header, checksum
+from vizoo.nas.distributed.parity import parity_groups
+from vizoo.nas.distributed.payload import Shared, divide, join
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture
+def memory(tmp_path):
+    """A folder that stands for a memory file system."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Trainings that nothing has stopped, by their settings."""
+    return {}, tmp_path_factory.mktemp("whole")
+
+
+def checkpoint():
+    weights = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    return {
+        "state_dict": {"weight": weights, "mean": torch.randn(3), "empty": torch.zeros(0, 2)},
+        "optimizer_states": [
+            {
+                "state": {0: {"step": torch.tensor(3.0), "average": weights.double()}},
+                "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}],
+            }
+        ],
+        "loops": {"batches": 3},
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7, 300])
+def test_a_checkpoint_comes_back_from_any_number_of_shares(processes):
+    given = checkpoint()
+    divided, tensors = divide(given, {"weight", "empty"})
+    shared = Shared(tensors)
+    parts = []
+    for rank in range(processes):
+        low, high = shared.bounds(rank, processes)
+        parts.append(torch.zeros(high - low, dtype=torch.uint8))
+        shared.write(parts[-1], low)
+    assert max(map(len, parts)) == -(-shared.length // processes)
+    found = join(divided, torch.cat(parts))
+    weight, state = found["state_dict"]["weight"], found["optimizer_states"][0]["state"][0]
+    assert torch.equal(weight, given["state_dict"]["weight"])
+    assert weight.stride() == given["state_dict"]["weight"].stride()
+    assert state["average"].dtype == torch.float64 and state["average"].stride() == weight.stride()
+    assert torch.equal(state["average"], weight.double()) and state["step"] == 3
+    assert found["state_dict"]["mean"] is given["state_dict"]["mean"]  # of this process alone
+    assert found["state_dict"]["empty"].shape == (0, 2) and found["loops"] == {"batches": 3}
+    groups = found["optimizer_states"][0]["param_groups"]
+    assert groups == given["optimizer_states"][0]["param_groups"]
+
+
+def write(buffers, generation, keep=None, size=1000):
+    content = torch.randint(256, (size,), dtype=torch.uint8)
+    buffers.begin(size, keep).copy_(content)
+    buffers.seal(Header(generation, 5 * generation, size, 0, checksum(content)))
+    return content
+
+
+def test_two_snapshots_are_held_and_the_older_one_is_overwritten(memory):
+    folder = memory / "run"
+    buffers = Buffers(folder, 3)
+    contents = {number: write(buffers, number, number - 1) for number in (1, 2, 3)}
+    assert set(buffers.held()) == {2, 3} and buffers.held()[3].step == 15
+    contents[4] = write(buffers, 4, 3, size=9000)  # in a file that has to grow
+    again = Buffers(folder, 3)
+    assert set(again.held()) == {3, 4}
+    for number in (3, 4):
+        assert torch.equal(again.read(number)[0], contents[number])
+    with pytest.raises(KeyError):
+        again.read(2)
+    assert Buffers(folder, 0).held() == {}
+    again.remove()
+    assert again.held() == {} and folder.exists()  # another process is there
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("position", [0, 9, 14, 40, 4096, 5000])
+def test_a_changed_byte_is_seen(memory, position):
+    buffers = Buffers(memory / "run", 0)
+    write(buffers, 1)
+    content = bytearray(buffers.paths[0].read_bytes())
+    content[position] ^= 4
+    buffers.paths[0].write_bytes(content)
+    assert buffers.held() == {}
+
+
+def test_a_snapshot_that_was_begun_is_none(memory):
+    buffers = Buffers(memory / "run", 0)
+    write(buffers, 1)
+    write(buffers, 2, keep=1)
+    buffers.begin(1000, keep=2)[:500] = 7
+    assert set(buffers.held()) == {2}
+    buffers.paths[1].write_bytes(b"short")
+    assert buffers.held() == {}
+
+
+HOLD = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(1, flush=True); input()"
+
+
+def test_what_others_may_write_or_use_is_refused(memory, monkeypatch):
+    monkeypatch.setattr("vizoo.nas.distributed.buffers._WAIT", 0.0)
+    (memory / "open").mkdir(mode=0o755)
+    with pytest.raises(ValueError, match="open: not a folder of this user alone; remove it$"):
+        Buffers(memory / "open", 0)
+    (memory / "run").mkdir(mode=0o700)
+    words = [sys.executable, "-c", HOLD, str(memory / "run" / "rank0.lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"1\n"
+        with pytest.raises(ValueError, match="another process keeps snapshots of this very run"):
+            Buffers(memory / "run", 0)
+        process.communicate(b"\n")
+    Buffers(memory / "run", 0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "groups"),
+    [
+        ((4, 1, 4), [[0, 1, 2, 3]]),
+        ((4, 1, 2), [[0, 1], [2, 3]]),
+        ((5, 1, 2), [[0, 1], [2, 3, 4]]),
+        ((3, 1, 4), [[0, 1, 2]]),
+        ((6, 3, 3), [[0, 2, 4], [1, 3, 5]]),
+        ((8, 4, 2), [[0, 2], [4, 6], [1, 3], [5, 7]]),
+    ],
+)
+def test_groups_of_parity_are_on_different_machines(facts, groups):
+    assert parity_groups(*facts) == groups
+
+
+CASES = {
+    "epochs": {},
+    "steps": {"max_steps": 14},
+    "validation": {"val_check_interval": 4},
+    "accumulation": {"accumulate_grad_batches": 2},
+    "workers": {"workers": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        *(("epochs", step) for step in (4, 11, 12, 17)),
+        *(("steps", step) for step in (8, 12, 13)),
+        *(("validation", step) for step in (5, 9)),
+        *(("accumulation", step) for step in (4, 7)),
+        ("workers", 12),
+    ],
+)
+def test_a_training_that_crashed_ends_with_the_same_bits(tmp_path, memory, whole, case, step):
+    known, folder = whole
+    if case not in known:
+        snapshot = InMemorySnapshot(3, memory=str(memory))
+        known[case] = fit(folder, snapshot, **CASES[case])
+    assert not list(memory.iterdir())
+    crashed, _ = fit(
+        tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(step), **CASES[case]
+    )
+    assert crashed is None and len(list(memory.iterdir())) == 1
+    again, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), seed=99, **CASES[case])
+    assert again == known[case][0]
+    assert seen == known[case][1][-len(seen) :]  # the same samples in the same order
+    assert 0 <= step - seen[0][0] <= 3
+    assert not list(memory.iterdir())  # all was deleted at the end
+
+
+def test_a_killed_training_goes_on(tmp_path, memory):
+    expected, _ = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)))
+    process = context.Process(target=fit_until_killed, args=(tmp_path, str(memory), 10))
+    process.start()
+    process.join()
+    assert process.exitcode == -9 and len(list(memory.iterdir())) == 1
+    again, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), seed=99)
+    assert again == expected and seen[0][0] == 9
+
+
+def test_snapshots_of_the_disk_serve_where_memory_is_lost(tmp_path, memory):
+    def snapshot():
+        return InMemorySnapshot(3, persist_every=2, memory=str(memory), disk=f"{tmp_path}/disk")
+
+    expected, _ = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)))
+    assert fit(tmp_path, snapshot(), CrashAt(17))[0] is None
+    shutil.rmtree(next(memory.iterdir()))
+    again, seen = fit(tmp_path, snapshot(), seed=9)
+    assert again == expected and seen[0][0] == 12
+    assert not list(memory.iterdir()) and not list((tmp_path / "disk").iterdir())
+
+
+def test_another_run_does_not_go_on_from_it(tmp_path, memory):
+    assert fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(8))[0] is None
+    _, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory), run="another"))
+    assert seen[0][0] == 0 and len(list(memory.iterdir())) == 1
+    _, seen = fit(tmp_path / "elsewhere", InMemorySnapshot(3, memory=str(memory)))
+    assert seen[0][0] == 0
+
+
+def test_a_run_that_the_user_stops_does_not_go_on_by_itself(tmp_path, memory):
+    stop = CrashAt(8, KeyboardInterrupt)
+    assert fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), stop)[0] is None
+    assert not list(memory.iterdir())
+
+
+def test_a_snapshot_is_newer_than_the_checkpoint_that_was_named(tmp_path, memory):
+    class Save(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "two.ckpt")
+
+    fit(tmp_path, Save())
+    named = {"ckpt_path": tmp_path / "two.ckpt"}
+    _, seen = fit(tmp_path, **named)
+    assert seen[0][0] == 2
+    assert fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(8), **named)[0] is None
+    _, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), **named)
+    assert seen[0][0] == 6
+
+
+class Strange(Callback):
+    def state_dict(self):
+        return {"made": itertools.count()}
+
+
+def test_what_cannot_be_kept_is_one_line(tmp_path, memory, monkeypatch):
+    def says(snapshot, crash=None, **settings):
+        with pytest.raises(ValueError) as error:
+            fit(tmp_path, snapshot, crash, **settings)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "every_n_steps 0, parity_group 4" in says_of_settings(every_n_steps=0)
+    assert "no such folder" in says(InMemorySnapshot(memory=f"{tmp_path}/none"))
+    strange = says(InMemorySnapshot(3, memory=str(memory)), Strange())
+    assert strange.startswith("a snapshot keeps tensors and plain values, and the state of a")
+    few = SimpleNamespace(free=1000)
+    monkeypatch.setattr("vizoo.nas.distributed.buffers.shutil.disk_usage", lambda _: few)
+    assert "memory: too small for snapshots of 0.0 MB" in says(
+        InMemorySnapshot(3, memory=str(memory), run="full")
+    )
+    snapshot, trainer = InMemorySnapshot(), SimpleNamespace(fast_dev_run=False)
+    trainer.strategy = FSDPStrategy()
+    with pytest.raises(ValueError, match="FSDPStrategy divides it$"):
+        snapshot.setup(trainer, Task(), "fit")
+
+
+def says_of_settings(**settings):
+    with pytest.raises(ValueError) as error:
+        InMemorySnapshot(**settings)
+    return str(error.value)

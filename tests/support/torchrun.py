@@ -1,0 +1,108 @@
+"""Runs `torchrun` as users do, and kills processes of it at moments that a seed decides."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+
+
+@dataclass
+class Run:
+    """What became of a run.
+
+    Attributes:
+        code: exit status.
+        output: stdout and stderr.
+        kills: for each kill the attempt (from 0), seconds after its start, and the process's rank.
+    """
+
+    code: int
+    output: str
+    kills: list[tuple[int, float, int]] = field(default_factory=list)
+
+
+def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, limit=600):
+    """Run a command in several processes, killing one of them again and again.
+
+    A fifth of the kills falls into the start of the processes, the others within a second and a
+    half of their first work.
+
+    Args:
+        folder: working directory.
+        processes: how many.
+        words: of the command, a module or a script first.
+        kills: how many, each of which torchrun answers with a restart.
+        seed: of moments and processes.
+        started: gives the number of the latest attempt that has begun its work.
+        limit: seconds after which all is ended.
+    """
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(processes), "--max-restarts", str(kills)]
+    launcher += ["--monitor-interval", "0.1", "--log-dir", str(Path(folder) / "logs")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+    with open(Path(folder) / "output.txt", "w+") as output:
+        process = subprocess.Popen(
+            [*launcher, *words],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            found = _kill(process, processes, kills, random.Random(seed), started, limit)
+            code = process.wait(limit)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        return Run(code, output.read(), found)
+
+
+def _kill(process, processes, kills, rng, started, limit):
+    done, before, starting = [], set(), 5.0
+    end = time.monotonic() + limit
+    for attempt in range(kills):
+        while len(workers := _workers(process.pid) - before) < processes:
+            _go_on(process, end)
+        start = time.monotonic()
+        early, moment = rng.random() < 0.2, rng.random()
+        if early:
+            time.sleep(moment * starting)
+        else:
+            while started() < attempt:
+                _go_on(process, end)
+            starting = time.monotonic() - start
+            time.sleep(1.5 * moment)
+        rank = rng.randrange(processes)
+        done.append((attempt, round(time.monotonic() - start, 2), rank))
+        os.kill(sorted(workers)[rank], signal.SIGKILL)
+        before |= workers
+    return done
+
+
+def _go_on(process, end):
+    if process.poll() is not None or time.monotonic() > end:
+        raise AssertionError("torchrun ended, or took too long, before the kill")
+    time.sleep(0.01)
+
+
+def _workers(pid):
+    """The processes that another has started, oldest first by number."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found |= {int(child) for child in task.read_text().split()}
+        except OSError:  # a thread that has ended meanwhile
+            continue
+    return found
