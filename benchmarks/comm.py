@@ -75,29 +75,37 @@ def _rows(folder: Path, name: str = "rows.jsonl") -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def table(rows: list[dict], model: str, links: list[int]) -> Table:
-    """Times by link, with the simulator's error, bytes and losses."""
-    shown = Table(title=f"{model}: ms a step among {_PROCESSES} processes (simulated)")
-    shown.add_column("way")
-    for megabits in links:
-        name = f"{megabits} Mb/s" if megabits < 1000 else f"{megabits // 1000} Gb/s"
-        shown.add_column(name, justify="right")
-    for name in ("kB a step", "on the wire", "loss"):
-        shown.add_column(name, justify="right")
-    mine = [row for row in rows if row["model"] == model]
+def cells(rows: list[dict], model: str, links: list[int]) -> tuple[list[str], list[list[str]]]:
+    """A head and lines: times by link, the simulator's in brackets, bytes, losses."""
+    names = [f"{m} Mb/s" if m < 1000 else f"{m / 1000:g} Gb/s" for m in links]
+    head = [model, *names, "kB a step", "on the wire", "loss"]
+    mine, lines = [row for row in rows if row["model"] == model], []
     for way in dict.fromkeys(row["way"] for row in mine):
         found = {row["megabits"]: row for row in mine if row["way"] == way}
-        cells = []
-        for megabits in links:
-            if megabits in found:
-                row = found[megabits]
-                cells.append(f"{row['ms']:.0f} ({row['predicted_ms']:.0f})")
-            else:
-                cells.append("")
+        times = [
+            f"{found[m]['ms']:.0f} ({found[m]['predicted_ms']:.0f})" if m in found else ""
+            for m in links
+        ]
         last = found[max(found)]
         sizes = [f"{last[name] / 1e3:.0f}" for name in ("counted", "wire")]
-        shown.add_row(way, *cells, *sizes, f"{last['loss']:.3f}")
+        lines.append([way, *times, *sizes, f"{last['loss']:.3f}"])
+    return head, lines
+
+
+def table(head: list[str], lines: list[list[str]], title: str) -> Table:
+    """For people."""
+    shown = Table(title=title)
+    for name in head:
+        shown.add_column(name, justify="left" if name == head[0] else "right")
+    for line in lines:
+        shown.add_row(*line)
     return shown
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    """For a page."""
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
 
 
 def curves(measured: dict, faster: float) -> list[dict]:
@@ -138,24 +146,17 @@ def curves(measured: dict, faster: float) -> list[dict]:
     return found
 
 
-def curve_table(found: list[dict], model: str, factor: float) -> Table:
-    """Simulated speed against plain."""
+def curve_cells(found: list[dict], model: str, factor: float) -> tuple[list[str], list[list[str]]]:
+    """A head and lines: simulated speed against plain."""
     mine = [row for row in found if (row["model"], row["computing_divided_by"]) == (model, factor)]
-    text = f"{model}, SIMULATED: times as fast as plain"
-    shown = Table(title=text + (f", computing {factor:.0f} times as fast" if factor > 1 else ""))
-    shown.add_column("link")
-    shown.add_column("processes", justify="right")
     ways = [way for way in mine[0]["simulated_ms"] if way not in ("tensors", "single")]
-    for way in ways:
-        shown.add_column("plain, ms" if way == "plain" else way, justify="right")
+    lines = []
     for row in mine:
-        plain = row["simulated_ms"]["plain"]
-        cells = [
-            f"{plain:.1f}" if way == "plain" else f"{plain / row['simulated_ms'][way]:.2f}"
-            for way in ways
-        ]
-        shown.add_row(f"{row['gigabits']} Gb/s", str(row["processes"]), *cells)
-    return shown
+        times = row["simulated_ms"]
+        shares = [f"{times['plain'] / times[way]:.2f}" for way in ways[1:]]
+        place = [f"{row['gigabits']} Gb/s", str(row["processes"])]
+        lines.append([*place, f"{times['plain']:.1f}", *shares])
+    return ["link", "processes", "plain, ms", *ways[1:]], lines
 
 
 def verdicts(rows: list[dict], links: list[int]) -> list[str]:
@@ -196,7 +197,8 @@ def main() -> None:
     parser.add_argument("--alone-steps", type=int, default=10, help="without messages")
     parser.add_argument("--faster", type=float, default=30, help="for the simulation of GPUs")
     parser.add_argument("--folder", type=Path, help="keeps what has been measured")
-    parser.add_argument("--out", type=Path, default=Path("comm.json"))
+    parser.add_argument("--out", type=Path, help="write everything as JSON")
+    parser.add_argument("--markdown", action="store_true", help="print tables for a page")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="e0", TORCH_CPP_LOG_LEVEL="ERROR")
@@ -204,6 +206,13 @@ def main() -> None:
         return measure(options.inside, options)
     console = Console(width=120)
     console.print(machine())
+
+    def show(content: tuple[list[str], list[list[str]]], title: str) -> None:
+        if options.markdown:
+            print(f"\n{title}\n\n{markdown(*content)}")
+        else:
+            console.print(table(*content, title))
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,14 +230,17 @@ def main() -> None:
         console.print(f"nothing measured: {reason}")
     found = curves(measured, options.faster)
     for model in dict.fromkeys(row["model"] for row in rows):
-        console.print(table(rows, model, options.links))
+        show(cells(rows, model, options.links), f"ms a step among {_PROCESSES} (simulated)")
     for line in verdicts(rows, options.links):
         console.print(line)
     for model in measured:
         for factor in (1.0, options.faster):
-            console.print(curve_table(found, model, factor))
-    report = {"machine": machine(), "links": links, "rows": rows, "simulated": found}
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+            text = f"{model}, SIMULATED: times as fast as plain"
+            text += f", computing {factor:g} times as fast" if factor > 1 else ""
+            show(curve_cells(found, model, factor), text)
+    if options.out is not None:
+        report = {"machine": machine(), "links": links, "rows": rows, "simulated": found}
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

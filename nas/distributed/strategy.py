@@ -83,6 +83,8 @@ class HookDDPStrategy(DDPStrategy):
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
         if self.plan is not None and self.plan.apply == "hook":
             self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
+        if self.plan is not None and self.plan.apply == "caps":
+            self._ddp_kwargs.pop("bucket_cap_mb_list", None)  # of an earlier fit
         self._epoch = None
         super().configure_ddp()
 
