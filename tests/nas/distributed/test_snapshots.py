@@ -10,16 +10,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from distributed_snapshots import CrashAt, fit, fit_until_killed
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
 from ranks import context
 from toy_snapshots import Task
 
+from vizoo.__main__ import main
 from vizoo.nas.distributed import InMemorySnapshot
 from vizoo.nas.distributed.buffers import Buffers, Header, checksum
 from vizoo.nas.distributed.parity import parity_groups
 from vizoo.nas.distributed.payload import Shared, divide, join
+from vizoo.nas.distributed.store import SnapshotStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -120,7 +123,7 @@ def test_a_snapshot_that_was_begun_is_none(memory):
     assert buffers.held() == {}
 
 
-HOLD = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(1, flush=True); input()"
+HOLD = "import fcntl; f = open({!r}, 'w'); fcntl.lockf(f, 2); print(1, flush=True); input()"
 
 
 def test_what_others_may_write_or_use_is_refused(memory, monkeypatch):
@@ -129,7 +132,7 @@ def test_what_others_may_write_or_use_is_refused(memory, monkeypatch):
     with pytest.raises(ValueError, match="open: not a folder of this user alone; remove it$"):
         Buffers(memory / "open", 0)
     (memory / "run").mkdir(mode=0o700)
-    words = [sys.executable, "-c", HOLD, str(memory / "run" / "rank0.lock")]
+    words = [sys.executable, "-c", HOLD.format(str(memory / "run" / "rank0.lock"))]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"1\n"
         with pytest.raises(ValueError, match="another process keeps snapshots of this very run"):
@@ -231,13 +234,40 @@ def test_a_snapshot_is_newer_than_the_checkpoint_that_was_named(tmp_path, memory
             if trainer.global_step == 2:
                 trainer.save_checkpoint(tmp_path / "two.ckpt")
 
-    fit(tmp_path, Save())
+    _, whole = fit(tmp_path, Save())
     named = {"ckpt_path": tmp_path / "two.ckpt"}
     _, seen = fit(tmp_path, **named)
-    assert seen[0][0] == 2
+    assert seen == whole[2:]  # a checkpoint too goes on with the samples that are left
     assert fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(8), **named)[0] is None
     _, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), **named)
     assert seen[0][0] == 6
+
+
+def test_a_config_adds_snapshots_and_tells_runs_apart(tmp_path, monkeypatch):
+    taken, folders = [], []
+
+    class Told(SnapshotStore):
+        def __init__(self, memory, *arguments):
+            folders.append(memory.name)
+            super().__init__(tmp_path / "memory" / memory.name, *arguments)
+
+        def take(self, step, *arguments):
+            taken.append(step)
+            super().take(step, *arguments)
+
+    monkeypatch.setattr("vizoo.nas.distributed.snapshot.SnapshotStore", Told)
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model": {"class_path": "toy_snapshots.Task"},
+        "data": {"class_path": "toy_snapshots.Numbered"},
+        "trainer": {"max_epochs": 5, "accelerator": "cpu", "logger": False},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    words = ["fit", "--config", "toy.yaml", "--config", "distributed/snapshots.yaml"]
+    for more in ([], [], ["--model.width", "6"]):
+        assert main([*words, *more]) == 0
+    assert taken == [50, 50, 50] and not list((tmp_path / "memory").iterdir())
+    assert folders[0] == folders[1] != folders[2]
 
 
 class Strange(Callback):

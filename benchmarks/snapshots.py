@@ -1,0 +1,88 @@
+"""How long training stands still for a snapshot in memory, beside a checkpoint on the disk.
+
+python -m benchmarks.snapshots [--processes 4] [--megabytes 64] [--repeat 5]
+
+Each of the processes holds replicas of that many megabytes, as parameters and optimiser state are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks._machine import machine
+from vizoo.nas.distributed.payload import Shared
+from vizoo.nas.distributed.store import SnapshotStore
+
+WAYS = {"in memory": 1, "in memory, parity": 4, "torch.save to the disk": None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--disk", help="folder of the checkpoint (default: a temporary one)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.disk) as folder:
+        torch.multiprocessing.spawn(_rank, (folder, options), options.processes)
+        found = torch.load(f"{folder}/found.pt")
+    table = Table("", "training stands still, ms", "memory of a process, MB")
+    for name, (seconds, size) in found.items():
+        table.add_row(name, f"{1e3 * seconds:.0f}", f"{2 * size / 1e6:.0f}" if size else "")
+    console = Console()
+    console.print(machine())
+    console.print(f"{options.processes} processes, {options.megabytes} MB that all of them hold")
+    console.print(table)
+
+
+def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    place = {"rank": rank, "world_size": options.processes}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", **place)
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(250_000, generator=generator) for _ in range(options.megabytes)]
+    found = {}
+    for name, parity in WAYS.items():
+        memory = Path(f"/dev/shm/vizoo-benchmark-{os.getppid()}-{parity}")
+        store = SnapshotStore(memory, Path(folder), parity_group=parity) if parity else None
+        times = []
+        for step in range(options.repeat + 2):  # two buffers are made first
+            dist.barrier()
+            start = time.perf_counter()
+            if store is not None:
+                store.take(step + 1, torch.zeros(1000, dtype=torch.uint8), Shared(tensors))
+            else:
+                _save(tensors, Path(folder) / "checkpoint.pt", rank)
+            times.append(time.perf_counter() - start)
+        found[name] = median(times[2:]), store.bytes if store else 0
+        if store is not None:
+            store.forget()
+    if rank == 0:
+        torch.save(found, f"{folder}/found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _save(tensors: list[torch.Tensor], path: Path, rank: int) -> None:
+    if rank == 0:
+        with open(path, "wb") as file:
+            torch.save(tensors, file)
+            file.flush()
+            os.fsync(file.fileno())
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()

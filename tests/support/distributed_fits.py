@@ -1,0 +1,43 @@
+"""What the processes of tests of tasks and searches on several devices do."""
+
+from __future__ import annotations
+
+import torch
+from lightning.pytorch import Trainer
+from toy_mixture import Filtered, Fit
+
+from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
+from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData
+from vizoo.vision.classification.task import ClassificationTask
+
+
+def score(rank, folder, processes):
+    """Test a classifier on five scans, which processes share unevenly."""
+    torch.manual_seed(0)
+    task = ClassificationTask("covidnet3d_tiny", {"classes": 3, "encoding": [8, 0, 8, 8, 0]})
+    scans = GeneratedCT(5, 3, CTPreset((16, 16), 8), depth=8)
+    trainer = _trainer(folder, processes, "ddp" if processes > 1 else "auto")
+    trainer.test(task, CTDataModule(test=[scans], workers=0), verbose=False)
+
+
+def differentiable_search(rank, folder):
+    """Search with half of every batch; the state of the search."""
+    torch.manual_seed(0)
+    search = DifferentiableSearch(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
+    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", max_epochs=2)
+    trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
+    return {name: value.tolist() for name, value in search.state_dict().items()}
+
+
+def _trainer(folder, processes, strategy, **settings):
+    return Trainer(
+        accelerator="cpu",
+        devices=processes,
+        strategy=strategy,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        limit_val_batches=0,
+        default_root_dir=folder,
+        **settings,
+    )
