@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 import toy_supernet
+from distributed_fits import differentiable_search
 from lightning.pytorch import LightningDataModule, Trainer
+from ranks import run_ranks
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from toy_mixture import Filtered, Fit
 
@@ -420,25 +422,6 @@ def test_the_result_goes_through_the_subnet_command(tmp_path, monkeypatch, capsy
     assert load_weights("small.safetensors").architecture["subnet"] == report["architecture"]
 
 
-PROCESSES = """
-import torch
-from lightning.pytorch import Trainer
-from toy_mixture import Filtered, Fit
-from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData
-
-class Told(DifferentiableSearch):
-    def on_train_end(self):
-        torch.save(self.state_dict(), f"rank{self.global_rank}.pt")
-
-torch.manual_seed(0)
-search = Told(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
-Trainer(
-    accelerator="cpu", devices=2, strategy="ddp_fork_find_unused_parameters_true", max_epochs=2,
-    logger=False, enable_checkpointing=False, enable_progress_bar=False, limit_val_batches=0,
-).fit(search, HalvedData(Filtered(64, batch_size=4)))
-"""
-
-
 @pytest.mark.usefixtures("distributed_ends")
 def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     trainer = _trainer(tmp_path, strategy="ddp", devices=1)
@@ -447,25 +430,15 @@ def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 def test_two_processes_end_alike_and_as_one(tmp_path):
     """Each takes half of every batch, and their gradients are averaged."""
-    support = str(Path(__file__).resolve().parents[1] / "support")
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESSES],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    one, other = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    one, other = run_ranks(2, differentiable_search, str(tmp_path))
+    assert one == other
     torch.manual_seed(0)
     search = DifferentiableSearch(Fit(), only={"*.kind": ["small", "large"]})
     _trainer(tmp_path, max_epochs=2).fit(search, HalvedData(Filtered(64, batch_size=8)))
     for name, value in search.state_dict().items():
-        torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(one[name]), value, rtol=1e-4, atol=1e-5)
 
 
 def test_extracted_without_the_supernets_weights():

@@ -2,10 +2,10 @@
 
 import csv
 import json
-import socket
 
 import pytest
 import torch
+import torch.distributed as dist
 import toy_supernet
 import yaml
 from distributed_search import search_command
@@ -107,13 +107,11 @@ def test_all_processes_of_a_job_find_what_one_finds(capsys, tmp_path):
     words = ("--direct", "--population", "6", "--generations", "2")
     assert search(*words) == 0
     alone = json.loads(capsys.readouterr().out)["front"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     line = ["search", "--supernet", "supernet.safetensors", "--data", "toy.yaml", "--out", "job"]
     line += ["--metric", "val/error", "--input", "16x24", *words]
     processes = [
-        context.Process(target=search_command, args=(rank, port, str(tmp_path), line))
+        context.Process(target=search_command, args=(rank, store.port, str(tmp_path), line))
         for rank in range(2)
     ]
     for process in processes:

@@ -100,6 +100,8 @@ def search_command(rank, port, folder, words):
 
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    # As torchrun does, whose agent has the store.
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
     os.chdir(folder)
     with pytest.MonkeyPatch.context() as patch:
         toy_supernet.register(patch)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from distributed_fits import score
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from ranks import run_ranks
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -296,36 +295,10 @@ def test_a_search_step_changes_every_logit_vector_and_no_weight_and_the_reverse(
     assert load_weights(tmp_path / "search.ckpt").classes == ("Normal", "NCP")
 
 
-PROCESSES = """
-import json, torch
-from lightning.pytorch import Trainer
-from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
-from vizoo.vision.classification.task import ClassificationTask
-
-torch.manual_seed(0)
-task = ClassificationTask("covidnet3d_tiny", {"classes": 3, "encoding": [8, 0, 8, 8, 0]})
-scans = GeneratedCT(5, 3, CTPreset((16, 16), 8), depth=8)
-data = CTDataModule(test=[scans], workers=0)
-for devices, strategy in ((2, "ddp_fork"), (1, "auto")):
-    trainer = Trainer(
-        accelerator="cpu", devices=devices, strategy=strategy, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, default_root_dir=f"of{devices}",
-    )
-    trainer.test(task, data, verbose=False)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 def test_two_processes_score_as_one(tmp_path):
     """They share five scans unevenly."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESSES],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_ranks(2, score, str(tmp_path / "of2"), 2)
+    score(0, str(tmp_path / "of1"), 1)
     two, one = (json.loads((tmp_path / f"of{n}/test_report.json").read_text()) for n in (2, 1))
     assert two["confusion"] == one["confusion"] and sum(map(sum, one["confusion"])) == 5
     assert {"test/auc", "test/macro_auc", "test/loss"} <= set(one["metrics"])
