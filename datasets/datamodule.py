@@ -174,8 +174,9 @@ class MixedDataModule(LightningDataModule):
         return loader
 
     def _trained(self) -> int:
-        """Return the number of batches of this epoch that the fit is through with."""
-        return self.trainer.fit_loop.epoch_loop.batch_progress.current.processed
+        """Return the batches of this epoch that the fit is through with; 0 behind its last."""
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress
+        return 0 if progress.is_last_batch else progress.current.processed
 
     def _make(self, role: str) -> list[Dataset]:
         made = []

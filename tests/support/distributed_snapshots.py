@@ -68,7 +68,7 @@ def stored(rank, folder):
     """A store of three processes: what it finds when parts of it are lost or torn."""
     memory, disk = Path(folder) / "memory", Path(folder) / "disk"
     generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(7, 3, generator=generator), torch.randint(9, (7,), generator=generator)]
+    tensors = [torch.randn(8, 4, generator=generator), torch.randint(9, (6,), generator=generator)]
     shared = Shared(tensors)
     whole = torch.zeros(shared.length, dtype=torch.uint8)
     shared.write(whole, 0)

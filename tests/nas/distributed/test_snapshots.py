@@ -162,33 +162,41 @@ CASES = {
     "validation": {"val_check_interval": 4},
     "accumulation": {"accumulate_grad_batches": 2},
     "workers": {"workers": 1},
+    "shorter epochs": {"max_steps": 14, "limit_train_batches": 5},
 }
 
 
 @pytest.mark.parametrize(
-    ("case", "step"),
+    ("case", "every", "step"),
     [
-        *(("epochs", step) for step in (4, 11, 12, 17)),
-        *(("steps", step) for step in (8, 12, 13)),
-        *(("validation", step) for step in (5, 9)),
-        *(("accumulation", step) for step in (4, 7)),
-        ("workers", 12),
+        *(("epochs", 3, step) for step in (4, 12, 17)),
+        *(("epochs", 1, step) for step in (10, 11, 12)),  # behind an epoch of 11 steps, for one
+        *(("steps", 3, step) for step in (8, 13)),
+        *(("steps", 1, step) for step in (11, 12)),
+        *(("validation", 3, step) for step in (5, 9)),
+        ("accumulation", 3, 4),
+        ("accumulation", 1, 6),
+        ("workers", 1, 11),
+        ("workers", 3, 12),
+        ("shorter epochs", 1, 5),
     ],
 )
-def test_a_training_that_crashed_ends_with_the_same_bits(tmp_path, memory, whole, case, step):
+def test_a_training_that_crashed_ends_with_the_same_bits(
+    tmp_path, memory, whole, case, every, step
+):
+    def snapshot():
+        return InMemorySnapshot(every, memory=str(memory))
+
     known, folder = whole
     if case not in known:
-        snapshot = InMemorySnapshot(3, memory=str(memory))
-        known[case] = fit(folder, snapshot, **CASES[case])
+        known[case] = fit(folder, snapshot(), **CASES[case])
     assert not list(memory.iterdir())
-    crashed, _ = fit(
-        tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(step), **CASES[case]
-    )
+    crashed, _ = fit(tmp_path, snapshot(), CrashAt(step), **CASES[case])
     assert crashed is None and len(list(memory.iterdir())) == 1
-    again, seen = fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), seed=99, **CASES[case])
+    again, seen = fit(tmp_path, snapshot(), seed=99, **CASES[case])
     assert again == known[case][0]
     assert seen == known[case][1][-len(seen) :]  # the same samples in the same order
-    assert 0 <= step - seen[0][0] <= 3
+    assert 0 <= step - seen[0][0] <= every
     assert not list(memory.iterdir())  # all was deleted at the end
 
 
