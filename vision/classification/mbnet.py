@@ -15,7 +15,7 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ..hub.registry import register_model
 from ._mobile import ConvNorm, InvertedResidual
-from .backbones import check_images
+from ._searched import SearchedClassifier
 
 __all__ = ["MBNet", "mbnet"]
 
@@ -24,7 +24,7 @@ _STEM, _HEAD = 32, 1280
 _WIDTHS, _BLOCKS = (64, 128, 256), (2, 3, 3)
 
 
-class MBNet(nn.Module):
+class MBNet(SearchedClassifier):
     """The supernet, or one network.
 
     Args:
@@ -35,12 +35,8 @@ class MBNet(nn.Module):
         ValueError: fewer than two classes, or another number of operations than blocks.
     """
 
-    output_names = ("logits",)
-
     def __init__(self, classes: int = 10, operations: Sequence[str] | None = None) -> None:
-        super().__init__()
-        if classes < 2:
-            raise ValueError(f"a classifier needs two classes or more, not {classes}")
+        super().__init__(classes)
         choices = _choices() if operations is None else list(operations)
         if len(choices) != sum(_BLOCKS):
             raise ValueError(f"{sum(_BLOCKS)} operations are needed, not {len(choices)}")
@@ -57,28 +53,9 @@ class MBNet(nn.Module):
         self.head = ConvNorm(channels, _HEAD, activation=nn.ReLU)
         self.classifier = nn.Linear(_HEAD, classes)
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
-
-        Raises:
-            ValueError: it is something of another shape.
-        """
-        return self.classifier(self.forward_features(image).mean((2, 3)))
-
-    def forward_features(self, image: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         """What is averaged for the classifier, (B, 1280, H/8, W/8), rounded up."""
-        check_images(image)
-        return self.head(self.blocks(self.stem((image - 0.5) / 0.25)))
-
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
+        return self.head(self.blocks(self.stem(x)))
 
 
 def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Module:

@@ -20,7 +20,7 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import cell_architecture
 from ..hub.registry import register_model
-from .backbones import check_images
+from ._searched import SearchedClassifier
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
 
@@ -85,7 +85,7 @@ class Reduction(nn.Module):
         return self.second(self.first(x)) + self.shortcut(pooled)
 
 
-class NASBench201(nn.Module):
+class NASBench201(SearchedClassifier):
     """The supernet of all cells, or the network of one.
 
     Args:
@@ -98,8 +98,6 @@ class NASBench201(nn.Module):
         ValueError: fewer than two classes, or no channels or cells.
     """
 
-    output_names = ("logits",)
-
     def __init__(
         self,
         classes: int = 10,
@@ -107,9 +105,7 @@ class NASBench201(nn.Module):
         cells: int = 5,
         operations: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
-        if classes < 2:
-            raise ValueError(f"a classifier needs two classes or more, not {classes}")
+        super().__init__(classes)
         if channels < 1 or cells < 1:
             raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
         choices = operations or {edge: _choice(edge) for edge in EDGES}
@@ -125,28 +121,9 @@ class NASBench201(nn.Module):
         self.norm = nn.BatchNorm2d(4 * channels)
         self.classifier = nn.Linear(4 * channels, classes)
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
-
-        Raises:
-            ValueError: it is something of another shape.
-        """
-        return self.classifier(self.forward_features(image).mean((2, 3)))
-
-    def forward_features(self, image: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         """What is averaged for the classifier, (B, 4 · channels, H/4, W/4), rounded up."""
-        check_images(image)
-        return F.relu(self.norm(self.cells(self.stem((image - 0.5) / 0.25))))
-
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
+        return F.relu(self.norm(self.cells(self.stem(x))))
 
 
 def _operation(name: str, channels: int) -> nn.Module:

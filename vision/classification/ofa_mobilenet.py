@@ -16,7 +16,7 @@ from ...nas.space import Architecture, Choice
 from ...nas.supernet import extract
 from ..hub.registry import register_model
 from ._mobile import ConvNorm, InvertedResidual, rounded
-from .backbones import check_images
+from ._searched import SearchedClassifier
 
 __all__ = ["OFAMobileNet", "ofa_mobilenet"]
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
         return x + y if self.residual else y
 
 
-class OFAMobileNet(nn.Module):
+class OFAMobileNet(SearchedClassifier):
     """The supernet; a subnet is extracted from it.
 
     Args:
@@ -94,12 +94,10 @@ class OFAMobileNet(nn.Module):
         ValueError: fewer than two classes, or a width that is not positive.
     """
 
-    output_names = ("logits",)
-
     def __init__(self, classes: int = 1000, width: float = 1.2) -> None:
-        super().__init__()
-        if classes < 2 or width <= 0:
-            raise ValueError(f"classes {classes} must be at least 2, and width {width} more than 0")
+        super().__init__(classes)
+        if width <= 0:
+            raise ValueError(f"width {width} must be more than 0")
         channels = rounded(_FIRST * width)
         self.stem = ConvNorm(3, channels, 3, 2, activation=nn.Hardswish)
         self.first = InvertedResidual(channels, channels, 3, 1)
@@ -123,28 +121,13 @@ class OFAMobileNet(nn.Module):
         )
         self.classifier = nn.Linear(rounded(_HEAD * width), classes)
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
-
-        Raises:
-            ValueError: it is something of another shape.
-        """
-        return self.classifier(self.mix(self.forward_features(image).mean((2, 3))))
-
-    def forward_features(self, image: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         """What is averaged, (B, 960 · width, H/32, W/32), rounded up."""
-        check_images(image)
-        return self.final(self.stages(self.first(self.stem((image - 0.5) / 0.25))))
+        return self.final(self.stages(self.first(self.stem(x))))
 
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
+    def forward_head(self, x: Tensor) -> Tensor:
+        """From the average, (B, 960 · width), the logits."""
+        return self.classifier(self.mix(x))
 
 
 @register_model(task="classification")

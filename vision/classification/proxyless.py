@@ -16,7 +16,7 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ..hub.registry import register_model
 from ._mobile import ConvNorm, InvertedResidual, rounded
-from .backbones import check_images
+from ._searched import SearchedClassifier
 
 __all__ = ["Proxyless", "proxyless"]
 
@@ -28,7 +28,7 @@ _STEM, _FIRST, _HEAD = 32, 16, 1280
 _EPS = 1e-3
 
 
-class Proxyless(nn.Module):
+class Proxyless(SearchedClassifier):
     """The supernet, or one network.
 
     Args:
@@ -40,17 +40,15 @@ class Proxyless(nn.Module):
         ValueError: fewer than two classes, or a width that is not positive.
     """
 
-    output_names = ("logits",)
-
     def __init__(
         self,
         classes: int = 1000,
         width: float = 1.0,
         operations: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
-        if classes < 2 or width <= 0:
-            raise ValueError(f"classes {classes} must be at least 2, and width {width} more than 0")
+        super().__init__(classes)
+        if width <= 0:
+            raise ValueError(f"width {width} must be more than 0")
         choices = operations or {choice.name: choice for choice in _choices()}
         same = {"activation": nn.ReLU6, "eps": _EPS}
         stem, channels = rounded(_STEM * width), rounded(_FIRST * width)
@@ -71,28 +69,9 @@ class Proxyless(nn.Module):
         self.head = ConvNorm(channels, rounded(_HEAD * max(1.0, width)), **same)
         self.classifier = nn.Linear(self.head[0].out_channels, classes)
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
-
-        Raises:
-            ValueError: it is something of another shape.
-        """
-        return self.classifier(self.forward_features(image).mean((2, 3)))
-
-    def forward_features(self, image: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         """What is averaged for the classifier, (B, 1280 and more, H/32, W/32), rounded up."""
-        check_images(image)
-        return self.head(self.stages(self.first(self.stem((image - 0.5) / 0.25))))
-
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
+        return self.head(self.stages(self.first(self.stem(x))))
 
 
 def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Module:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from network_tester import NetworkTester
 from supernet_tester import SupernetTester
 
 from vizoo.nas.efficiency.counts import count
@@ -27,7 +28,9 @@ class MobileTester(SupernetTester):
 
     name: str
     architectures = 3
-    exports = False
+    test_exports_without_the_supernet = pytest.mark.slow(
+        SupernetTester.test_exports_without_the_supernet
+    )
 
     def build(self):
         return create_model(self.name, **SMALL[self.name])
@@ -51,6 +54,37 @@ class TestOFAMobileNet(MobileTester):
 def on_meta(name, **arguments):
     with torch.device("meta"):
         return create_model(name, **arguments)
+
+
+def drawn(name):
+    """Arguments of a small network of a space."""
+    space = search_space(on_meta(name, **SMALL[name]))
+    return {**SMALL[name], "subnet": space.sample(random.Random(3)).to_json()}
+
+
+class MobileNetworkTester(NetworkTester):
+    """A network of the space."""
+
+    size = (64, 64)
+    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+
+
+class TestMBNetNetwork(MobileNetworkTester):
+    name = "mbnet"
+    parameters = 4_221_386
+    architecture = drawn("mbnet")
+
+
+class TestProxylessNetwork(MobileNetworkTester):
+    name = "proxyless"
+    parameters = 16_034_168
+    architecture = drawn("proxyless")
+
+
+class TestOFAMobileNetNetwork(MobileNetworkTester):
+    name = "ofa_mobilenet"
+    parameters = 10_715_752
+    architecture = drawn("ofa_mobilenet")
 
 
 def test_mbnet_is_the_benchmarks(shared):
@@ -94,7 +128,9 @@ def test_a_subnet_is_a_model_of_its_own(name, tmp_path):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="two classes or more, not 1"):
         create_model("mbnet", classes=1)
-    with pytest.raises(ValueError, match="width 0 more than 0"):
+    with pytest.raises(ValueError, match="images must be RGB"):
+        create_model("mbnet")(torch.zeros(1, 1, 8, 8))
+    with pytest.raises(ValueError, match="width 0 must be more than 0"):
         create_model("proxyless", width=0)
-    with pytest.raises(ValueError, match="classes 0 must be at least 2"):
+    with pytest.raises(ValueError, match="two classes or more, not 0"):
         create_model("ofa_mobilenet", classes=0)
