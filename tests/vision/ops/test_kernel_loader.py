@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import threading
 import warnings
 
 import pytest
 import torch
+from kernel_emulator import HEADER, compiler
 
 from vizoo.vision.ops import _kernels
 from vizoo.vision.ops.cuda import KERNELS
@@ -251,3 +256,37 @@ def test_launch_hands_over_addresses_and_numbers(monkeypatch):
     assert launched == [
         ("default stream", (3, 65535, 2), 128, "file:k<float>", (tensor.data_ptr(), 7, 2.5))
     ]
+
+
+def test_what_the_driver_is_told(tmp_path, monkeypatch):
+    """By the installed cuda-core, through a driver that only notes; first use while capturing."""
+    if _kernels._absent() or compiler() is None:
+        pytest.skip("no NVRTC, or no C++ compiler to build a driver with")
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
+    file, kernel = "regression", "soft_argmin_forward<float>"
+    code = _kernels.compile_kernels(file, (kernel,), "sm_90")
+    path = _kernels.cache_path(file, kernel, "sm_90")
+    _kernels.write_entry(path, code.symbol_mapping[kernel].decode(), code.code)
+    library = tmp_path / "driver" / "libcuda.so.1"
+    library.parent.mkdir()
+    source = HEADER.with_name("noting_driver.cpp")
+    command = [compiler(), "-std=c++17", "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run([*command, "-ldl"], check=True)
+    ran = subprocess.run(
+        [sys.executable, str(HEADER.with_name("noted_launch.py")), str(library)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    relaxed, default_stream = 2, 1
+    assert json.loads(ran.stdout) == {
+        "launches": [
+            [1, 1, 2, 128, 1, 1, 0, default_stream],
+            [1, 1, 2, 128, 1, 1, 0, 0xABC],
+        ],
+        "integers arrive": True,
+        "floats": [2.0, 0.5],
+        "mode while loading": relaxed,
+        "mode after": 0,
+    }

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .._kernels import TYPES, launch
 
-KERNELS = tuple(f"epipolar_{way}<{{}}, {n}>" for way in ("forward", "backward") for n in (4, 8))
-_CHANNELS = 256  # at most: a lane keeps them in registers
+_PARTS = (3, 4, 8)  # of 32 channels, which a warp keeps in registers
+KERNELS = tuple(f"epipolar_{way}<{{}}, {n}>" for way in ("forward", "backward") for n in _PARTS)
+_CHANNELS = 32 * _PARTS[-1]  # at most
 _LEVELS = 4  # of one launch
 _WARPS, _PIXELS = 8, 32  # of a block
 
@@ -87,7 +88,8 @@ def _launch(
     size = 4 * reference.element_size()
     whole = channels % 4 == 0 and all(s % 4 == 0 for s in strides)
     whole = whole and all(x.data_ptr() % size == 0 for x in (reference, *features))
-    kernel = f"epipolar_{way}<{TYPES[reference.dtype]}, {4 if channels <= 128 else 8}>"
+    lanes = next(n for n in _PARTS if channels <= 32 * n)
+    kernel = f"epipolar_{way}<{TYPES[reference.dtype]}, {lanes}>"
     for above in range(0, len(features), _LEVELS):
         some = slice(above, above + _LEVELS)
         levels = [

@@ -138,7 +138,7 @@ __device__ __forceinline__ Level<T> pick(
 
 // The first level of a launch is level `above` of the pyramid. 32 N channels at most.
 template <typename T, int N>
-__global__ void __launch_bounds__(32 * WARPS) epipolar_forward(
+__global__ void __launch_bounds__(32 * WARPS, 2) epipolar_forward(
     const T* reference, i64 reference_b, i64 reference_y, i64 reference_x,
     PYRAMID(T, 0), PYRAMID(T, 1), PYRAMID(T, 2), PYRAMID(T, 3),
     const float* base, const float* direction, const float* flow, T* out,
@@ -181,12 +181,14 @@ __global__ void __launch_bounds__(32 * WARPS) epipolar_forward(
         for (int k = 0; k < 4 * N; ++k) all += own[k / 4][k % 4];
         const bool lost = __any_sync(ALL, all != all);  // NaN also where a sample is outside
         for (int begin = 0; begin < count; begin += 32) {
-          float part[GROUP];
+          float part[GROUP] = {};
 #pragma unroll
-          for (int m = 0; m < GROUP; ++m) {
-            const int texel = begin + 4 * m + lane / GROUP;
-            part[m] = 0.f;
-            if (texel < count) {
+          for (int half = 0; half < GROUP; half += GROUP / 2) {
+            if (begin + 4 * half >= count) continue;
+            // The last texel again beyond it: without branches the reads overlap.
+#pragma unroll
+            for (int m = half; m < half + GROUP / 2; ++m) {
+              const int texel = least(begin + 4 * m + lane / GROUP, count - 1);
               float other[N][4];
               read_channels<N>(
                   reinterpret_cast<const T*>(texels.features[texel]), sub,
