@@ -228,11 +228,10 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
     "rank": Command(
         "nas.commands.rank",
-        "subnets by their error with inherited weights, compared with a benchmark's truth",
+        "subnets by what they reach with inherited weights, compared with a benchmark's truth",
         (
             "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
-            "--metric val/accuracy --mode max --truth accuracy.npz --benchmark nasbench201 "
-            "--out ranking",
+            "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
         ),
     ),
     "convert": Command(

@@ -85,6 +85,8 @@ class FewShotTraining(SupernetTask):
         super().__init__(
             task, sampler, watched=watched, recalibration_batches=recalibration_batches
         )
+        for free in ("processes", "patience"):  # which a resumed run may change
+            self.hparams.pop(free, None)
         if processes < 1 or patience <= 0:
             raise ValueError(f"processes {processes} and patience {patience} must be positive")
         self.schedule = LevelSchedule(epochs, inherit, final_lr)
