@@ -57,10 +57,9 @@ class Training:
         torch.manual_seed(0)
         self.stereo = model.startswith("fadnet")
         if model.endswith("elastic"):
-            widths = (1, 2, 3, 4)
-            encoder = [Choice(f"encoder.{i}", widths) * 2**i for i in range(6)]
-            decoder = [Choice(f"decoder.{i}", widths) * 2**i for i in (4, 3, 2, 1)]
-            last = Choice("decoder.0", widths)
+            encoder = [Choice(f"encoder.{i}", (1, 2, 3, 4)) * 2**i for i in range(6)]
+            decoder = [Choice(f"decoder.{i}", (1, 2)) * 2**i for i in (4, 3, 2, 1)]
+            last = Choice("decoder.0", (1, 2))
             self.net = FADNetPlus(encoder, [*decoder, last, last], max_disparity=192)
         elif self.stereo:
             self.net = create_model(model)
@@ -99,7 +98,7 @@ def measure_alone(model: str, rank: int, steps: int) -> dict:
     """A step without messages, and what compressing computes, where all processes run at once."""
     training = Training(model, rank)
     net = training.net
-    optimizer = torch.optim.SGD(net.parameters(), 0.0)
+    optimizer = torch.optim.Adam(net.parameters(), 0.0)
     step = measure_step(
         net, lambda: training.loss(net), steps, 2, training.regions, update=optimizer.step
     )
@@ -134,7 +133,7 @@ def train(training: Training, hook: CommHook, arguments: dict, steps: int, secon
     if training.regions is not None:
         hook.train_subnets(net, [training.architecture])
     model.register_comm_hook(None, lambda state, bucket: hook.reduce(bucket))
-    optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+    optimizer = torch.optim.Adam(net.parameters(), 3e-4)
     inner = hook.hook if isinstance(hook, GroupedHook) else hook
     times, losses = [], []
     while len(times) < _WARMUP + steps:
