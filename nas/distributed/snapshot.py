@@ -35,11 +35,14 @@ class InMemorySnapshot(Checkpoint):
     from parity, as long as each process comes back on its own machine or an empty one.
 
     A run is known by its config and number of processes, and by the job that torchrun or SLURM has
-    started. At the end, and when the user stops it, its snapshots are deleted.
+    started. At the end, and when the user stops it, its snapshots are deleted; those of a run that
+    is never started again stay in the folders `vizoo-*` of the memory.
 
     Snapshots are copied through pinned memory in a stream of its own from a GPU, which has not
     been run on one yet. They are taken behind an optimiser step, or behind the epoch with its
-    validation where that is its last; where a validation within the epoch follows, a step later.
+    validation where that is its last; a step later where a validation within the epoch follows, or
+    where the trainer has `max_steps` and the epoch ends. For Lightning this is a checkpoint
+    callback: it adds no `ModelCheckpoint` of its own beside it.
 
     Args:
         every_n_steps: optimiser steps between snapshots.
@@ -138,7 +141,8 @@ class InMemorySnapshot(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot where one is due; Lightning calls checkpoint callbacks last."""
-        self._take_if_due(trainer, pl_module)
+        if trainer.max_steps == -1:  # else a fit that resumes here counts this epoch twice
+            self._take_if_due(trainer, pl_module)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

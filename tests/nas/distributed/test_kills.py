@@ -39,7 +39,7 @@ def latest(folder, least=1):
     return max((attempt for attempt, count in counts.items() if count >= least), default=-1)
 
 
-def train(folder, processes, steps, kills=0, seed=0, least=1):
+def train(folder, processes, epochs, kills=0, seed=0, least=1):
     """Train by `vizoo fit` with compressed gradients; the run and the folder of its logs."""
     log, memory = folder / "log", folder / "memory"
     log.mkdir(parents=True)
@@ -56,8 +56,7 @@ def train(folder, processes, steps, kills=0, seed=0, least=1):
                 "class_path": f"{named}.HookDDPStrategy",
                 "init_args": {"hook": hook, "process_group_backend": "gloo"},
             },
-            "max_steps": steps,
-            "max_epochs": -1,
+            "max_epochs": epochs,
             "num_sanity_val_steps": 0,
             "logger": False,
             "enable_progress_bar": False,
@@ -74,7 +73,7 @@ def train(folder, processes, steps, kills=0, seed=0, least=1):
         },
         "data": {
             "class_path": "toy_snapshots.Numbered",
-            "init_args": {"size": 88, "batch_size": 2},
+            "init_args": {"size": 22 * processes, "batch_size": 2},
         },
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -84,9 +83,9 @@ def train(folder, processes, steps, kills=0, seed=0, least=1):
     return run, log
 
 
-def check_training(tmp_path, processes, steps, kills, seed, least=1):
-    whole, expected = train(tmp_path / "whole", processes, steps)
-    run, log = train(tmp_path / "killed", processes, steps, kills, seed, least)
+def check_training(tmp_path, processes, epochs, kills, seed, least=1):
+    whole, expected = train(tmp_path / "whole", processes, epochs)
+    run, log = train(tmp_path / "killed", processes, epochs, kills, seed, least)
     for rank in range(processes):
         ends = [torch.load(f / f"end{rank}.pt", weights_only=True) for f in (expected, log)]
         assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
@@ -106,7 +105,7 @@ def check_training(tmp_path, processes, steps, kills, seed, least=1):
     assert not list((folder / "memory").iterdir())
     checkpoints = list((folder / "checkpoints").iterdir())
     assert {path.suffix for path in checkpoints} == {".ckpt"}
-    assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["global_step"] == steps
+    assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["epoch"] == epochs - 1
 
 
 @pytest.fixture
@@ -160,7 +159,7 @@ def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause):
 
 
 def test_a_killed_training_goes_on(tmp_path):
-    check_training(tmp_path, processes=2, steps=60, kills=1, seed=3, least=16)
+    check_training(tmp_path, processes=2, epochs=6, kills=1, seed=3, least=16)
 
 
 def test_a_search_by_torchrun_is_killed_and_goes_on(tmp_path, toys, monkeypatch):
@@ -170,7 +169,7 @@ def test_a_search_by_torchrun_is_killed_and_goes_on(tmp_path, toys, monkeypatch)
 
 @pytest.mark.slow
 def test_twenty_kills_of_a_training_cost_an_interval_each_at_most(tmp_path):
-    check_training(tmp_path, processes=4, steps=1000, kills=20, seed=10)
+    check_training(tmp_path, processes=4, epochs=80, kills=20, seed=10)
 
 
 @pytest.mark.slow

@@ -172,13 +172,13 @@ CASES = {
         *(("epochs", 3, step) for step in (4, 12, 17)),
         *(("epochs", 1, step) for step in (10, 11, 12)),  # behind an epoch of 11 steps, for one
         *(("steps", 3, step) for step in (8, 13)),
-        *(("steps", 1, step) for step in (11, 12)),
+        *(("steps", 1, step) for step in (11, 12)),  # no snapshot behind such an epoch
         *(("validation", 3, step) for step in (5, 9)),
         ("accumulation", 3, 4),
         ("accumulation", 1, 6),
         ("workers", 1, 11),
         ("workers", 3, 12),
-        ("shorter epochs", 1, 5),
+        ("shorter epochs", 1, 6),
     ],
 )
 def test_a_training_that_crashed_ends_with_the_same_bits(
@@ -196,7 +196,7 @@ def test_a_training_that_crashed_ends_with_the_same_bits(
     again, seen = fit(tmp_path, snapshot(), seed=99, **CASES[case])
     assert again == known[case][0]
     assert seen == known[case][1][-len(seen) :]  # the same samples in the same order
-    assert 0 <= step - seen[0][0] <= every
+    assert 0 <= step - seen[0][0] <= every + ("max_steps" in CASES[case])
     assert not list(memory.iterdir())  # all was deleted at the end
 
 
