@@ -43,7 +43,7 @@ WAYS = {
 }
 MODELS = {
     "fadnet_plus_tiny": [way for way in WAYS if way != "subnet"],
-    "mobilenetv3_small_075": [way for way in WAYS if way != "subnet"],
+    "lcnet_075": [way for way in WAYS if way != "subnet"],
     "fadnet_plus_tiny, elastic": ["plain", "subnet"],
 }
 _WARMUP = 2  # buckets are made anew after the first step
@@ -119,7 +119,7 @@ def train(training: Training, hook: CommHook, arguments: dict, steps: int, secon
         hook: by which gradients travel.
         arguments: of DistributedDataParallel.
         steps: at most.
-        seconds: to spend at most, in at least three steps.
+        seconds: to spend at most, in at least four steps.
     """
     start = time.perf_counter
     net = copy.deepcopy(training.net)
@@ -138,7 +138,7 @@ def train(training: Training, hook: CommHook, arguments: dict, steps: int, secon
     times, losses = [], []
     while len(times) < _WARMUP + steps:
         if len(times) == _WARMUP + 1:  # the first process says how many, by its first step
-            many = [min(steps, max(3, int(seconds / times[-1])))]
+            many = [min(steps, max(4, int(seconds / times[-1])))]
             dist.broadcast_object_list(many, 0)
             steps, counted, wire = many[0], inner.bytes_sent, sent_bytes()
         begin = start()

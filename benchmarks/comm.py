@@ -28,7 +28,7 @@ from benchmarks._links import private_network, run_shaped
 from benchmarks._machine import machine
 
 _PROCESSES = 4
-_MODELS = ["fadnet_plus_tiny", "mobilenetv3_small_075", "fadnet_plus_tiny, elastic"]
+_MODELS = ["fadnet_plus_tiny", "lcnet_075", "fadnet_plus_tiny, elastic"]
 _BIG = 200_000
 """Bytes a step above which a step is called bound by bandwidth, if they take most of it."""
 

@@ -121,6 +121,8 @@ class TopK(_Sparse):
 
     def _choose(self, ready: dict[str, float]) -> None:
         """Densities of all parameters, the first process's on all."""
+        if self.world_size == 1:  # nothing travels
+            return
         group = self._thread.group
         found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
         link = Link(self.world_size, *fit_link(*zip(*found, strict=True)))
