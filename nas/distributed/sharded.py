@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -68,6 +69,7 @@ def _shard(module: LightningModule, mesh: DeviceMesh, reshard: bool) -> None:
     net = module.net
     if isinstance(net, FSDPModule):
         return
+    net.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
     for tensor in net.state_dict().values():
         dist.broadcast(tensor, 0)
     for block in (*_blocks(net), net):
