@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 __all__ = ["HelperProcesses", "leader_is_gone"]
 
 _LEADER = "VIZOO_LEADER"
-_LAST_SECONDS = 60
+_LAST_SECONDS, _STOP_SECONDS = 60, 10
 
 
 class HelperProcesses(Callback):
@@ -82,11 +82,7 @@ class HelperProcesses(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let them end, since all nodes are trained."""
-        for process in self._running:
-            try:
-                process.wait(_LAST_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.terminate()
+        self._end(_LAST_SECONDS)
         self.on_train_epoch_end(trainer, pl_module)
 
     def on_exception(
@@ -96,8 +92,14 @@ class HelperProcesses(Callback):
         pl_module.let_go()
         for process in self._running:
             process.terminate()
+        self._end(_STOP_SECONDS)
+
+    def _end(self, seconds: float) -> None:
         for process in self._running:
-            process.wait()
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def leader_is_gone() -> bool:

@@ -169,8 +169,8 @@ class FewShotTraining(SupernetTask):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         if self._next is not None:
             raise ValueError(
-                f"node {self.node} of this checkpoint is trained already: leave --ckpt_path out, "
-                f"and the fit goes on with what {self.folder} lacks"
+                f"node {self.node} of this checkpoint is trained, or in training elsewhere: leave "
+                f"--ckpt_path out, and the fit goes on with what {self.folder} lacks"
             )
         if leader_is_gone():
             raise SystemExit("the process that started this one has ended")
@@ -249,9 +249,10 @@ class FewShotTraining(SupernetTask):
             self._files.open(self._about(), resumed)
             if not (resumed or self.schedule.inherit):
                 self._files.start(self.state_dict())
+        goes_on = resumed and self._everywhere(self._files.take, self.node)
         if self._helpers.count:
             self._helpers.start(self.trainer, self.folder)
-        if not resumed or not self._everywhere(self._files.take, self.node):
+        if not goes_on:
             self._claim()
 
     def _about(self) -> dict[str, Any]:

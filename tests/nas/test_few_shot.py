@@ -17,6 +17,7 @@ from toy_regression import Data, Regression
 
 from vizoo.nas.lid import FewShotTraining, Split, Splitter, SplitTree
 from vizoo.nas.lid.folder import TreeFolder
+from vizoo.nas.lid.helpers import _devices
 from vizoo.nas.space import SearchSpace
 from vizoo.nas.supernet import active
 from vizoo.nas.training import UniformSampler
@@ -255,6 +256,20 @@ def one_level(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one") / "leaves"
     fit(folder.parent, epochs=(1,), folder=str(folder))
     return folder
+
+
+def test_only_fit_starts_processes(tmp_path):
+    with pytest.raises(ValueError, match="processes are started by `vizoo fit`; otherwise start"):
+        fit(tmp_path, epochs=(1,), processes=2)
+    fit(tmp_path, epochs=(1,))  # what the failed one had begun is free
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,7")
+    places = _devices(torch.device("cuda", 0))
+    names = [next(places)["CUDA_VISIBLE_DEVICES"] for _ in range(4)]
+    assert names == ["5", "7", "2", "5"]
+    assert next(_devices(torch.device("cpu"))) == {}
 
 
 CONFIG = """

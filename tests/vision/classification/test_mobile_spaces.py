@@ -45,10 +45,12 @@ class TestMBNet(MobileTester):
 
 class TestProxyless(MobileTester):
     name = "proxyless"
+    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
 
 
 class TestOFAMobileNet(MobileTester):
     name = "ofa_mobilenet"
+    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
 
 
 def on_meta(name, **arguments):
@@ -79,12 +81,14 @@ class TestProxylessNetwork(MobileNetworkTester):
     name = "proxyless"
     parameters = 16_034_168
     architecture = drawn("proxyless")
+    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
 
 
 class TestOFAMobileNetNetwork(MobileNetworkTester):
     name = "ofa_mobilenet"
     parameters = 10_715_752
     architecture = drawn("ofa_mobilenet")
+    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
 
 
 def test_mbnet_is_the_benchmarks(shared):
