@@ -141,6 +141,8 @@ class KeepLast(Checkpoint):
         """Rename the file of another run, which this one does not go on with."""
         if self._earlier is None or self._age() != self._earlier:
             return  # none, or one that a ModelCheckpoint of this run has written meanwhile
+        if resumed is None and self._step_resumed:
+            return  # what goes on without a checkpoint is this very run, from a snapshot
         if resumed and os.path.exists(resumed) and os.path.samefile(self.path, resumed):
             return
         numbers = (self.path.with_name(f"last-v{number}.ckpt") for number in itertools.count(1))

@@ -101,10 +101,11 @@ def check_training(tmp_path, processes, epochs, kills, seed, least=1):
         print(f"kill {attempt}: seed {seed}, process {rank}, {moment} s, at {last}, lost {lost}")
         assert 0 <= lost <= EVERY
     assert "going on from the snapshot after step" in run.output
+    assert "an earlier run" not in run.output  # last.ckpt is still this one's
     folder = tmp_path / "killed"
     assert not list((folder / "memory").iterdir())
-    checkpoints = list((folder / "checkpoints").iterdir())
-    assert {path.suffix for path in checkpoints} == {".ckpt"}
+    names = {"last.ckpt", *(f"last.ckpt.rank{rank}" for rank in range(processes))}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == names
     assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["epoch"] == epochs - 1
 
 
