@@ -29,7 +29,7 @@ class Run:
     kills: list[tuple[int, float, int]] = field(default_factory=list)
 
 
-def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, limit=600):
+def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, limit=1800):
     """Run a command in several processes, killing one of them again and again.
 
     A fifth of the kills falls into the start of the processes, the others within a second and a

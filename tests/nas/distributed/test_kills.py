@@ -176,4 +176,4 @@ def test_twenty_kills_of_a_training_cost_an_interval_each_at_most(tmp_path):
 @pytest.mark.slow
 def test_twenty_kills_of_a_search_cost_what_was_under_way(tmp_path, toys, monkeypatch):
     sizes = {"population": 24, "generations": 14}
-    check_search(tmp_path, monkeypatch, 4, sizes, kills=20, seed=20, pause=0.4)
+    check_search(tmp_path, monkeypatch, 4, sizes, kills=20, seed=20, pause=0.8)
