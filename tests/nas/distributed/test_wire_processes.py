@@ -38,7 +38,7 @@ def test_the_count_is_the_formula_and_what_the_wire_carries(private_network, pro
         [*private_network, "sh", "-c", command],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={
             **os.environ,
             "PYTHONPATH": str(Path(wire.__file__).parent),
