@@ -98,8 +98,6 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
     if store != "env://" and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = "nccl" if device.type == "cuda" else "gloo"
-    # gloo's own messages would come between the lines of the table.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         wait = timedelta(seconds=120)
         dist.init_process_group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -168,7 +168,7 @@ def measure_hook(
 
 
 @contextmanager
-def alone(device: torch.device | str = "cpu"):
+def alone(device: torch.device | str = "cpu") -> Iterator[None]:
     """A process group of this process, where there is none yet."""
     backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
