@@ -1,11 +1,12 @@
 """What it costs to find a split: local intrinsic dimensions against gradients, on one supernet.
 
-NASBench-201's supernet, one batch, every candidate of one edge on the same path: NAS-LID runs each
+NASBench-201's supernet, one batch, the candidates of one edge on the same path: NAS-LID runs each
 forward and keeps one number a layer, gradient matching runs each forward and backward and keeps a
 gradient of all shared weights.
 
     python -m benchmarks.lid                         # small: seconds on a CPU
     python -m benchmarks.lid --channels 16 --cells 5 --size 224 --count        # published size
+    python -m benchmarks.lid --channels 16 --cells 1 --size 224 --candidates 2  # a minute on a CPU
     python -m benchmarks.lid --channels 16 --cells 5 --size 224 --device cuda
 """
 
@@ -23,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vizoo import create_model
-from vizoo.nas import activate, extract, search_space
+from vizoo.nas import extract, search_space
 from vizoo.nas.efficiency.counts import count
-from vizoo.nas.lid import gradients, named_layers, profile, similarity
+from vizoo.nas.lid import Splitter, named_layers
 from vizoo.nas.tabular import cell_architecture
 
 from ._machine import machine
@@ -39,25 +40,6 @@ EDGE = "edges.0_3"
 
 def loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(net(batch[0]), batch[1])
-
-
-def by_dimensions(net: nn.Module, batch: tuple[Tensor, Tensor], k: int) -> Tensor:
-    """Similarities of the candidates by their layers' dimensions."""
-    layers, found = named_layers(net, ["cells.*"]), []
-    for value in search_space(net).choices[EDGE].values:
-        activate(net, PATH.replace({EDGE: value}))
-        found.append(profile(net, batch[0], layers, k=k))
-    return similarity(torch.stack(found))
-
-
-def by_gradients(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The same by gradients of the weights that all candidates share."""
-    found = []
-    for value in search_space(net).choices[EDGE].values:
-        activate(net, PATH.replace({EDGE: value}))
-        found.append(gradients(net, batch, loss))
-    shared = [name for name in found[0] if all(name in other for other in found)]
-    return similarity(torch.stack([torch.cat([f[n] for n in shared]) for f in found]), "cosine")
 
 
 def counted_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, int, int]:
@@ -90,13 +72,23 @@ def counted_bytes(net: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[int, in
     return sum(t.numel() * t.element_size() for t in kept.values()), alone, largest
 
 
-def measured(net: nn.Module, batch: tuple[Tensor, Tensor], k: int, repeat: int) -> Table:
-    table = Table(title=f"{EDGE}: five candidates, one batch of {tuple(batch[0].shape)}")
+def measured(
+    net: nn.Module, batch: tuple[Tensor, Tensor], k: int, candidates: int, repeat: int
+) -> Table:
+    values = search_space(net).choices[EDGE].values[-candidates:]
+    paths = [PATH.replace({EDGE: value}) for value in values]
+    table = Table(title=f"{EDGE}: {len(paths)} candidates, a batch of {tuple(batch[0].shape)}")
     for column in ("criterion", "s", "peak MB", "time", "memory"):
         table.add_column(column, justify="left" if column == "criterion" else "right")
+
+    def run(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return net(batch[0])
+
+    gradient = Splitter("gradient")
+    lid = Splitter("lid", layers=["cells.*"], k=k, batch_size=len(batch[0]))
     ways: dict[str, Callable[[], object]] = {
-        "gradients": lambda: by_gradients(net, batch),
-        "dimensions": lambda: by_dimensions(net, batch, k),
+        "gradients": lambda: gradient.compare(net, paths, batch, loss=loss),
+        "dimensions": lambda: lid.compare(net, paths, batch, forward=run),
     }
     device = batch[0].device
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -133,6 +125,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--candidates", type=int, default=5, help="of the edge's five")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--device", default="cpu")
@@ -157,7 +150,7 @@ def main() -> None:
         torch.randint(10, (options.batch,), device=options.device),
     )
     console.print(machine())
-    console.print(measured(net, batch, options.k, options.repeat))
+    console.print(measured(net, batch, options.k, options.candidates, options.repeat))
 
 
 if __name__ == "__main__":
