@@ -304,7 +304,7 @@ class DispMVS(nn.Module):
         with torch.no_grad():
             lines = epipolar_lines(intrinsics, extrinsics, depth, scale)
         pyramid = source_pyramid(features[:, 1:], _LEVELS[scale])
-        reference = features[:, 0]
+        reference = features[:, 0].contiguous(memory_format=torch.channels_last)
         hidden, context = context.chunk(2, 1)
         prepared = block.prepare(F.relu(context))
         pairs = features.shape[1] - 1

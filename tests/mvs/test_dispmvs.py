@@ -8,7 +8,7 @@ from network_tester import NetworkTester
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.mvs._dispmvs_layers import UpdateBlock
-from vizoo.mvs.dispmvs import convert_published
+from vizoo.mvs.dispmvs import convert_published, source_pyramid
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.published import recognise
@@ -206,6 +206,17 @@ def published(older=False):
             name = name.replace(".conv_offset.", "_offset.")
         state[name] = tensor
     return state
+
+
+def test_source_pyramid_has_its_channels_last():
+    """As the lookup reads them, so that no level is copied in each iteration."""
+    features = torch.randn(2, 3, 8, 17, 24)
+    levels = source_pyramid(features, 3)
+    for level, size in zip(levels, ((17, 24), (8, 12), (4, 6)), strict=True):
+        assert level.shape == (2, 3, 8, *size)
+        assert level.movedim(2, 4).is_contiguous()
+    mean = features[..., :16, :].unflatten(4, (12, 2)).unflatten(3, (8, 2)).mean((4, 6))
+    torch.testing.assert_close(levels[1], mean)
 
 
 @pytest.mark.parametrize("older", [False, True])
