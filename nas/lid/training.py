@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -359,10 +359,10 @@ class FewShotTraining(SupernetTask):
         if depth(name) < len(self.schedule.epochs) - 1:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
-            groups = " | ".join(", ".join(map(str, group)) for group in split.groups)
-            rank_zero_info(f"node {name} is split by {split.choice}: {groups}")
-            for choice, figures in split.scores.items():
-                rank_zero_info(f"  {choice}: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
+            rank_zero_info(f"node {name} is split by {split.choice}: {_listed(split.groups)}")
+            for choice, found in split.scores.items():
+                numbers = ", ".join(f"{k} {found[k]:.4f}" for k in ("gap", "intra", "inter"))
+                rank_zero_info(f"  {choice}: {numbers}: {_listed(found['groups'])}")
         self.tree.checkpoints[name] = self._files.checkpoint(name).name
         self.trainer.save_checkpoint(self._files.checkpoint(name), weights_only=False)
         if self.trainer.is_global_zero:
@@ -382,3 +382,7 @@ class FewShotTraining(SupernetTask):
             )
         # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)
+
+
+def _listed(groups: Sequence[Sequence[Scalar]]) -> str:
+    return " | ".join(", ".join(map(str, group)) for group in groups)
