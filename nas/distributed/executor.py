@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -88,15 +89,17 @@ class QueueExecutor(Executor):
         self.evaluate = evaluate
         self.store = store
         self.lost_after = lost_after
+        # A store may outlive a job that is started again; what is left in it is another session's.
+        self._session = secrets.token_hex(8)
         self._round = 0
         self._signs: dict[str, tuple[int, float]] = {}
-        store.set("round", "0")
+        self._announce(0)
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
         self._round += 1
-        jobs, scores = _Jobs(self.store, self._round), {}
+        jobs, scores = _Jobs(self.store, self._session, self._round), {}
         jobs.publish(architectures)
-        self.store.set("round", str(self._round))
+        self._announce(self._round)
 
         def keep(index: int, answer: dict[str, Any]) -> None:
             if "error" in answer:
@@ -122,10 +125,15 @@ class QueueExecutor(Executor):
         return [scores[index] for index in range(len(architectures))]
 
     def close(self) -> None:
-        self.store.set("round", "-1")
+        self._announce(-1)
+        mine = dist.PrefixStore(self._session, self.store)
         end = time.monotonic() + 5  # this process may hold the store that the others still read
-        while self.store.add("left", 0) < self.store.add("workers", 0) and time.monotonic() < end:
+        while mine.add("left", 0) < mine.add("joined", 0) and time.monotonic() < end:
             time.sleep(_PAUSE)
+
+    def _announce(self, number: int) -> None:
+        """Tell the others the round: 0 before the first, -1 behind the last."""
+        self.store.set("round", f"{self._session} {number}")
 
     def _lost(self, worker: str) -> bool:
         sign, now = self.store.add(f"alive/{worker}", 0), time.monotonic()
@@ -160,18 +168,24 @@ def serve(evaluate: Evaluate, store: dist.Store) -> int:
                 return
 
     threading.Thread(target=beat, daemon=True).start()
-    seen, count = 0, 0
+    joined, seen, count = "", (), 0
     try:
-        while (current := int(store.get("round"))) >= 0:
-            if current == seen:
+        while True:
+            session, number = current = tuple(store.get("round").decode().split())
+            if session != joined:
+                dist.PrefixStore(session, store).add("joined", 1)
+                joined = session
+            if number == "-1":
+                break
+            if number == "0" or current == seen:
                 time.sleep(_PAUSE)
                 continue
-            jobs, seen = _Jobs(store, current), current
+            jobs, seen = _Jobs(store, session, int(number)), current
             architectures = jobs.architectures()
             while (index := jobs.claim(worker)) < len(architectures):
                 jobs.answer_with(index, _answer(evaluate, architectures[index]))
                 count += 1
-        store.add("left", 1)
+        dist.PrefixStore(joined, store).add("left", 1)
     except RuntimeError as error:
         raise RuntimeError(f"the process that searches is gone ({error})") from error
     finally:
@@ -201,8 +215,8 @@ def _answer(evaluate: Evaluate, architecture: Architecture) -> dict[str, Any]:
 class _Jobs:
     """One round of evaluations in the store."""
 
-    def __init__(self, store: dist.Store, number: int) -> None:
-        self.store = dist.PrefixStore(f"round{number}", store)
+    def __init__(self, store: dist.Store, session: str, number: int) -> None:
+        self.store = dist.PrefixStore(f"{session}/round{number}", store)
 
     def publish(self, architectures: Sequence[Architecture]) -> None:
         self.store.set("jobs", json.dumps([dict(architecture) for architecture in architectures]))

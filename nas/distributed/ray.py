@@ -45,7 +45,8 @@ class RayExecutor(Executor):
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False)
+            # Without any address Ray waits for the last cluster of this machine, which may be gone.
+            ray.init(address or "local", include_dashboard=False, log_to_driver=False)
         self._actor = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
         self._make = make
         self._workers: list[Any] = []

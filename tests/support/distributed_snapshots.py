@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from toy_snapshots import Numbered, Task, state
 
+from vizoo.__main__ import main
 from vizoo.nas.distributed import HookDDPStrategy, InMemorySnapshot, TopK
 from vizoo.nas.distributed.payload import Shared
 from vizoo.nas.distributed.store import SnapshotStore
@@ -172,3 +173,9 @@ def compressed_training(rank, folder, memory):
         results.append((again == whole, then == seen[then[0][0] :], step - then[0][0]))
         dist.barrier()
     return whole, results, [path.name for path in Path(memory).iterdir()]
+
+
+def command(rank, folder, words):
+    """`vizoo` as one of several processes."""
+    os.chdir(folder)
+    return main(words)

@@ -15,6 +15,8 @@ import pytest
 import torch
 import toy_supernet
 import yaml
+from distributed_snapshots import command
+from ranks import run_ranks
 from torchrun import SUPPORT, torchrun
 
 from vizoo.__main__ import main
@@ -40,7 +42,11 @@ def latest(folder, least=1):
 
 
 def train(folder, processes, epochs, kills=0, seed=0, least=1):
-    """Train by `vizoo fit` with compressed gradients; the run and the folder of its logs."""
+    """Train by `vizoo fit` with compressed gradients, under torchrun if something is killed.
+
+    Returns:
+        The run, and the folder of its logs.
+    """
     log, memory = folder / "log", folder / "memory"
     log.mkdir(parents=True)
     memory.mkdir()
@@ -77,14 +83,19 @@ def train(folder, processes, epochs, kills=0, seed=0, least=1):
         },
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    words = ["-m", "vizoo", "fit", "--config", "config.yaml"]
-    run = torchrun(folder, processes, words, kills, seed, lambda: latest(log, least))
+    words = ["fit", "--config", "config.yaml"]
+    if not kills:
+        assert run_ranks(processes, command, str(folder), words) == [0] * processes
+        return None, log
+    run = torchrun(
+        folder, processes, ["-m", "vizoo", *words], kills, seed, lambda: latest(log, least)
+    )
     assert run.code == 0, run.output[-3000:]
     return run, log
 
 
 def check_training(tmp_path, processes, epochs, kills, seed, least=1):
-    whole, expected = train(tmp_path / "whole", processes, epochs)
+    _, expected = train(tmp_path / "whole", processes, epochs)
     run, log = train(tmp_path / "killed", processes, epochs, kills, seed, least)
     for rank in range(processes):
         ends = [torch.load(f / f"end{rank}.pt", weights_only=True) for f in (expected, log)]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import random
+import threading
+import time
 from pathlib import Path
 
 import distributed_search as remote
 import pytest
+import torch.distributed as dist
 from ranks import context
 
-from vizoo.nas.distributed import Evaluator, SavedSearch, SerialExecutor
+from vizoo.nas.distributed import Evaluator, QueueExecutor, SavedSearch, SerialExecutor, serve
 from vizoo.nas.search import evolve
 from vizoo.nas.space import Architecture
 
@@ -48,6 +52,45 @@ def test_any_number_of_processes_finds_the_same_and_evaluates_once(tmp_path, sta
 def test_a_lost_workers_share_is_redone(tmp_path, start, alone):
     found = remote.with_workers(start, tmp_path, [1, 3, None], lost_after=2.0)
     assert found == alone[0] and sorted(remote.evaluated(tmp_path)) == alone[1]
+
+
+def test_what_an_earlier_job_left_in_the_store_is_not_believed():
+    """torchrun starts a job again whose processes it has lost; its store stays."""
+    store, space = dist.HashStore(), remote.space()
+    drawn = [space.sample(random.Random(seed)) for seed in range(8)]
+    answered = []
+
+    def killed_worker(_):
+        if len(answered) == 2:
+            raise SystemExit
+        answered.append(1)
+        return -1.0
+
+    def killed_leader(_):
+        while len(answered) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    first = threading.Thread(target=serve, args=(killed_worker, store), daemon=True)
+    first.start()
+    with pytest.raises(KeyboardInterrupt):
+        QueueExecutor(killed_leader, store).run(drawn)
+    first.join(30)
+    counts = []
+    second = threading.Thread(target=lambda: counts.append(serve(_depth, store)), daemon=True)
+    second.start()
+    with QueueExecutor(_depth, store) as executor:
+        while store.add("workers", 0) < 2:
+            time.sleep(0.01)
+        for some in (drawn[::-1], drawn[:3]):
+            assert executor.run(some) == [architecture["depth"] for architecture in some]
+    second.join(30)
+    assert counts and not second.is_alive()
+
+
+def _depth(architecture):
+    time.sleep(0.02)
+    return architecture["depth"]
 
 
 def test_an_error_in_a_worker_ends_the_search(tmp_path, start):
