@@ -51,7 +51,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
             "models": models,
             "done": done,
             "alone_steps": options.alone_steps,
-            "sizes": [1 << power for power in range(12, 21 if megabits < 50 else 23, 2)],
+            "sizes": [1 << power for power in range(12, 23, 2)],
             # On the fastest link all steps, for the losses.
             "seconds": 1000 if megabits == max(options.links) else options.seconds,
             "steps": options.steps,
