@@ -8,7 +8,7 @@ operators instead, with dynamic height and width.
 An operator may have two implementations:
 
 - PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
-- CUDA C++, in ``kernels/*.cu`` and started by ``cuda/*.py``, registered for CUDA tensors on the
+- CUDA C++, in ``kernels/*.cu`` and started by ``cuda/*.py``, taken for CUDA tensors by the
   same operator; ``_kernels.py`` says when it is taken.
 
 ``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume``,
