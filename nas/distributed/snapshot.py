@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from .payload import Shared, divide, join, pack, random_state, set_random_state, unpack
 from .store import SnapshotStore
@@ -103,6 +103,12 @@ class InMemorySnapshot(Checkpoint):
             )
         if not Path(self.memory).is_dir():
             raise ValueError(f"{self.memory}: no such folder; name one of a memory file system")
+        restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            rank_zero_warn(
+                "processes that torchrun starts again may look for those that were lost: set "
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
+            )
         name = _identity(trainer, pl_module, self.run)
         disk = Path(self.disk or Path(trainer.default_root_dir) / "snapshots")
         self._store = SnapshotStore(

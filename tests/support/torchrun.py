@@ -29,7 +29,7 @@ class Run:
     kills: list[tuple[int, float, int]] = field(default_factory=list)
 
 
-def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, limit=1800):
+def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, more=None, limit=1800):
     """Run a command in several processes, killing one of them again and again.
 
     A fifth of the kills falls into the start of the processes, the others within a second and a
@@ -42,12 +42,14 @@ def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, limi
         kills: how many, each of which torchrun answers with a restart.
         seed: of moments and processes.
         started: gives the number of the latest attempt that has begun its work.
+        more: environment variables.
         limit: seconds after which all is ended.
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launcher += ["--nproc-per-node", str(processes), "--max-restarts", str(kills)]
     launcher += ["--monitor-interval", "0.1", "--log-dir", str(Path(folder) / "logs")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment |= more or {}
     environment["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     with open(Path(folder) / "output.txt", "w+") as output:
         process = subprocess.Popen(

@@ -87,9 +87,9 @@ def train(folder, processes, epochs, kills=0, seed=0, least=1):
     if not kills:
         assert run_ranks(processes, command, str(folder), words) == [0] * processes
         return None, log
-    run = torchrun(
-        folder, processes, ["-m", "vizoo", *words], kills, seed, lambda: latest(log, least)
-    )
+    words = ["-m", "vizoo", *words]
+    fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as README says
+    run = torchrun(folder, processes, words, kills, seed, lambda: latest(log, least), fresh)
     assert run.code == 0, run.output[-3000:]
     return run, log
 
