@@ -59,8 +59,10 @@ class Layer:
         if isinstance(self.module, nn.Linear):
             mean = x.reshape(-1, x.shape[-1]).mean(0)
         else:
-            mean = self._patches(self._batch(x).mean(0, keepdim=True))
-            mean = mean.mean(tuple(range(2, self.module.weight.dim()))).flatten()
+            mean = self._padded(self._batch(x).mean(0, keepdim=True))
+            for dim in range(self.module.weight.dim() - 2):  # one after the other: fewer to read
+                mean = self._windows(mean, 2, dim).mean(2)
+            mean = mean.flatten()
         return mean if self.module.bias is None else torch.cat([mean, mean.new_ones(1)])
 
     def input_moment(self, x: Tensor) -> Tensor:
@@ -96,20 +98,30 @@ class Layer:
 
     def _patches(self, x: Tensor) -> Tensor:
         """What lies under the kernel (B, C, positions, kernel), a view of the padded input."""
+        x = self._padded(x)
+        for dim in range(self.module.weight.dim() - 2):
+            x = self._windows(x, 2 + dim, dim)
+        return x
+
+    def _windows(self, x: Tensor, where: int, dim: int) -> Tensor:
+        """Splits one dimension into positions, in its place, and the kernel's, at the end."""
+        dilation = self.module.dilation[dim]
+        size = dilation * (self.module.kernel_size[dim] - 1) + 1
+        return x.unfold(where, size, self.module.stride[dim])[..., ::dilation]
+
+    def _padded(self, x: Tensor) -> Tensor:
         module = self.module
-        reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        if module.padding == "valid":
+            return x
         if module.padding == "same":
+            reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
             pads = [(total // 2, total - total // 2) for total in reach]
-        elif module.padding == "valid":
-            pads = [(0, 0)] * len(reach)
         else:
             pads = [(p, p) for p in module.padding]
-        if any(map(any, pads)):
-            mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-            x = F.pad(x, tuple(itertools.chain.from_iterable(reversed(pads))), mode)
-        for dim, total in enumerate(reach):
-            x = x.unfold(2 + dim, total + 1, module.stride[dim])[..., :: module.dilation[dim]]
-        return x
+        if not any(map(any, pads)):
+            return x
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        return F.pad(x, tuple(itertools.chain.from_iterable(reversed(pads))), mode)
 
 
 def layers_of(net: nn.Module) -> list[Layer]:

@@ -39,8 +39,6 @@ class FSDP2Strategy(ModelParallelStrategy):
         ValueError: the task trains a supernet.
     """
 
-    delays_gradients = True
-
     def __init__(
         self, reshard_after_forward: bool = False, process_group_backend: str | None = None
     ) -> None:
@@ -63,6 +61,10 @@ class FSDP2Strategy(ModelParallelStrategy):
         module.configure_model = partial(
             _shard, module, self.device_mesh, self.reshard_after_forward
         )
+
+    def teardown(self) -> None:
+        vars(self.lightning_module).pop("configure_model", None)
+        super().teardown()
 
 
 def _shard(module: LightningModule, mesh: DeviceMesh, reshard: bool) -> None:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import torch
 from distributed_training import trainer, weights
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ModelParallelStrategy
-from torch.distributed.fsdp import fully_shard
 from toy_volumes import Task, Volumes
 
-from vizoo.nas.distributed import DeARStrategy, HookDDPStrategy
+from vizoo.__main__ import main
+from vizoo.nas.distributed import DeARStrategy, FSDP2Strategy, HookDDPStrategy
+
+TOY = (
+    *("--model", "toy_volumes.Task", "--model.spare=false", "--data", "toy_volumes.Volumes"),
+    *("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=2"),
+)
+"""Words for `vizoo fit`."""
 
 OPTIMIZERS = ("sgd", "adamw")
-
-
-class Sharded(Task):
-    """FSDP2 by hand: parameters stay gathered from the forward to the backward pass."""
-
-    def configure_model(self):
-        mesh = self.device_mesh["data_parallel"]
-        for block in self.net.children():
-            fully_shard(block, mesh=mesh, reshard_after_forward=False)
-        fully_shard(self.net, mesh=mesh, reshard_after_forward=False)
 
 
 class Read(Callback):
@@ -49,11 +44,11 @@ def fit(strategy, processes, kind=Task, checkpoint=None, callback=None, **settin
 
 
 def ddp():
-    return HookDDPStrategy(process_group_backend="gloo")
+    return HookDDPStrategy()
 
 
 def dear():
-    return DeARStrategy(group_mb=0.001, process_group_backend="gloo")
+    return DeARStrategy(group_mb=0.001)
 
 
 def parity(rank, processes, folder):
@@ -65,10 +60,7 @@ def parity(rank, processes, folder):
             read = Read()
             _, trained = fit(make(), processes, callback=read, limit_val_batches=1.0, **task)
             found[optimizer, name] = weights(trained.net).tolist(), read.seen, read.losses
-        sharding = ModelParallelStrategy(
-            processes, 1, save_distributed_checkpoint=False, process_group_backend="gloo"
-        )
-        _, trained = fit(sharding, processes, Sharded, **task)
+        _, trained = fit(FSDP2Strategy(), processes, **task)
         whole = [p.full_tensor().detach().flatten() for p in trained.net.parameters()]
         found[optimizer, "fsdp2"] = (torch.cat(whole).tolist(),)
     parts = {}
@@ -83,11 +75,26 @@ def parity(rank, processes, folder):
         name: weights(fit(make(), processes, checkpoint=f"{folder}/{other}.ckpt")[1].net).tolist()
         for name, make, other in (("ddp", ddp, "dear"), ("dear", dear, "ddp"))
     }
+    sharded, _ = fit(FSDP2Strategy(), processes, max_epochs=1)
+    sharded.save_checkpoint(f"{folder}/fsdp2.ckpt")
+    again["fsdp2"] = weights(fit(ddp(), processes, checkpoint=f"{folder}/fsdp2.ckpt")[1].net)
+    again["fsdp2"] = again["fsdp2"].tolist()
     return {**found, "resumed": again}
 
 
+def configured(rank, folder):
+    """Weights after `vizoo fit` with the configs, behind one that clips nothing."""
+    found = []
+    for name in ("dear", "fsdp2"):
+        words = ["--config", f"distributed/{name}.yaml", "--trainer.devices", "2"]
+        code = main(["fit", *TOY, f"--trainer.default_root_dir={folder}/{name}", *words])
+        path = f"{folder}/{name}/checkpoints/last.ckpt"
+        found.append((code, torch.load(path, weights_only=True)["state_dict"]["net.head.bias"]))
+    return [(code, bias.tolist()) for code, bias in found]
+
+
 def refusals(rank):
-    """What is said where DeAR does not work; each in a process of its own mind."""
+    """What is said where DeAR does not work."""
     from lightning.pytorch.plugins import MixedPrecision
 
     from vizoo.nas.distributed import Eva

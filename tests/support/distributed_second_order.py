@@ -8,6 +8,7 @@ from toy_volumes import Task, Volumes
 
 from vizoo.nas.distributed import Eva, HookDDPStrategy, KFACPreconditioner, kfac
 from vizoo.nas.distributed.factors import pack
+from vizoo.nas.distributed.placement import measured_costs
 from vizoo.nas.distributed.ranks import tensor_digest
 
 FACTORS = {"kl_clip": 0, "factor_every": 1, "inverse_every": 2}
@@ -89,4 +90,5 @@ def owners(rank, folder):
         "whole": weights(task.net).tolist(),
         "again": weights(again.net).tolist(),
         "owners": callback._owners,
+        "costs": [cost(512) for cost in measured_costs("eigen", torch.device("cpu"))],
     }

@@ -31,6 +31,13 @@ def test_weights_are_those_of_plain_training(processes, tmp_path):
         assert parts["ddp"] != found["sgd", "ddp"][0]
 
 
+def test_configs_train(tmp_path):
+    one, other = run_ranks(2, remote.configured, str(tmp_path))
+    (code, bias), (sharded_code, sharded_bias) = one
+    assert code == sharded_code == 0 and one == other
+    close(sharded_bias, bias, 1e-6)
+
+
 def test_what_does_not_fit_is_one_line():
     for said in run_ranks(2, remote.refusals):
         clipping, scaler, second, unused, other = said

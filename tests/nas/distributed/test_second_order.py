@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from toy_regression import Data, Regression
 from toy_volumes import Net, Task, Volumes
 
+from vizoo.__main__ import main
 from vizoo.nas.distributed import Eva, KFACPreconditioner
 from vizoo.nas.distributed.eva import eva_gradient
 from vizoo.nas.distributed.factors import decompose, eigen_gradient, pack, pi_damping, unpack
@@ -315,6 +316,20 @@ def test_bad_settings_are_one_line(make, says):
     with pytest.raises(ValueError) as error:
         make()
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["eva", "kfac"])
+def test_configs_train(name, tmp_path, capsys):
+    """Behind another config, as a user runs it; its callbacks stay."""
+    words = ["fit", "--model", "toy_volumes.Task", "--data", "toy_volumes.Volumes"]
+    words += ["--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=2"]
+    words += ["--trainer.callbacks+=Timer", f"--trainer.default_root_dir={tmp_path}"]
+    assert main([*words, "--config", f"distributed/{name}.yaml"]) == 0
+    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    kind = {"eva": "Eva", "kfac": "KFACPreconditioner"}[name]
+    assert {kind, "Timer"} <= saved["callbacks"].keys()
+    state = saved["callbacks"][kind]
+    assert "net.head" in (state if name == "eva" else state["solvers"])
 
 
 class Nothing(Task):
