@@ -210,24 +210,58 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
     return found
 
 
+def part_of(name: str, splits: dict) -> str:
+    """The part of a network, by the splits that `run` gives."""
+    node = "root"
+    while node in splits:
+        split = splits[node]
+        value = OPERATIONS[int(name[int(split["choice"][1:])])]
+        index = next(i for i, group in enumerate(split["groups"]) if value in group)
+        node = f"{'' if node == 'root' else node}{index}"
+    return node
+
+
+def levelled(
+    names: list[str], scores: list[float], truth: list[float], splits: dict
+) -> list[float]:
+    """Scores, each part's moved by as much as makes its mean the truth's."""
+    parts = [part_of(name, splits) for name in names]
+    misses: dict[str, list[float]] = {}
+    for part, score, true in zip(parts, scores, truth, strict=True):
+        misses.setdefault(part, []).append(score - true)
+    return [s - statistics.mean(misses[part]) for s, part in zip(scores, parts, strict=True)]
+
+
 def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
+    """Kendall tau against the mean of networks trained alone, and with the parts levelled."""
     names = sorted(known["parameters"])
     alone = [[known["accuracy"][f"{n}/{s}"] for n in names] for s in range(seeds)]
     mean = [statistics.mean(values) for values in zip(*alone, strict=True)]
     best = sorted(range(len(names)), key=lambda i: -mean[i])[: len(names) // 4]
     table = Table(title=f"{len(names)} networks, {min(mean):.1f} to {max(mean):.1f} % alone")
-    for column in ("score", "tau", "each seed", "tau, best quarter", "precision@10", "mean"):
+    columns = ("score", "tau", "each seed", "levelled", "best quarter", "precision@10", "mean")
+    for column in columns:
         table.add_column(column)
 
-    def row(name: str, scores: list[list[float]], against: list[float]) -> None:
+    def row(
+        name: str,
+        scores: list[list[float]],
+        against: list[float],
+        splits: list[dict] | None = None,
+    ) -> None:
         whole = [compare(s, against, top=(10,)) for s in scores]
         part = [compare([s[i] for i in best], [against[i] for i in best]) for s in scores]
         taus = [c.kendall for c in whole]
+        moved = [
+            compare(levelled(names, s, against, found), against).kendall
+            for s, found in zip(scores, splits or [], strict=False)
+        ]
         spread = statistics.stdev(taus) if len(taus) > 1 else 0.0
         table.add_row(
             name,
             f"{statistics.mean(taus):.3f} ± {spread:.3f}",
             " ".join(f"{tau:.3f}" for tau in taus),
+            f"{statistics.mean(moved):.3f}" if moved else "",
             f"{statistics.mean(c.kendall for c in part):.3f}",
             f"{statistics.mean(c.precision[10] for c in whole):.2f}",
             f"{statistics.mean(map(statistics.mean, scores)):.1f}",
@@ -241,7 +275,8 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
             [statistics.mean(v) for v in zip(*alone[1:], strict=True)],
         )
     for method, found in runs.items():
-        row(method, [[r["scores"][n] for n in names] for r in found], mean)
+        splits = [r["splits"] for r in found if r["splits"]]
+        row(method, [[r["scores"][n] for n in names] for r in found], mean, splits)
     return table
 
 
