@@ -143,6 +143,6 @@ def test_a_ray_cluster_finds_the_same(tmp_path, alone, monkeypatch):
     make = functools.partial(remote.losing_once, tmp_path)
     with RayExecutor(make, workers=2, cpus=0.5) as executor:
         assert remote.search(executor) == alone[0]
+        assert sorted(remote.evaluated(tmp_path)) == alone[1]
         with pytest.raises(ValueError, match="an evaluation failed: KeyError"):
             executor.run([Architecture({"other": 1})])
-    assert sorted(remote.evaluated(tmp_path)) == alone[1]
