@@ -323,11 +323,11 @@ def test_configs_train(name, tmp_path, capsys):
     """Behind another config, as a user runs it; its callbacks stay."""
     words = ["fit", "--model", "toy_volumes.Task", "--data", "toy_volumes.Volumes"]
     words += ["--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=2"]
-    words += ["--trainer.callbacks+=Timer", f"--trainer.default_root_dir={tmp_path}"]
+    words += ["--trainer.callbacks+=ModelCheckpoint", f"--trainer.default_root_dir={tmp_path}"]
     assert main([*words, "--config", f"distributed/{name}.yaml"]) == 0
     saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     kind = {"eva": "Eva", "kfac": "KFACPreconditioner"}[name]
-    assert {kind, "Timer"} <= saved["callbacks"].keys()
+    assert any(key.startswith("ModelCheckpoint") for key in saved["callbacks"])
     state = saved["callbacks"][kind]
     assert "net.head" in (state if name == "eva" else state["solvers"])
 
