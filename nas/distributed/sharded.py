@@ -17,6 +17,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.torch_version import TorchVersion
 
 from ..training.task import SupernetTask
 
@@ -36,7 +37,8 @@ class FSDP2Strategy(ModelParallelStrategy):
         process_group_backend: such as `gloo` or `nccl`; by default that of the device.
 
     Raises:
-        ValueError: the task trains a supernet.
+        ValueError: the task trains a supernet, or gradients would travel by gloo with a PyTorch
+            older than 2.15.
     """
 
     def __init__(
@@ -56,6 +58,12 @@ class FSDP2Strategy(ModelParallelStrategy):
             )
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+        if dist.get_backend() == "gloo" and TorchVersion(torch.__version__) < (2, 15):
+            # Seen with 2.8.0: gradients are not those of `ddp`.
+            raise ValueError(
+                f"FSDP2Strategy needs PyTorch 2.15 to train by gloo, not {torch.__version__}: take "
+                "nccl, or DeARStrategy"
+            )
         # Lightning wants the task to shard itself.
         module = self.lightning_module
         module.configure_model = partial(

@@ -19,7 +19,8 @@ def test_weights_are_those_of_plain_training(processes, tmp_path):
             plain, steps, losses = found[optimizer, "ddp"]
             weights, seen, found_losses = found[optimizer, "dear"]
             close(weights, plain, within)
-            close(found[optimizer, "fsdp2"][0], plain, within)
+            if remote.SHARDS:
+                close(found[optimizer, "fsdp2"][0], plain, within)
             close(found_losses, losses, within)  # validation has the last update
             # Otherwise callbacks see weights from before it.
             close(seen[1], steps[0], within)
@@ -33,9 +34,10 @@ def test_weights_are_those_of_plain_training(processes, tmp_path):
 
 def test_configs_train(tmp_path):
     one, other = run_ranks(2, remote.configured, str(tmp_path))
-    (code, bias), (sharded_code, sharded_bias) = one
-    assert code == sharded_code == 0 and one == other
-    close(sharded_bias, bias, 1e-6)
+    assert one == other
+    for code, bias in one:
+        assert code == 0
+        close(bias, one[0][1], 1e-6)
 
 
 def test_what_does_not_fit_is_one_line():
