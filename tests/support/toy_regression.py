@@ -120,7 +120,7 @@ class Data(LightningDataModule):
 
     def train_dataloader(self):
         settings = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
-        return DataLoader(self.train, self.batch_size, self.shuffle, **settings)
+        return DataLoader(self.train, batch_size=self.batch_size, shuffle=self.shuffle, **settings)
 
     def val_dataloader(self):
         return DataLoader(self.val, batch_size=self.batch_size)
