@@ -108,9 +108,9 @@ def check_training(tmp_path, processes, epochs, kills, seed, least=1):
     for attempt, (_, moment, rank) in enumerate(run.kills):
         last = max([last, *steps_of[attempt]])
         after = next((steps_of[a] for a in range(attempt + 1, kills + 1) if steps_of[a]), None)
-        lost = last - min(after)
+        lost = last - min(after)  # -1: a snapshot was just taken, and the next step not begun
         print(f"kill {attempt}: seed {seed}, process {rank}, {moment} s, at {last}, lost {lost}")
-        assert 0 <= lost <= EVERY
+        assert -1 <= lost <= EVERY
     assert "going on from the snapshot after step" in run.output
     assert "an earlier run" not in run.output  # last.ckpt is still this one's
     folder = tmp_path / "killed"
