@@ -77,6 +77,8 @@ class KeepLast(Checkpoint):
     the run's folder. A fit resumes from it with ``--ckpt_path``. The file that another run left
     there is kept as ``last-v1.ckpt`` and so on.
 
+    A module whose ``resumes_within_epochs`` is false keeps the file of its last whole epoch.
+
     Attributes:
         path: the file, or None before `setup`.
         interruption: the exception that ended the run, or None.
@@ -117,6 +119,10 @@ class KeepLast(Checkpoint):
     ) -> None:
         """Write the file, unless other processes could not follow."""
         self.interruption = exception
+        epoch = trainer.fit_loop.epoch_progress.current
+        within = epoch.started != epoch.processed
+        if within and not getattr(pl_module, "resumes_within_epochs", True):
+            return
         everywhere = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
         if everywhere or trainer.world_size == 1:
             self._save(trainer)
