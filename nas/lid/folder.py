@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = ["TreeFolder"]
 
 _PAUSE = 0.5
 _SIGN_EVERY = 5.0
+_OF_SPLITS = ("tree", "splitter.")
 
 
 class TreeFolder:
@@ -42,11 +43,14 @@ class TreeFolder:
         self.path = Path(path)
         self.space = space
         self.patience = patience
+        self._about: dict[str, Any] | None = None
         self._held: tuple[FileLock, Path] | None = None
         self._signed = 0.0
 
     def open(self, about: Mapping[str, Any], resumed: bool = False) -> None:
         """Begin a training here, or go on with the one that the folder holds.
+
+        How splits are found may change until there is one.
 
         Args:
             about: all on which its results depend.
@@ -56,19 +60,26 @@ class TreeFolder:
             FileNotFoundError: it is not.
             ValueError: the folder holds a training with other settings; they are named.
         """
-        own = json.loads(json.dumps(dict(about), default=lambda value: type(value).__name__))
+        self._about = json.loads(
+            json.dumps(dict(about), default=lambda value: type(value).__name__)
+        )
         (self.path / ".locks").mkdir(parents=True, exist_ok=True)
         with self._lock("tree"):
             if resumed or self._tree.exists():
-                self._compare(self.read().about, own)
+                self._compare(self.read())
             else:
                 tree = SplitTree(self.space)
-                tree.about = own
+                tree.about = self._about
                 tree.save(self._tree)
 
     def read(self) -> SplitTree:
         """The tree as it is now."""
         return SplitTree.load(self._tree, self.space)
+
+    def left(self, names: Sequence[str]) -> list[str]:
+        """Those of these nodes that are not trained yet."""
+        trained = self.read().checkpoints
+        return [name for name in names if name not in trained]
 
     def checkpoint(self, name: str) -> Path:
         """The file of a node's weights."""
@@ -83,11 +94,12 @@ class TreeFolder:
                     torch.save(dict(state or {}), temporary)
         return torch.load(path, map_location="cpu", weights_only=True)
 
-    def claim(self, names: Sequence[str]) -> str | None:
+    def claim(self, names: Sequence[str], check: Callable[[], object] | None = None) -> str | None:
         """Take a node whose parent is trained; wait where other processes have all of these.
 
         Args:
             names: of nodes, parents first.
+            check: called again and again in a wait, which it ends by an exception.
 
         Returns:
             Its name, or None where all are trained.
@@ -96,7 +108,7 @@ class TreeFolder:
             TimeoutError: what others train makes no progress; who trains it is named.
         """
         seen, since = None, 0.0
-        while left := self._left(names):
+        while left := self.left(names):
             ready = [name for name in left if name == ROOT or parent_name(name) not in left]
             for name in ready:
                 if self.take(name):
@@ -112,19 +124,28 @@ class TreeFolder:
                     f"of life of {self.holder(ready[0])}, which trains it: end that process, and "
                     "start this one again to take the node over"
                 )
+            if check is not None:
+                check()
             time.sleep(_PAUSE)
         return None
 
     def take(self, name: str) -> bool:
-        """Hold a node, unless it is trained or another process holds it."""
+        """Hold a node, unless it is trained or another process holds it.
+
+        Raises:
+            ValueError: the splits were found with other settings, see `open`.
+        """
         lock, holder = self._lock(name), self.path / ".locks" / f"{name}.held"
         try:
             lock.acquire(timeout=0)
         except Timeout:
             return False
-        if name in self.read().checkpoints:
+        tree = self.read()
+        if name in tree.checkpoints:
             lock.release()
             return False
+        if self._about is not None:
+            self._compare(tree)
         if holder.exists():
             rank_zero_info(f"node {name} was left by {self.holder(name)}")
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
@@ -150,6 +171,8 @@ class TreeFolder:
         with self._lock("tree"):
             tree = self.read()
             if split is not None:
+                if self._about is not None and not tree.splits:
+                    tree.about = self._about
                 tree.split(name, split)
             tree.checkpoints[name] = self.checkpoint(name).name
             tree.save(self._tree)
@@ -170,21 +193,18 @@ class TreeFolder:
     def _lock(self, name: str) -> FileLock:
         return FileLock(self.path / ".locks" / f"{name}.lock")
 
-    def _left(self, names: Sequence[str]) -> list[str]:
-        trained = self.read().checkpoints
-        return [name for name in names if name not in trained]
-
     def _sign(self, name: str) -> float:
         try:
             return (self.path / ".locks" / f"{name}.held").stat().st_mtime
         except OSError:
             return 0.0
 
-    def _compare(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    def _compare(self, tree: SplitTree) -> None:
+        found, own = tree.about, self._about
         differing = [
             f"{key} is {found.get(key)!r} there and {own.get(key)!r} here"
             for key in {**own, **found}
-            if found.get(key) != own.get(key)
+            if found.get(key) != own.get(key) and (tree.splits or not key.startswith(_OF_SPLITS))
         ]
         if differing:
             raise ValueError(

@@ -7,9 +7,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from .tree import depth, nodes_of_level
+from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["LevelSchedule"]
+from .tree import SplitTree, depth, nodes_of_level
+
+__all__ = ["LevelSchedule", "set_step"]
 
 
 class LevelSchedule:
@@ -39,6 +41,17 @@ class LevelSchedule:
         self.nodes = [name for level in range(len(epochs)) for name in nodes_of_level(level)]
         self._starts = [0, *accumulate(epochs[depth(name)] for name in self.nodes)]
 
+    def check(self, tree: SplitTree) -> None:
+        """Raise a ValueError where a tree is not split in two on all levels above the last."""
+        splits = len(self.epochs) - 1
+        for name in self.nodes:
+            found = tree.splits.get(name)
+            if depth(name) < splits and (found is None or len(found.groups) != 2):
+                raise ValueError(
+                    f"epochs {self.epochs} ask for {splits} levels of splits in two, but node "
+                    f"{name!r} of the tree has none"
+                )
+
     @property
     def total(self) -> int:
         """Epochs of all nodes."""
@@ -62,3 +75,14 @@ class LevelSchedule:
             done, whole = done + self.before(name), sum(self.epochs)
         share = 0.5 * (1 + math.cos(math.pi * min(1.0, done / whole)))
         return self.final_lr + (1 - self.final_lr) * share
+
+
+def set_step(scheduler: LambdaLR, step: int) -> None:
+    """Let the learning rates be those of a step, as if all before it had been taken."""
+    rates = [
+        base * factor(step)
+        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    ]
+    scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": step, "_last_lr": rates})
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

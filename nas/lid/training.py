@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils import _pytree
 
@@ -26,9 +27,9 @@ from ..training.task import SupernetTask
 from .folder import TreeFolder
 from .helpers import HelperProcesses, leader_is_gone
 from .profile import named_layers
-from .schedule import LevelSchedule
+from .schedule import LevelSchedule, set_step
 from .splitting import Splitter, joined
-from .tree import ROOT, Split, SplitTree, depth, nodes_of_level, parent_name
+from .tree import ROOT, Split, SplitTree, depth, parent_name
 
 __all__ = ["FewShotTraining"]
 
@@ -41,7 +42,7 @@ class FewShotTraining(SupernetTask):
     splits and names the files, for `vizoo rank` and `vizoo search --tree`. The levels say how many
     epochs there are and what the learning rate is: one cosine from the root to a leaf, where
     weights are inherited, else one a level. Nodes that are in the folder are not trained again; a
-    killed run resumes from `last.ckpt` in the node where it was.
+    killed run resumes from `last.ckpt` in the node where it was, after its last whole epoch.
 
     Processes with the same `folder` share the nodes: `processes` of `vizoo fit`, or those that are
     started by hand, also on other machines. What is random in a node depends on the seed and the
@@ -67,6 +68,8 @@ class FewShotTraining(SupernetTask):
         ValueError: settings do not fit together, or the space cannot be split so often.
     """
 
+    resumes_within_epochs = False  # for `KeepLast`: what is random within one cannot be restored
+
     def __init__(
         self,
         task: LightningModule,
@@ -85,7 +88,8 @@ class FewShotTraining(SupernetTask):
         super().__init__(
             task, sampler, watched=watched, recalibration_batches=recalibration_batches
         )
-        for free in ("processes", "patience"):  # which a resumed run may change
+        # A resumed run may change these; the folder compares the last two, once there is a split.
+        for free in ("processes", "patience", "splitter", "tree"):
             self.hparams.pop(free, None)
         if processes < 1 or patience <= 0:
             raise ValueError(f"processes {processes} and patience {patience} must be positive")
@@ -101,6 +105,7 @@ class FewShotTraining(SupernetTask):
         self._helpers = HelperProcesses(processes - 1)
         self._next: str | None = None
         self._first_step = 0
+        self._limit = self.schedule.total
         self._begun: dict[str, Any] = {}
 
     @property
@@ -115,9 +120,14 @@ class FewShotTraining(SupernetTask):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        loop = self.trainer.fit_loop
-        if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.schedule.total:
-            loop.max_epochs = self.schedule.total
+        loop, total = self.trainer.fit_loop, self.schedule.total
+        if loop.max_steps >= 0 and not self.trainer.fast_dev_run:
+            raise ValueError(f"max_steps {loop.max_steps}: limit few-shot training by max_epochs")
+        if (loop.max_epochs or 0) > total:
+            rank_zero_info(f"max_epochs {loop.max_epochs}: the levels have {total}, which is all")
+        if loop.max_epochs is None or not 0 <= loop.max_epochs <= total:
+            loop.max_epochs = total
+        self._limit = loop.max_epochs
         if self.folder is None:
             self.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir) / "leaves"
         # A checkpoint keeps it for a resumed run, which may be started elsewhere.
@@ -147,7 +157,18 @@ class FewShotTraining(SupernetTask):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def on_fit_start(self) -> None:
+        self.task.on_fit_start()
+        if not self.trainer.fast_dev_run:
+            # Nodes are not always trained in their order, so that no epoch's number is the end.
+            self.trainer.fit_loop.max_epochs = -1
+
     def on_train_start(self) -> None:
+        if self.trainer.fit_loop.restarted_mid_epoch and self.trainer.ckpt_path:
+            raise ValueError(
+                f"{self.trainer.ckpt_path} was written within an epoch: resume from one of an "
+                f"epoch's end, or leave --ckpt_path out to go on with what {self.folder} lacks"
+            )
         resumed = bool(self._begun)
         if not resumed:
             self._begun["seed"] = torch.initial_seed()
@@ -167,23 +188,27 @@ class FewShotTraining(SupernetTask):
         self.task.on_train_epoch_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        if self._next is not None:
-            raise ValueError(
-                f"node {self.node} of this checkpoint is trained, or in training elsewhere: leave "
-                f"--ckpt_path out, and the fit goes on with what {self.folder} lacks"
-            )
-        if leader_is_gone():
-            raise SystemExit("the process that started this one has ended")
-        if self._files is not None:
-            self._files.sign()
+        self._sign()
         self._seed(self.current_epoch, batch_idx)
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
-        if self._files is not None and self.current_epoch == self.schedule.of(self.node)[-1]:
-            self._finish()
-            self._claim()
+        if self._files is not None:
+            self._end_epoch()
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self._sign()
+
+    def on_train_end(self) -> None:
+        self.task.on_train_end()
+        self.trainer.fit_loop.max_epochs = self._limit
+        if self._files is not None and self._limit == self.schedule.total:
+            if left := self._everywhere(self._files.left, self.schedule.nodes):
+                raise ValueError(
+                    f"{self.folder}: the fit was stopped before node {', '.join(left)} was "
+                    "trained; start it again to go on"
+                )
 
     def on_fit_end(self) -> None:
         super().on_fit_end()
@@ -220,17 +245,7 @@ class FewShotTraining(SupernetTask):
         epochs = self.schedule.epochs
         wanted = len(epochs) - 1
         if self.given is not None:
-            missing = [
-                name
-                for level in range(wanted)
-                for name in nodes_of_level(level)
-                if name not in self.given.splits or len(self.given.splits[name].groups) != 2
-            ]
-            if missing:
-                raise ValueError(
-                    f"epochs {epochs} ask for {wanted} levels of splits in two, but node "
-                    f"{missing[0]!r} of the tree has none"
-                )
+            self.schedule.check(self.given)
         elif wanted:
             if self.splitter.criterion == "lid":  # refuses patterns before hours of training
                 named_layers(self.task.net, self.splitter.layers)
@@ -252,7 +267,9 @@ class FewShotTraining(SupernetTask):
         goes_on = resumed and self._everywhere(self._files.take, self.node)
         if self._helpers.count:
             self._helpers.start(self.trainer, self.folder)
-        if not goes_on:
+        if goes_on:
+            self._end_epoch()  # what was stopped in a split still has to find it
+        else:
             self._claim()
 
     def _about(self) -> dict[str, Any]:
@@ -295,11 +312,32 @@ class FewShotTraining(SupernetTask):
         found = function(*args) if self.trainer.is_global_zero else None
         return self.trainer.strategy.broadcast(found)
 
+    def _sign(self) -> None:
+        """Tell processes that wait for the node that it makes progress."""
+        if leader_is_gone():
+            raise SystemExit("the process that started this one has ended")
+        if self._files is not None:
+            self._files.sign()
+
+    def _check_end(self, *_: Any) -> None:
+        """End where the process was told to, between the places where Lightning looks."""
+        self._sign()
+        if self.trainer.received_sigterm:
+            raise SIGTERMException
+
+    def _end_epoch(self) -> None:
+        """Behind a node's last epoch finish it and take the next; stop at the limit."""
+        done = self.trainer.fit_loop.epoch_progress.current.processed
+        if done == self.schedule.of(self.node).stop:
+            self._finish()
+            self._claim()
+        elif done >= self._limit:
+            self.trainer.should_stop = True
+
     def _claim(self) -> None:
         """Take the next node, which the next epoch begins; stop where none is left."""
-        limit = self.trainer.max_epochs
-        names = [name for name in self.schedule.nodes if self.schedule.of(name)[0] < limit]
-        self._next = self._everywhere(self._files.claim, names)
+        names = [n for n in self.schedule.nodes if self.schedule.of(n)[0] < self._limit]
+        self._next = self._everywhere(self._files.claim, names, self._check_end)
         if self._next is None:
             self.trainer.should_stop = True
             rank_zero_info(f"{self.folder}: all {len(names)} nodes are trained")
@@ -319,7 +357,8 @@ class FewShotTraining(SupernetTask):
                 set_epoch(epochs[0])
         if name != ROOT:
             self._start_from_parent(name)
-            self._set_rate(epochs[0] * self._steps_per_epoch())
+            for config in self.trainer.lr_scheduler_configs:
+                set_step(config.scheduler, epochs[0] * self._steps_per_epoch())
         rank_zero_info(
             f"node {name} ({nodes.index(name) + 1} of {len(nodes)}, epochs {epochs[0] + 1} to "
             f"{epochs[-1] + 1}): {self.space.count():.6g} subnets"
@@ -339,23 +378,11 @@ class FewShotTraining(SupernetTask):
         if state := parent.get(type(precision).__qualname__):
             precision.load_state_dict(state)
 
-    def _set_rate(self, step: int) -> None:
-        """Let the learning rate be that of a step of the whole tree's."""
-        for config in self.trainer.lr_scheduler_configs:
-            schedule = config.scheduler
-            rates = [
-                base * factor(step)
-                for base, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-            ]
-            schedule.load_state_dict(
-                {**schedule.state_dict(), "last_epoch": step, "_last_lr": rates}
-            )
-            for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate
-
     def _finish(self) -> None:
-        """Split the node, unless it is of the last level, and write it."""
+        """Write the node and split it, unless it is of the last level."""
         name, split = self.node, None
+        self.tree.checkpoints[name] = self._files.checkpoint(name).name
+        self.trainer.save_checkpoint(self._files.checkpoint(name), weights_only=False)
         if depth(name) < len(self.schedule.epochs) - 1:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
@@ -363,8 +390,6 @@ class FewShotTraining(SupernetTask):
             for choice, found in split.scores.items():
                 numbers = ", ".join(f"{k} {found[k]:.4f}" for k in ("gap", "intra", "inter"))
                 rank_zero_info(f"  {choice}: {numbers}: {_listed(found['groups'])}")
-        self.tree.checkpoints[name] = self._files.checkpoint(name).name
-        self.trainer.save_checkpoint(self._files.checkpoint(name), weights_only=False)
         if self.trainer.is_global_zero:
             self._files.finish(name, split)
 
@@ -379,6 +404,7 @@ class FewShotTraining(SupernetTask):
                 loss=lambda net, batch: training_loss(self.task, net, batch),
                 done=done,
                 salt=name,
+                progress=self._check_end,
             )
         # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)
