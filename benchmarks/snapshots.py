@@ -34,8 +34,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--disk", help="folder of the checkpoint (default: a temporary one)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.disk) as folder:
-        torch.multiprocessing.spawn(_rank, (folder, options), options.processes)
+    # Left behind, it would keep its memory until the machine is started anew.
+    shared = tempfile.TemporaryDirectory(
+        dir="/dev/shm", prefix="vizoo-benchmark-", ignore_cleanup_errors=True
+    )
+    with tempfile.TemporaryDirectory(dir=options.disk) as folder, shared as memory:
+        torch.multiprocessing.spawn(_rank, (folder, memory, options), options.processes)
         found = torch.load(f"{folder}/found.pt")
     table = Table("", "training stands still, ms", "memory of a process, MB")
     for name, (seconds, size) in found.items():
@@ -46,7 +50,7 @@ def main() -> None:
     console.print(table)
 
 
-def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
+def _rank(rank: int, folder: str, memory: str, options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     place = {"rank": rank, "world_size": options.processes}
@@ -55,8 +59,8 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     tensors = [torch.randn(250_000, generator=generator) for _ in range(options.megabytes)]
     found = {}
     for name, parity in WAYS.items():
-        memory = Path(f"/dev/shm/vizoo-benchmark-{os.getppid()}-{parity}")
-        store = SnapshotStore(memory, Path(folder), parity_group=parity) if parity else None
+        run = Path(memory) / str(parity)
+        store = SnapshotStore(run, Path(folder), parity_group=parity) if parity else None
         times = []
         for step in range(options.repeat + 2):  # two buffers are made first
             dist.barrier()

@@ -75,14 +75,18 @@ class KeepLast(Checkpoint):
 
     It lies beside the files of a `ModelCheckpoint` if there is one, else in ``checkpoints/`` of
     the run's folder. A fit resumes from it with ``--ckpt_path``. The file that another run left
-    there is kept as ``last-v1.ckpt`` and so on.
+    there is kept as ``last-v1.ckpt`` and so on, with what each process wrote beside it
+    (``last.ckpt.rank0``).
 
     A module whose ``resumes_within_epochs`` is false keeps the file of its last whole epoch.
 
     Attributes:
         path: the file, or None before `setup`.
         interruption: the exception that ended the run, or None.
+        best_model_path: empty; Lightning asks the first checkpoint callback for it.
     """
+
+    best_model_path = ""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -138,8 +142,10 @@ class KeepLast(Checkpoint):
             or step in (self._step_saved, self._step_resumed)
         ):
             return
-        if not self.written and trainer.is_global_zero:
-            self._keep_earlier(trainer.ckpt_path)
+        if not self.written:
+            if trainer.is_global_zero:
+                self._keep_earlier(trainer.ckpt_path)
+            trainer.strategy.barrier()  # others write beside the file
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step_saved = step
 
@@ -154,6 +160,8 @@ class KeepLast(Checkpoint):
         numbers = (self.path.with_name(f"last-v{number}.ckpt") for number in itertools.count(1))
         kept = next(path for path in numbers if not path.exists())
         os.replace(self.path, kept)
+        for beside in self.path.parent.glob(f"{self.path.name}.rank*"):
+            os.replace(beside, kept.with_name(kept.name + beside.suffix))
         rank_zero_info(f"an earlier run's {self.path} is now {kept.name}")
 
     def _age(self) -> int | None:

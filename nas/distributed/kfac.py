@@ -126,12 +126,19 @@ class KFACPreconditioner(Preconditioner):
             if layer.name in self.moments
             and (self.step % self.inverse_every == 0 or layer.name not in self.solvers)
         ]
-        self._decompose(due)
-        known = torch.tensor([float(layer.name in self.solvers) for layer in self.layers])
-        if alone and self.world_size > 1:
+        error = self._decompose(due)
+        known = [float(layer.name in self.solvers) for layer in self.layers]
+        known = torch.tensor([*known, float(error is not None)])
+        if self.distribute != "replicate" and self.world_size > 1:
             known = known.to(self.device)
             dist.all_reduce(known, op=dist.ReduceOp.MAX)
-        self._known = [bool(know) for know in known.tolist()]
+        *known, failed = known.tolist()
+        if failed:  # together: the others would wait for one that raises alone
+            raise error or ValueError(
+                "a factor of the curvature cannot be decomposed in another process: take a smaller "
+                "learning rate or more damping"
+            )
+        self._known = [bool(know) for know in known]
 
     def known(self, layer: Layer) -> bool:
         return self._known[layer.index]
@@ -197,7 +204,9 @@ class KFACPreconditioner(Preconditioner):
     def _mine(self, layer: Layer) -> bool:
         return self._owners[layer.index] == self.rank
 
-    def _decompose(self, layers: list[Layer]) -> None:
+    def _decompose(self, layers: list[Layer]) -> ValueError | None:
+        """Decompose the averages of layers; what failed is told when all has been sent."""
+        failed = None
         sent: list[list[Tensor]] = [[] for _ in range(self.world_size)]
         for layer in layers:
             triangles = self.moments[layer.name].split(self.entries(layer))
@@ -205,17 +214,20 @@ class KFACPreconditioner(Preconditioner):
             sides = []
             for side, damping in enumerate(pi_damping(*factors, self.damping)):
                 owner = self._matrix_owners[2 * layer.index + side]
+                found = [torch.empty_like(factors[side])]
+                found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
                 if owner in (None, self.rank):
-                    found = decompose(factors[side], self.form, damping)
-                else:
-                    found = [torch.empty_like(factors[side])]
-                    found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
+                    try:
+                        found = decompose(factors[side], self.form, damping)
+                    except ValueError as error:
+                        failed = error
                 sides.append(found)
                 if owner is not None:
                     sent[owner] += found
             self.solvers[layer.name] = tuple(sides)
         for owner, tensors in enumerate(sent):
             self._send(tensors, owner)
+        return failed
 
     def _send(self, tensors: list[Tensor], owner: int) -> None:
         if not tensors:

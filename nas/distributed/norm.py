@@ -45,6 +45,11 @@ class _Synced:
         count = wide.new_full((1,), x.numel() / x.shape[1])
         # Deviations from the mean in a second message: squares alone would lose small variances.
         total = _Sum.apply(torch.cat([wide.sum(dims), count]))
+        if x.numel() <= x.shape[1] and total[-1] < 2:
+            raise ValueError(
+                f"batch normalisation of {tuple(x.shape)} in training, and no more in the other "
+                "processes: it needs more than one value for each channel; make batches larger"
+            )
         mean, size = total[:-1] / total[-1], total[-1].detach()
         shape = [1, -1] + [1] * (x.dim() - 2)
         centred = wide - mean.view(shape)

@@ -61,10 +61,13 @@ class Evaluator:
             file.write(json.dumps(entry) + "\n")
 
     def _read(self, origin: str) -> None:
-        if not self.journal.exists():
-            self._append({"journal": "vizoo evaluations", "origin": origin})
+        head = {"journal": "vizoo evaluations", "origin": origin}
+        text = self.journal.read_text(encoding="utf-8") if self.journal.exists() else ""
+        if json.dumps(head).startswith(text):  # none, or killed before its first line was whole
+            if text:
+                os.truncate(self.journal, 0)
+            self._append(head)
             return
-        text = self.journal.read_text(encoding="utf-8")
         whole, _, torn = text.rpartition("\n")
         try:
             head, *entries = [json.loads(line) for line in whole.split("\n")]

@@ -6,6 +6,8 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from .strategy import HookDDPStrategy
 
 __all__ = ["InMemorySnapshot"]
 
+_RESTORING = ("restore_model", "restore_training_state")
 _UNUSED = ("hyper_parameters", "hparams_name", "hparams_type", "datamodule_hyper_parameters")
 
 
@@ -29,20 +32,23 @@ class InMemorySnapshot(Checkpoint):
     Every process keeps an equal share of parameters and optimiser state, and all that is its own:
     random states, buffers, progress, what a hook of `HookDDPStrategy` leaves out. A run that is
     started again, by `torchrun --max-restarts` for one, finds its newest snapshot by itself and
-    goes on to the same weights, bit for bit, as if it had not stopped. That holds within an epoch
-    too, for the data modules of `vizoo.datasets` and others whose loaders have a `state_dict`;
-    metrics averaged over the epoch begin anew. A share that was lost with its machine is rebuilt
-    from parity, as long as each process comes back on its own machine or an empty one.
+    goes on to the same weights, bit for bit, as if it had not stopped; not so where a hook that
+    compresses has several buckets, which are others in the first step after a restart. It holds
+    within an epoch too, for the data modules of `vizoo.datasets` and others whose loaders have a
+    `state_dict`; metrics averaged over the epoch begin anew. A share that was lost with its machine
+    is rebuilt from parity, as long as each process comes back on its own machine or an empty one.
 
     A run is known by its config and number of processes, and by the job that torchrun or SLURM has
     started. At the end, and when the user stops it, its snapshots are deleted; those of a run that
-    is never started again stay in the folders `vizoo-*` of the memory.
+    is never started again stay in the folders `vizoo-*` of the memory. A run that ended by an error
+    goes on as well once it is started again; that it does so, and what to delete for a new
+    beginning, is said at its start.
 
-    Snapshots are copied through pinned memory in a stream of its own from a GPU, which has not
-    been run on one yet. They are taken behind an optimiser step, or behind the epoch with its
-    validation where that is its last; a step later where a validation within the epoch follows, or
-    where the trainer has `max_steps` and the epoch ends. For Lightning this is a checkpoint
-    callback: it adds no `ModelCheckpoint` of its own beside it.
+    Snapshots are copied through pinned memory in a stream of its own from a GPU. They are taken
+    behind an optimiser step, or behind the epoch with its validation where that is its last; a step
+    later where a validation within the epoch follows, or where the trainer has `max_steps` and the
+    epoch ends. For Lightning this is a checkpoint callback: it adds no `ModelCheckpoint` of its own
+    beside it.
 
     Args:
         every_n_steps: optimiser steps between snapshots.
@@ -57,10 +63,14 @@ class InMemorySnapshot(Checkpoint):
     Attributes:
         seconds: how long training stood still for the last snapshot, logged as
             `snapshot/seconds`.
+        best_model_path: empty; Lightning asks the first checkpoint callback for it.
 
     Raises:
-        ValueError: a setting is out of range.
+        ValueError: a setting is out of range; at the start also a snapshot that does not fit the
+            training, because the code has changed.
     """
+
+    best_model_path = ""
 
     def __init__(
         self,
@@ -126,12 +136,16 @@ class InMemorySnapshot(Checkpoint):
         self._random = own["random"]
         if isinstance(trainer.strategy, HookDDPStrategy):
             trainer.strategy.resume_hook(own["hook"])
-        rank_zero_info(f"going on from the snapshot after step {step} ({where})")
-        _go_on_from(trainer, join(own["checkpoint"], stream))
+        found = f"the snapshot after step {step} ({where})"
+        anew = f"to begin anew delete {' and '.join(map(str, self._store.folders))}"
+        rank_zero_info(f"going on from {found}; {anew}")
+        refusal = f"{found} does not fit this training, whose code may have changed; {anew}"
+        _go_on_from(trainer, join(own["checkpoint"], stream), refusal)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on with the random numbers of the snapshot."""
-        vars(trainer._checkpoint_connector).pop("resume_start", None)
+        for name in ("resume_start", *_RESTORING):
+            vars(trainer._checkpoint_connector).pop(name, None)
         self._step = self._seen = trainer.global_step
         if self._random is not None:
             set_random_state(self._random)
@@ -189,14 +203,28 @@ def _validates(trainer: Trainer, batch_idx: int) -> bool:
     return (batches + 1) % trainer.val_check_batch == 0
 
 
-def _go_on_from(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
+def _go_on_from(trainer: Trainer, checkpoint: dict[str, Any], refusal: str) -> None:
     """Let the fit that begins restore all states from a checkpoint in memory.
 
     Lightning has no public way but a file. A file that the user named is older, and left out.
+
+    Args:
+        trainer: of the fit.
+        checkpoint: of Lightning.
+        refusal: what to say where it does not fit.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = checkpoint
     connector.resume_start = lambda *_, **__: None
+    for name in _RESTORING:
+        setattr(connector, name, partial(_restore, getattr(connector, name), refusal))
+
+
+def _restore(restore: Callable[[], None], refusal: str) -> None:
+    try:
+        restore()
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ValueError(f"{refusal} ({' '.join(str(error).split())})") from error
 
 
 def _identity(trainer: Trainer, pl_module: LightningModule, run: str) -> str:

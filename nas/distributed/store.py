@@ -33,6 +33,7 @@ class SnapshotStore:
 
     Attributes:
         bytes: size of this process's last snapshot, with its parity.
+        folders: where snapshots lie.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SnapshotStore:
         self.rank = dist.get_rank() if self._several else 0
         self.processes = dist.get_world_size() if self._several else 1
         self.bytes = 0
+        self.folders = [memory, disk] if persist_every else [memory]
         self._local = self.processes // machines
         self._group = self._new_group()
         self._parity = self._new_parity(machines, parity_group)

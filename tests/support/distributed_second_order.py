@@ -63,6 +63,21 @@ def second_order(rank, processes):
     return found
 
 
+def failing(rank, distribute):
+    """What is said where the second process cannot decompose what it owns."""
+    kfac.measured_costs = lambda *_: (lambda n: float(n**3), lambda n: 0.0)
+    if rank == 1:
+
+        def decompose(*_):
+            raise ValueError("it fails here")
+
+        kfac.decompose = decompose
+    try:
+        fit(KFACPreconditioner("eigen", distribute, **FACTORS), 2, 1)
+    except ValueError as error:
+        return str(error)
+
+
 def owners(rank, folder):
     """Owner-local: weights, digests, what is stored here, whether it is of own samples; resumed."""
 

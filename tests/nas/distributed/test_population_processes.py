@@ -120,11 +120,19 @@ def test_a_torn_line_of_the_journal_is_dropped(tmp_path):
     again = Evaluator(executor, path, "weights 1")
     assert list(again.scores) == some[:1] and again(some) == scores
     assert Evaluator(executor, path, "weights 1").scores == first.scores
+    whole = path.read_text()
+    head = whole.index("\n")
+    for length in (0, 1, head - 2, head):  # killed in its first line
+        path.write_text(whole[:length])
+        assert Evaluator(executor, path, "weights 1")(some) == scores
+        assert path.read_text() == whole
     with pytest.raises(ValueError, match="journal.jsonl: evaluations of 'weights 1', and these"):
         Evaluator(executor, path, "weights 2")
-    path.write_text("{}\n")
-    with pytest.raises(ValueError, match="journal.jsonl: no journal of evaluations"):
-        Evaluator(executor, path)
+    for text in ("{}\n", "{}", "someone's notes"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="journal.jsonl: no journal of evaluations"):
+            Evaluator(executor, path)
+        assert path.read_text() == text
 
 
 def test_the_state_of_another_search_is_refused(tmp_path):

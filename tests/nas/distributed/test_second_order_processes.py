@@ -38,6 +38,13 @@ def test_owners_store_alone_and_all_have_the_same(tmp_path):
     assert one["owners"] == other["owners"] and set(one["owners"]) == {0, 1}
 
 
+@pytest.mark.parametrize("distribute", ["owner", "owner-local"])
+def test_a_decomposition_that_fails_on_its_owner_ends_all(distribute):
+    other, owner = run_ranks(2, remote.failing, distribute)
+    assert owner == "it fails here"
+    assert other.startswith("a factor of the curvature cannot be decomposed in another process")
+
+
 def close(found, expected, within):
     found, expected = torch.as_tensor(found), torch.as_tensor(expected)
     torch.testing.assert_close(found, expected, rtol=0, atol=within)

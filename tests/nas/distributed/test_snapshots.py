@@ -12,10 +12,11 @@ import pytest
 import torch
 import yaml
 from distributed_snapshots import CrashAt, fit, fit_until_killed
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
 from ranks import context
-from toy_snapshots import Task
+from toy_snapshots import Numbered, Task
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import InMemorySnapshot
@@ -228,6 +229,44 @@ def test_another_run_does_not_go_on_from_it(tmp_path, memory):
     assert seen[0][0] == 0 and len(list(memory.iterdir())) == 1
     _, seen = fit(tmp_path / "elsewhere", InMemorySnapshot(3, memory=str(memory)))
     assert seen[0][0] == 0
+
+
+@pytest.mark.parametrize("persist_every", [0, 1])
+def test_a_snapshot_that_does_not_fit_is_told_with_its_folder(
+    tmp_path, memory, monkeypatch, persist_every
+):
+    def snapshot():
+        disk = f"{tmp_path}/disk"
+        return InMemorySnapshot(3, persist_every=persist_every, memory=str(memory), disk=disk)
+
+    said = []
+    monkeypatch.setattr("vizoo.nas.distributed.snapshot.rank_zero_info", said.append)
+    assert fit(tmp_path, snapshot(), CrashAt(8))[0] is None
+    folders = [*memory.iterdir(), *(tmp_path / "disk").glob("*")]
+    assert len(folders) == 1 + persist_every
+    with pytest.raises(ValueError, match="code may have changed.*size mismatch") as error:
+        fit(tmp_path, snapshot(), task=Task(width=6))
+    for text in (said[-1], str(error.value)):
+        assert f"to begin anew delete {' and '.join(map(str, folders))}" in text
+        assert "after step 6" in text and "\n" not in text
+    task = Task()
+    task.configure_optimizers = lambda: torch.optim.Adam(task.net[3].parameters())
+    with pytest.raises(ValueError, match="code may have changed.*parameter group"):
+        fit(tmp_path, snapshot(), task=task)
+    for folder in folders:
+        shutil.rmtree(folder)
+    assert fit(tmp_path, snapshot(), task=Task(width=6))[1][0][0] == 0
+
+
+def test_the_best_checkpoint_is_refused_in_words(tmp_path, memory):
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        callbacks=[InMemorySnapshot(memory=str(memory)), ModelCheckpoint()],
+        logger=False,
+    )
+    with pytest.raises(ValueError, match="not configured to save the best model"):
+        trainer.validate(Task(), Numbered(), ckpt_path="best")
 
 
 def test_a_run_that_the_user_stops_does_not_go_on_by_itself(tmp_path, memory):

@@ -223,8 +223,15 @@ def logged(monkeypatch):
 def test_an_earlier_runs_last_checkpoint_is_kept(toy, logged):
     assert main(FIT) == 0
     first = checkpoint()
+    for rank in (0, 11):  # what processes write beside it
+        Path(f"checkpoints/last.ckpt.rank{rank}").write_text(str(rank))
     assert main([*FIT, "--model.lr=0.3"]) == 0
     assert logged[0].endswith("checkpoints/last.ckpt is now last-v1.ckpt")
+    assert not list(Path("checkpoints").glob("last.ckpt.rank*"))
+    for rank in (0, 11):
+        beside = Path(f"checkpoints/last-v1.ckpt.rank{rank}")
+        assert beside.read_text() == str(rank)
+        beside.unlink()
     kept = torch.load("checkpoints/last-v1.ckpt", weights_only=True)
     assert torch.equal(kept["state_dict"]["net.weight"], first["state_dict"]["net.weight"])
     # A run that goes on writes its own file anew.
