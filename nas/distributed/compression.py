@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,12 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
 
+from ..space import Architecture
 from .hooks import CommHook
+from .regions import active_regions, grid
 
 __all__ = ["CommThread", "Compressor", "Item"]
 
 Item = tuple[str, Tensor]
-"""A parameter's name and its gradient, a view of the bucket."""
+"""A parameter's name and its gradient, of a supernet that of the channels in use."""
 
 
 class CommThread:
@@ -71,7 +73,7 @@ class CommThread:
 class Compressor(CommHook):
     """Averages gradients approximately; what it left out is added to the next gradient.
 
-    On a supernet only parameters that the step uses travel, and those that it does not use keep
+    On a supernet only what the step uses travels, parameters and channels of them; the others keep
     what was left out of them.
 
     Args:
@@ -88,28 +90,39 @@ class Compressor(CommHook):
         self.start_step = start_step
         self.error_feedback = error_feedback
         self._thread: CommThread | None = None
+        self.grids: dict[str, tuple[Tensor, ...]] = {}
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         super().setup(model, device)
         self.residuals: dict[str, Tensor] = {}
+        self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.step = -1
         self.rank = dist.get_rank()
         self._thread = CommThread(device)
 
+    def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        self.grids = {}
+        for key, regions in active_regions(net, architectures).items():
+            name = self.names[key]
+            places = grid(self.shapes[name], regions)
+            self.grids[name] = tuple(index.to(self.device) for index in places)
+
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         if bucket.index() == 0:
             self.step += 1
-        items = [(self.names[id(parameter)], g) for parameter, g in self.active(bucket)]
+        named = [(self.names[id(parameter)], g) for parameter, g in self.active(bucket)]
+        whole = [(name, g) for name, g in named if self.used(name, g).numel()]
         scale, dense = self.loss_scale(), self.step < self.start_step
 
         def work() -> None:
-            if not items:
+            if not whole:
                 return
-            for _, gradient in items:
-                gradient.div_(scale)
+            items = [(name, self.used(name, gradient).div_(scale)) for name, gradient in whole]
             (self._dense if dense else self.average)(items)
-            for _, gradient in items:
-                gradient.mul_(scale)
+            for (name, mean), (_, gradient) in zip(items, whole, strict=True):
+                mean.mul_(scale)
+                if name in self.grids:
+                    gradient[self.grids[name]] = mean
 
         return self._thread.submit(work, bucket.buffer())
 
@@ -121,15 +134,26 @@ class Compressor(CommHook):
         """
         raise NotImplementedError
 
+    def used(self, name: str, tensor: Tensor) -> Tensor:
+        """Of a tensor of a parameter's shape what the step uses: all of it, or a copy."""
+        return tensor[self.grids[name]] if name in self.grids else tensor
+
     def corrected(self, name: str, gradient: Tensor) -> Tensor:
         """The gradient and what was left out before, in single precision."""
         residual = self.residuals.get(name)
-        return gradient.float() if residual is None else gradient.float() + residual
+        gradient = gradient.float()
+        return gradient if residual is None else gradient + self.used(name, residual)
 
     def keep(self, name: str, residual: Tensor) -> None:
-        """Keep what was left out."""
-        if self.error_feedback:
-            self.residuals[name] = residual
+        """Keep what was left out of what the step uses."""
+        if not self.error_feedback:
+            return
+        if name in self.grids:
+            before = self.residuals.get(name)
+            kept = residual.new_zeros(self.shapes[name]) if before is None else before.clone()
+            kept[self.grids[name]] = residual
+            residual = kept
+        self.residuals[name] = residual
 
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""

@@ -7,7 +7,7 @@ buckets are made anew after the first step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,7 +18,7 @@ from torch.futures import Future
 from ..space import Architecture
 from .regions import Region, active_regions, views
 
-__all__ = ["AllReduce", "CommHook", "completed", "devices_of"]
+__all__ = ["AllReduce", "CommHook", "TorchHook", "completed", "devices_of"]
 
 
 class CommHook:
@@ -29,12 +29,14 @@ class CommHook:
             of n bytes among P counts 2 n (P - 1) / P, an all-gather n (P - 1).
         error_feedback: whether something is kept from step to step that belongs to this process.
         needs_unused: whether DistributedDataParallel has to look for unused parameters.
-        single_bucket: whether all gradients have to be in one bucket.
+        single_bucket: whether on a CPU all gradients have to be in one bucket.
+        takes_scaler: whether it works where mixed precision scales the loss.
     """
 
     error_feedback = False
     needs_unused = False
     single_bucket = False
+    takes_scaler = True
     bytes_sent = 0
     names: dict[int, str] = {}
     world_size = 1
@@ -143,6 +145,27 @@ class AllReduce(CommHook):
             return buffer
 
         return dist.all_reduce(flat, async_op=True).get_future().then(unpack)
+
+
+class TorchHook(CommHook):
+    """A hook as PyTorch has them, with its state.
+
+    What it sends is not counted, and what it keeps is not in checkpoints. On a CPU one that sends
+    again from callbacks can hang.
+
+    Args:
+        hook: called with the state and a bucket, it returns a future of the mean.
+        state: of the hook.
+    """
+
+    def __init__(
+        self, hook: Callable[[Any, dist.GradBucket], Future[Tensor]], state: Any = None
+    ) -> None:
+        self.hook = hook
+        self.state = state
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        return self.hook(self.state, bucket)
 
 
 def completed(buffer: Tensor) -> Future[Tensor]:

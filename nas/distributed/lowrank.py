@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.futures import Future
@@ -26,7 +27,7 @@ class ACPSGD(Compressor):
     """Gradients as products of two factors, of which one travels in even steps, one in odd ones.
 
     One all-reduce a bucket. Vectors, and matrices that would not shrink to half, travel whole in
-    the same message.
+    the same message; of a supernet's matrices only the rows and columns in use do.
 
     Args:
         rank: columns of a factor; published are 4 for ResNets and 32 for BERT.
@@ -76,7 +77,7 @@ class ACPSGD(Compressor):
             gradient.copy_(product.view_as(gradient))
             if finite:
                 self.keep(name, left.view_as(gradient))
-                self.factors[name] = (mean.clone(), fixed) if even else (fixed, mean.clone())
+                self._keep_factors(name, *((mean, fixed) if even else (fixed, mean)))
                 self.turns[name] = self.turns.get(name, 0) + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,17 +102,40 @@ class ACPSGD(Compressor):
         if name not in self.factors:
             # Seeded by the name: all processes begin with the same, whatever their own seeds.
             generator = torch.Generator().manual_seed(digest(name))
-            rank = min(self.factor_rank, *matrix.shape)
-            p, q = (torch.randn(size, rank, generator=generator) for size in matrix.shape)
+            shape = self.shapes[name]
+            sizes = shape[0], shape[1:].numel()
+            rank = min(self.factor_rank, *sizes)
+            p, q = (torch.randn(size, rank, generator=generator) for size in sizes)
             self.factors[name] = p.to(matrix), q.to(matrix)
-        return self.factors[name]
+        rows, columns = self._places(name)
+        p, q = self.factors[name]
+        return p[rows], q[columns]
+
+    def _keep_factors(self, name: str, *changed: Tensor) -> None:
+        kept = []
+        pairs = zip(self.factors[name], changed, self._places(name), strict=True)
+        for factor, values, places in pairs:
+            factor = factor.clone()
+            factor[places] = values
+            kept.append(factor)
+        self.factors[name] = tuple(kept)
+
+    def _places(self, name: str) -> tuple[Tensor | slice, Tensor | slice]:
+        """Rows and columns of a matrix that the step uses."""
+        if name not in self.grids:
+            return slice(None), slice(None)
+        first, *others = self.grids[name]
+        columns = torch.arange(self.shapes[name][1:].numel(), device=self.device)
+        return first.flatten(), columns.view(self.shapes[name][1:])[tuple(others)].flatten()
 
 
 class PowerSGD(CommHook):
     """PyTorch's PowerSGD hook.
 
     It keeps its state by bucket, so it cannot train supernets; and it sends from callbacks, so on
-    a CPU all gradients have to be in one bucket, which `HookDDPStrategy` sees to.
+    a CPU all gradients have to be in one bucket, which `HookDDPStrategy` sees to. A training that
+    resumes has other buckets: what was left out and the factors are lost, and two steps travel
+    whole. It knows nothing of scaled losses: take `bf16-mixed` instead of `16-mixed`.
 
     Args:
         rank: columns of a factor.
@@ -124,6 +148,7 @@ class PowerSGD(CommHook):
     """
 
     single_bucket = True
+    takes_scaler = False
 
     def __init__(self, rank: int = 4, start_step: int = 10, error_feedback: bool = True) -> None:
         if rank < 1 or start_step < 2:
@@ -133,7 +158,7 @@ class PowerSGD(CommHook):
             "start_powerSGD_iter": start_step,
             "use_error_feedback": error_feedback,
         }
-        self.error_feedback = True  # the factors, too, are kept from step to step
+        self.error_feedback = True  # a checkpoint has the step, with or without it
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         super().setup(model, device)
@@ -157,12 +182,14 @@ class PowerSGD(CommHook):
         return future
 
     def state_dict(self) -> dict[str, Any]:
-        kept = self.state
-        tensors = {"errors": kept.error_dict, "p": kept.p_memory_dict, "q": kept.q_memory_dict}
-        return {"step": kept.iter, **{name: dict(value) for name, value in tensors.items()}}
+        return {"step": self.state.iter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state.iter = state["step"]
-        self.state.error_dict = dict(state["errors"])
-        self.state.p_memory_dict = dict(state["p"])
-        self.state.q_memory_dict = dict(state["q"])
+        # Buckets are made anew after the first step, and the state belongs to those.
+        whole = self.arguments["start_powerSGD_iter"] - 2
+        if state["step"] > whole:
+            rank_zero_warn(
+                "powersgd keeps its state by bucket and has none of this checkpoint: two steps "
+                "travel whole, then it begins anew"
+            )
+        self.state.iter = min(state["step"], whole)

@@ -12,7 +12,7 @@ from ..elastic.base import ElasticModule, Part, parts
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import search_space
 
-__all__ = ["Region", "active_regions", "views"]
+__all__ = ["Region", "active_regions", "grid", "views"]
 
 Region = tuple[int, tuple[Part, ...]]
 """A dimension and the parts of it that are in use."""
@@ -58,6 +58,19 @@ def views(tensor: Tensor, regions: Sequence[Region] | None) -> list[Tensor]:
             block = block.narrow(dim, start, length)
         blocks.append(block)
     return [block for block in blocks if block.numel()]
+
+
+def grid(shape: Sequence[int], regions: Sequence[Region]) -> tuple[Tensor, ...]:
+    """Indices, one for each dimension, that pick of a tensor what the regions leave."""
+    used, found = dict(regions), []
+    for dim, size in enumerate(shape):
+        ranges = [torch.arange(start, start + n) for start, n in used.get(dim, ((0, size),))]
+        found.append(
+            torch.cat([torch.arange(0), *ranges]).view(
+                *(-1 if i == dim else 1 for i in range(len(shape)))
+            )
+        )
+    return tuple(found)
 
 
 def _known(architecture: Architecture, space: SearchSpace) -> dict[str, Scalar]:

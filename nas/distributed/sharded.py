@@ -61,13 +61,13 @@ class FSDP2Strategy(ModelParallelStrategy):
         if dist.get_backend() == "gloo" and TorchVersion(torch.__version__) < (2, 15):
             # Seen with 2.8.0: gradients are not those of `ddp`.
             raise ValueError(
-                f"FSDP2Strategy needs PyTorch 2.15 to train by gloo, not {torch.__version__}: take "
-                "nccl, or DeARStrategy"
+                f"FSDP2Strategy needs PyTorch 2.15 to train by gloo, as on a CPU, and this is "
+                f"{torch.__version__}: train on GPUs by nccl, or take DeARStrategy"
             )
         # Lightning wants the task to shard itself.
         module = self.lightning_module
         module.configure_model = partial(
-            _shard, module, self.device_mesh, self.reshard_after_forward
+            _shard, module, self.root_device, self.device_mesh, self.reshard_after_forward
         )
 
     def teardown(self) -> None:
@@ -75,11 +75,12 @@ class FSDP2Strategy(ModelParallelStrategy):
         super().teardown()
 
 
-def _shard(module: LightningModule, mesh: DeviceMesh, reshard: bool) -> None:
+def _shard(module: LightningModule, device: torch.device, mesh: DeviceMesh, reshard: bool) -> None:
     net = module.net
     if isinstance(net, FSDPModule):
         return
-    net.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
+    # On its device, for NCCL sends nothing else; and FSDP2 takes no other format.
+    net.to(device, memory_format=torch.contiguous_format)
     for tensor in net.state_dict().values():
         dist.broadcast(tensor, 0)
     for block in (*_blocks(net), net):

@@ -24,6 +24,7 @@ from .timing import ReadyTimes
 __all__ = ["GTopK", "TopK", "gaussian", "lags_densities", "merged", "pack", "unpack"]
 
 _LEAST = 0.001
+_SMALL = 16_384  # entries; fewer are not worth selecting (64 KiB)
 _WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
 
@@ -62,13 +63,13 @@ class TopK(_Sparse):
     Args:
         density: share of the entries that a process sends; `auto` chooses one for each parameter,
             the highest that hides behind the backward pass on this link (LAGS), from what the first
-            `start_step` steps and some messages take.
+            `start_step` steps and some messages take; those below 64 KiB travel whole.
         selector: `exact` sorts; `gaussian` takes a normal distribution's threshold, adjusts it
             three times at most, and sends up to a third more.
         per_layer: choose the largest of each parameter instead of the whole bucket's, with the
             densities given by `densities`.
         densities: for names of parameters their own density (see `lags_densities`); others have
-            `density`.
+            `density`. Those of density 1 travel by an all-reduce.
         warmup: densities of the first epochs, as published; an empty list for none.
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
@@ -102,6 +103,7 @@ class TopK(_Sparse):
         self.densities = densities or {}
         _check(*self.densities.values())
         self._times: ReadyTimes | None = None
+        self._ready: dict[str, float] | None = None
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         super().setup(model, device)
@@ -115,8 +117,7 @@ class TopK(_Sparse):
             if self.step + 1 >= self.start_step:
                 times, self._times = self._times, None
                 times.close()
-                # In the thread all processes do it between the same messages.
-                self._thread.submit(lambda: self._choose(times.medians()), bucket.buffer())
+                self._ready = times.medians()
         return super().reduce(bucket)
 
     def _choose(self, ready: dict[str, float]) -> None:
@@ -129,9 +130,9 @@ class TopK(_Sparse):
         names, before = list(ready), [0.0, *ready.values()]
         times = {name: ready[name] - start for name, start in zip(names, before, strict=False)}
         sizes = {name: self._sizes[name] for name in names}
-        agreed = [
-            lags_densities(sizes, times, link.hop, link.byte, self.world_size, 2e-9, 1 / _LEAST)
-        ]
+        wire = link.hop, link.byte, self.world_size
+        densities = lags_densities(sizes, times, *wire, 2e-9, 1 / _LEAST)
+        agreed = [{n: 1.0 if sizes[n] < _SMALL else d for n, d in densities.items()}]
         dist.broadcast_object_list(agreed, 0, group, self.device)
         self.densities = agreed[0]
 
@@ -143,6 +144,8 @@ class TopK(_Sparse):
         if state.get("densities"):
             self.densities = state["densities"]
             self._stop()
+        elif self.auto:
+            self.step = -1  # they have yet to be measured
 
     def close(self) -> None:
         self._stop()
@@ -154,6 +157,20 @@ class TopK(_Sparse):
             self._times = None
 
     def average(self, items: list[Item]) -> None:
+        if self._ready is not None:  # in the thread, all processes between the same messages
+            ready, self._ready = self._ready, None
+            self._choose(ready)
+        whole = [item for item in items if self.densities.get(item[0]) == 1.0]
+        if whole:
+            self._dense(whole)
+            items = [item for item in items if self.densities.get(item[0]) != 1.0]
+        if not all(bool(torch.isfinite(gradient).all()) for _, gradient in whole):
+            for _, gradient in items:
+                gradient.fill_(math.nan)
+        elif items:
+            self._average(items)
+
+    def _average(self, items: list[Item]) -> None:
         u = self.flattened(items)
         groups = [("", u.numel())]
         if self.per_layer:

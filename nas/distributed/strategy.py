@@ -18,13 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 from ..files import atomic_write
 from ..space import Architecture
 from ..training.task import SupernetTask
-from .hooks import CommHook
+from .hooks import CommHook, TorchHook
 from .merging import MergePlan
 from .norm import SyncedBatchNorm
 from .ranks import same_everywhere
 from .registry import make_hook
 
 __all__ = ["HookDDPStrategy"]
+
+_CAPS = "plan: buckets of subnets are in another order; apply hook"
 
 
 class HookDDPStrategy(DDPStrategy):
@@ -39,7 +41,8 @@ class HookDDPStrategy(DDPStrategy):
             a hook with its arguments.
         plan: merge gradients into the best messages, measured in the first steps.
         **kwargs: those of `DDPStrategy` and of `DistributedDataParallel`, such as
-            `process_group_backend`, `bucket_cap_mb`, `find_unused_parameters`.
+            `process_group_backend`, `bucket_cap_mb`, `find_unused_parameters`. A hook of PyTorch's
+            own is `ddp_comm_hook`, with its `ddp_comm_state` and `ddp_comm_wrapper`.
 
     Raises:
         ValueError: an unknown hook, or settings that do not fit it.
@@ -49,7 +52,7 @@ class HookDDPStrategy(DDPStrategy):
         self, hook: str | CommHook = "dense", plan: MergePlan | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.hook = make_hook(hook)
+        self.hook = self._plain_hook(hook) or make_hook(hook)
         self.plan = plan
         self._epoch: int | None = None
         self._resuming = False
@@ -57,10 +60,12 @@ class HookDDPStrategy(DDPStrategy):
         if self.hook.needs_unused and self._ddp_kwargs.get("static_graph"):
             raise ValueError("static_graph: subnets change from step to step; leave it out")
         if plan is not None and self.hook.single_bucket:
-            raise ValueError("plan: powersgd takes all gradients in one message; leave it out")
+            raise ValueError("plan: powersgd keeps its state by bucket; leave it out")
+        if isinstance(self.hook, TorchHook) and plan is not None and plan.apply == "hook":
+            raise ValueError("plan: a ddp_comm_hook takes PyTorch's own buckets; apply caps")
         if plan is not None and plan.apply == "caps":
             if self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters"):
-                raise ValueError("plan: buckets of subnets are in another order; apply hook")
+                raise ValueError(_CAPS)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
         """Told by a supernet's task what the step that begins trains, on every process."""
@@ -69,17 +74,23 @@ class HookDDPStrategy(DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         if self._layer_sync is not None:
             self._layer_sync = SyncedBatchNorm()
+        if self._scaler is not None and not self.hook.takes_scaler:
+            raise ValueError(
+                "powersgd would keep what a scaled loss overflows: take bf16-mixed, or acpsgd"
+            )
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
+            if self.plan is not None and self.plan.apply == "caps":
+                raise ValueError(_CAPS)
             # A config states every default of these, so that they cannot be told from wishes.
             # Statistics of batch normalisation need not be one process's: they are measured anew.
             self._ddp_kwargs.pop("broadcast_buffers", None)
             known = inspect.signature(DistributedDataParallel).parameters
             buffers = {"forward_sync_buffers", "broadcast_buffers"} & set(known)
             self._ddp_kwargs |= {"find_unused_parameters": True, max(buffers): False}
-        if self.hook.single_bucket:
+        if self.hook.single_bucket and self.root_device.type == "cpu":
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
         if self.plan is not None and self.plan.apply == "hook":
             self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
@@ -115,9 +126,8 @@ class HookDDPStrategy(DDPStrategy):
 
     def _register_ddp_hooks(self) -> None:
         self.hook.setup(self.model.module, self.root_device)
-        scaler = getattr(self.precision_plugin, "scaler", None)
-        if scaler is not None:
-            self.hook.loss_scale = scaler.get_scale
+        if self._scaler is not None:
+            self.hook.loss_scale = self._scaler.get_scale
         if self.hook.error_feedback and self._resuming:
             # Where one process has lost its file, all start anew: some state is common to them.
             if not same_everywhere(0 if self._resumed is None else 1, self.root_device):
@@ -131,6 +141,25 @@ class HookDDPStrategy(DDPStrategy):
         if self.plan is not None:
             hook = self.plan.setup(self.model.module, self.hook, self.root_device)
         self.model.register_comm_hook(hook, _run)
+
+    @property
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        return getattr(self.precision_plugin, "scaler", None)
+
+    def _plain_hook(self, hook: str | CommHook) -> TorchHook | None:
+        if self._ddp_comm_hook is None:
+            if self._ddp_comm_state is not None or self._ddp_comm_wrapper is not None:
+                raise ValueError(
+                    "ddp_comm_state and ddp_comm_wrapper are for a ddp_comm_hook, which is not "
+                    "given; hooks of vizoo have their arguments in hook"
+                )
+            return None
+        if hook != "dense":
+            raise ValueError("give hook or ddp_comm_hook, not both")
+        plain = self._ddp_comm_hook
+        if self._ddp_comm_wrapper is not None:
+            plain = self._ddp_comm_wrapper(plain)
+        return TorchHook(plain, self._ddp_comm_state)
 
     def _wrap_anew(self, **changes: Any) -> None:
         """Replace the DistributedDataParallel by one of other buckets."""
@@ -155,7 +184,9 @@ class HookDDPStrategy(DDPStrategy):
         checkpoint = super().load_checkpoint(checkpoint_path, **arguments)
         if self.hook.error_feedback:
             path = _beside(checkpoint_path, self.global_rank)
-            kept = torch.load(path, weights_only=True) if path.is_file() else {}
+            kept = {}
+            if path.is_file():
+                kept = torch.load(path, map_location=self.root_device, weights_only=True)
             now = checkpoint.get("global_step"), self.world_size
             fits = (kept.get("step"), kept.get("world_size")) == now
             self.resume_hook(kept["hook"] if fits else None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vizoo.nas.distributed import sparse
 from vizoo.nas.distributed.lowrank import ACPSGD, PowerSGD
 from vizoo.nas.distributed.ranks import same_everywhere, tensor_digest
 from vizoo.nas.distributed.registry import make_hook
@@ -104,22 +106,36 @@ def _missing(sent, given, hook):
     return math.sqrt(missing / total)
 
 
-def subnets_conservation(rank):
-    """By hook: what is missing of the total where subnets change, and parameters left alone."""
+def subnets_conservation(rank, told):
+    """By hook, where subnets change: what is missing of the total, and more.
+
+    Parameters left alone, bytes, and the largest gradient of channels that a step did not use.
+
+    Args:
+        rank: of the process.
+        told: whether hooks know the subnets.
+    """
     from toy_regression import Net
 
     from vizoo.nas import activate, search_space
+    from vizoo.nas.distributed.regions import active_regions, views
     from vizoo.nas.training import UniformSampler
 
     found = {}
     for name, make in HOOKS.items():
         torch.manual_seed(0)
         hook, net = make(), Net()
+        if name == "acpsgd":  # none of these kernels is large enough
+            hook._shrinks = lambda gradient: min(gradient.shape[0], gradient[0].numel()) >= 4
         model, given = distributed(hook, 0.0005, net, find_unused_parameters=True)
-        space, sent, unused = search_space(net), {}, 0
+        space, unused, outside = search_space(net), 0, 0.0
         sent = {key: torch.zeros_like(p, dtype=torch.float64) for key, p in net.named_parameters()}
         for step in range(8):
-            activate(net, UniformSampler(1, seed=3).subnets(space, step)[0])
+            drawn = UniformSampler(1, seed=3).subnets(space, step)
+            activate(net, drawn[0])
+            if told:
+                hook.train_subnets(net, drawn)
+            regions = active_regions(net, drawn)
             model.zero_grad()
             x = torch.randn(4, 4, 6, 6, generator=torch.Generator().manual_seed(9 * step + rank))
             model(x).square().mean().backward()
@@ -127,7 +143,11 @@ def subnets_conservation(rank):
                 unused += parameter.grad is None
                 if parameter.grad is not None:
                     sent[key] += parameter.grad.double() * hook.world_size
-        found[name] = _missing(sent, given, hook), unused
+                    rest = parameter.grad.clone()
+                    for view in views(rest, regions.get(id(parameter))):
+                        view.zero_()
+                    outside = max(outside, rest.abs().max().item())
+        found[name] = _missing(sent, given, hook), unused, hook.bytes_sent, outside
         hook.close()
     return found
 
@@ -314,6 +334,7 @@ def losses(rank, steps):
 def automatic(rank):
     """Densities that are measured, bytes of the last step, and what is missing of the total."""
     torch.manual_seed(rank)
+    sparse._SMALL = 1000
     hook = TopK("auto", start_step=5, warmup=())
     model, given = distributed(hook)
     sent = {}
@@ -332,6 +353,47 @@ def automatic(rank):
     handles = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
     same = again.densities == hook.densities and not handles
     return hook.densities, hook.bytes_sent - before, missing, same
+
+
+def measuring_fails(rank):
+    """What the backward pass says where densities cannot be measured."""
+
+    def fails(*_, **__):
+        raise ValueError("no link")
+
+    sparse.measure_all_reduce = fails
+    hook = TopK("auto", start_step=5, warmup=())
+    model, _ = distributed(hook)
+    said = []
+    for step in range(6):
+        try:
+            backward(model, rank, step)
+            said.append("")
+        except Exception as error:
+            said.append(str(error))
+    hook.close()
+    return said
+
+
+def powersgd_resumed(rank):
+    """What is said on resuming, and by step how far the mean is from the exact one."""
+    hook = PowerSGD(2, start_step=4)
+    model, _ = distributed(hook, cap=100)
+    for step in range(6):
+        backward(model, rank, step)
+    again = PowerSGD(2, start_step=4)
+    model, given = distributed(again, cap=100, net=model.module)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.load_state_dict(hook.state_dict())
+    differences = []
+    for step in range(6, 10):
+        backward(model, rank, step)
+        exact = torch.cat([given[-1][name].flatten() for name in gradients(model)])
+        dist.all_reduce(exact)
+        mean = torch.cat([value.flatten() for value in gradients(model).values()])
+        differences.append(((mean - exact / 2).norm() / exact.norm()).item())
+    return [str(one.message) for one in caught], differences
 
 
 def many_buckets(rank):

@@ -212,6 +212,58 @@ def powersgd_training(rank):
     return weights(task.net).tolist(), strategy.hook.state.iter
 
 
+def plain_hook(rank):
+    """Weights after training densely, and by a hook of PyTorch's and its wrapper."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+
+    found = []
+    for settings in (
+        {},
+        {"ddp_comm_hook": hooks.allreduce_hook},
+        {"ddp_comm_hook": hooks.allreduce_hook, "ddp_comm_wrapper": hooks.bf16_compress_wrapper},
+    ):
+        torch.manual_seed(0)
+        task = Regression()
+        strategy = HookDDPStrategy(process_group_backend="gloo", **settings)
+        trainer(strategy, 2, max_epochs=1).fit(task, Shares(32, batch_size=4))
+        found.append(weights(task.net).tolist())
+    return found
+
+
+def overflowing(rank):
+    """By top-k with a scale that overflows at first: weights, its end, what is kept; refusals."""
+    from lightning.pytorch.plugins import MixedPrecision
+
+    from vizoo.nas.distributed import TopK
+
+    def fit(hook):
+        torch.manual_seed(0)
+        task = Regression()
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+        precision = MixedPrecision("16-mixed", "cpu", scaler)
+        strategy = HookDDPStrategy(hook, process_group_backend="gloo")
+        found = trainer(strategy, 2, max_epochs=5, plugins=[precision])
+        found.fit(task, Shares(64, batch_size=4))
+        return weights(task.net).tolist(), scaler.get_scale(), strategy.hook
+
+    trained, scale, hook = fit(TopK(0.1, warmup=()))
+    kept = torch.cat([residual.flatten() for residual in hook.residuals.values()])
+    try:
+        fit("powersgd")
+    except ValueError as error:
+        return trained, scale, kept.abs().max().item(), str(error)
+
+
+def caps_of_a_supernet(rank):
+    from vizoo.nas.distributed import MergePlan
+
+    strategy = HookDDPStrategy(plan=MergePlan(apply="caps"), process_group_backend="gloo")
+    try:
+        trainer(strategy, 2, max_epochs=1).fit(SupernetTask(Regression()), Shares(16))
+    except ValueError as error:
+        return str(error)
+
+
 def configured(rank, configs):
     """Train the toy with the strategy of each config: weights, and bytes that the hook counted."""
     from lightning.pytorch.cli import LightningArgumentParser

@@ -57,7 +57,8 @@ def test_nothing_is_lost_and_all_processes_have_the_same(processes):
     assert found[0]["gaussian"][2][0] == 8 * math.ceil(4 * entries / 3) * (processes - 1)
     layers = [math.ceil((0.01 if n == "2.weight" else 0.05) * size) for n, size in SIZES.items()]
     layers[-1] = 5
-    assert set(found[0]["lags"][2]) == {8 * sum(layers) * (processes - 1)}
+    whole = 2 * 4 * layers.pop() * (processes - 1) // processes  # by an all-reduce
+    assert set(found[0]["lags"][2]) == {8 * sum(layers) * (processes - 1) + whole}
     if processes in (2, 4, 8):
         assert found[0]["gtopk"][2][0] == 8 * entries * math.log2(processes)
     factors = [[4 * 64, 4 * 20], [4 * 64, 4 * 64]]  # of the layers that shrink
@@ -69,9 +70,11 @@ def test_nothing_is_lost_and_all_processes_have_the_same(processes):
 
 
 def test_what_subnets_do_not_use_keeps_what_was_left_out():
-    for found in run_ranks(2, remote.subnets_conservation):
-        for name, (missing, unused) in found.items():
-            assert missing <= 1e-6 and unused > 8, name
+    told, untold = (run_ranks(2, remote.subnets_conservation, known)[0] for known in (True, False))
+    for name, (missing, unused, sent, outside) in told.items():
+        assert missing <= 1e-6 and unused > 8 and outside == 0, name
+        assert sent < untold[name][2] and untold[name][0] <= 1e-6, name
+    assert max(outside for _, _, _, outside in untold.values()) > 0
 
 
 @pytest.mark.parametrize("processes", [2, _slow(4)])
@@ -183,9 +186,28 @@ def test_densities_are_measured_and_agreed_on():
     assert one[0] == other[0] and one[0].keys() == SIZES.keys()
     assert all(0.001 <= density <= 1 for density in one[0].values())
     for densities, sent, missing, resumed in (one, other):
-        # A bucket's message has what is chosen of each of its parameters.
-        assert sent == 8 * sum(math.ceil(densities[name] * size) for name, size in SIZES.items())
+        # A bucket's message has what is chosen of each of its parameters; small ones travel whole.
+        small = {name for name, size in SIZES.items() if size < 1000}
+        assert all(densities[name] == 1 for name in small)
+        chosen = [
+            4 * size if densities[name] == 1 else 8 * math.ceil(densities[name] * size)
+            for name, size in SIZES.items()
+        ]
+        assert sent == sum(chosen)
         assert missing <= 1e-6 and resumed
+
+
+def test_a_measurement_that_fails_ends_the_backward_pass():
+    for said in run_ranks(2, remote.measuring_fails):
+        assert said[:5] == [""] * 5 and "no link" in said[5]
+
+
+def test_powersgd_begins_anew_on_resuming():
+    found = run_ranks(2, remote.powersgd_resumed)
+    assert "two steps travel whole" in found[0][0][0]
+    for _, differences in found:
+        assert max(differences[:2]) < 1e-6 < 1e-3 < min(differences[2:])
+        assert max(differences) < 1
 
 
 def test_densities_warm_up_by_epochs():

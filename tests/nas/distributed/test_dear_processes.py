@@ -7,7 +7,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from vizoo.nas.distributed import DeARStrategy
+from vizoo.nas.distributed import DeARStrategy, sharded
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -38,6 +38,19 @@ def test_configs_train(tmp_path):
     for code, bias in one:
         assert code == 0
         close(bias, one[0][1], 1e-6)
+
+
+def test_shards_begin_on_their_device(monkeypatch):
+    sent, shards = [], []
+    monkeypatch.setattr(sharded.dist, "broadcast", lambda tensor, source: sent.append(tensor))
+    monkeypatch.setattr(sharded, "fully_shard", lambda module, **_: shards.append(module))
+    net = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 3), torch.nn.BatchNorm2d(2))
+    net.to(memory_format=torch.channels_last)
+    task = torch.nn.Module()
+    task.net = net
+    sharded._shard(task, torch.device("meta"), {"data_parallel": None}, False)
+    assert len(sent) == len(net.state_dict()) and all(tensor.is_meta for tensor in sent)
+    assert net[0].weight.is_contiguous() and shards == [*net, net]
 
 
 def test_what_does_not_fit_is_one_line():

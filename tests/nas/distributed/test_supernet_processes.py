@@ -11,6 +11,8 @@ from ranks import run_ranks
 from toy_regression import Net
 
 from vizoo.nas import activate, search_space
+from vizoo.nas.distributed import MergePlan
+from vizoo.nas.distributed.merging import has_bucket_caps
 from vizoo.nas.distributed.regions import active_regions, views
 from vizoo.nas.distributed.registry import HOOKS, make_hook
 from vizoo.nas.elastic import Conv2d, Sequential
@@ -134,6 +136,8 @@ def test_strategies_of_a_config():
     assert found.hook.needs_unused and found._ddp_kwargs["bucket_cap_mb"] == 1
     hook = {"class_path": "vizoo.nas.distributed.AllReduce", "init_args": {"dtype": "float16"}}
     assert made(hook=hook).hook.dtype == torch.float16
+    plain = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook"
+    assert made(ddp_comm_hook=plain).hook.hook.__name__ == "allreduce_hook"
     for name in HOOKS:
         assert make_hook(name).bytes_sent == 0
 
@@ -143,6 +147,10 @@ def test_strategies_of_a_config():
     [
         ({"hook": "subnett"}, "there is no hook 'subnett' (did you mean subnet?): choose dense"),
         ({"hook": "subnet", "static_graph": True}, "static_graph: subnets change"),
+        ({"ddp_comm_state": 1}, "are for a ddp_comm_hook, which is not given"),
+        ({"hook": "topk", "ddp_comm_hook": print}, "give hook or ddp_comm_hook, not both"),
+        ({"plan": MergePlan(), "ddp_comm_hook": print}, "PyTorch's own buckets; apply caps"),
+        ({"plan": MergePlan(), "hook": "powersgd"}, "plan: powersgd keeps its state by bucket"),
     ],
 )
 def test_bad_strategies_are_one_line(arguments, says):
@@ -166,3 +174,23 @@ def test_powersgd_has_one_bucket():
     one, other = run_ranks(2, remote.powersgd_training)
     assert one[0] == other[0] and torch.tensor(one[0]).isfinite().all()
     assert one[1] > 2
+
+
+def test_plain_hooks_of_pytorch():
+    for dense, same, rounded in run_ranks(2, remote.plain_hook):
+        assert same == dense != rounded
+        _close(rounded, dense, 1e-2)
+
+
+def test_steps_that_overflow_leave_no_trace():
+    one, other = run_ranks(2, remote.overflowing)
+    trained, scale, kept, refused = one
+    assert trained == other[0] != remote.start_weights().tolist()
+    assert torch.tensor(trained).isfinite().all() and 1 < scale < 2**40
+    assert 0 < kept < 1e3 and refused.endswith("take bf16-mixed, or acpsgd")
+
+
+@pytest.mark.skipif(not has_bucket_caps(), reason="this PyTorch takes no sizes of buckets")
+def test_buckets_of_a_supernet_cannot_be_sized():
+    for said in run_ranks(2, remote.caps_of_a_supernet):
+        assert said == "plan: buckets of subnets are in another order; apply hook"
