@@ -32,8 +32,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.nas import Architecture, Choice, elastic, extract, search_space
 from vizoo.nas.files import read_json, write_json
-from vizoo.nas.lid import FewShotTraining, Leaves, Splitter, SplitTree, compare
+from vizoo.nas.lid import FewShotTraining, Leaves, Split, Splitter, SplitTree, compare
 from vizoo.nas.recalibration import recalibrate
+from vizoo.nas.training import UniformSampler
 
 from ._machine import machine
 
@@ -156,6 +157,11 @@ def key(architecture: Architecture) -> str:
     return "".join(str(OPERATIONS.index(value)) for value in architecture.values())
 
 
+def architecture_of(name: str) -> dict[str, str]:
+    """The network that has a key."""
+    return {f"b{place}": OPERATIONS[int(code)] for place, code in enumerate(name)}
+
+
 def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed: int) -> dict:
     """Train by one method, and judge every network by its part."""
     name = f"{method.replace(' ', '_')}_{seed}"
@@ -170,7 +176,13 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
         batch_size=BATCH,
         seed=seed,
     )
-    task = FewShotTraining(DigitTask(), PLANS[method], splitter, folder=str(leaves))
+    task = FewShotTraining(
+        DigitTask(),
+        PLANS[method],
+        splitter,
+        folder=str(leaves),
+        sampler=UniformSampler(seed=seed),
+    )
     trainer = lightning.pytorch.Trainer(
         max_epochs=-1,
         accelerator="cpu",
@@ -210,22 +222,14 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
     return found
 
 
-def part_of(name: str, splits: dict) -> str:
-    """The part of a network, by the splits that `run` gives."""
-    node = "root"
-    while node in splits:
-        split = splits[node]
-        value = OPERATIONS[int(name[int(split["choice"][1:])])]
-        index = next(i for i, group in enumerate(split["groups"]) if value in group)
-        node = f"{'' if node == 'root' else node}{index}"
-    return node
-
-
 def levelled(
     names: list[str], scores: list[float], truth: list[float], splits: dict
 ) -> list[float]:
     """Scores, each part's moved by as much as makes its mean the truth's."""
-    parts = [part_of(name, splits) for name in names]
+    tree = SplitTree(search_space(DigitNet()))
+    for node, split in splits.items():
+        tree.split(node, Split.from_json(split))
+    parts = [tree.leaf_of(architecture_of(name)) for name in names]
     misses: dict[str, list[float]] = {}
     for part, score, true in zip(parts, scores, truth, strict=True):
         misses.setdefault(part, []).append(score - true)

@@ -18,12 +18,24 @@ from numpy.typing import NDArray
 
 from .space import Architecture, Choice, SearchSpace
 
-__all__ = ["Tabular", "cell_architecture", "cell_string", "mbnet", "nasbench201"]
+__all__ = [
+    "BLOCK_OPERATIONS",
+    "CELL_EDGES",
+    "CELL_OPERATIONS",
+    "Tabular",
+    "cell_architecture",
+    "cell_string",
+    "mbnet",
+    "nasbench201",
+]
 
-_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")
+CELL_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")
+"""Of NASBench-201: source and target node."""
+CELL_OPERATIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
+"""Of an edge, smallest first."""
+BLOCK_OPERATIONS = ("skip", "mb3x3e3", "mb5x5e6")
+"""Of an MBNet's block, smallest first, which is also their order in its table."""
 _CELL_CODES = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
-_CELL_VALUES = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
-_BLOCK_CODES = ("skip", "mb3x3e3", "mb5x5e6")
 
 
 @dataclass(frozen=True)
@@ -82,11 +94,11 @@ def nasbench201(path: str | os.PathLike[str]) -> Tabular:
         ValueError: it is not such a table.
     """
     names = ("cifar10_test", "cifar100_test", "imagenet16_120_test")
-    codes, columns = _read(path, (15625, len(_EDGES)), len(_CELL_CODES), names)
+    codes, columns = _read(path, (15625, len(CELL_EDGES)), len(_CELL_CODES), names)
     ones, threes, pools = ((codes == code).sum(1) for code in (2, 3, 4))
     columns["params"] = 73_306 + 28_000 * ones + 243_040 * threes
     columns["flops"] = 7_943_872 + 4_362_240 * ones + 35_819_520 * threes + 1_290_240 * pools
-    space = SearchSpace([Choice(f"edges.{edge}", _CELL_VALUES) for edge in _EDGES])
+    space = SearchSpace([Choice(f"edges.{edge}", CELL_OPERATIONS) for edge in CELL_EDGES])
     return _table(space, codes, _CELL_CODES, columns)
 
 
@@ -105,20 +117,20 @@ def mbnet(path: str | os.PathLike[str]) -> Tabular:
         ValueError: it is not such a table.
     """
     names = ("cifar10_test", "params", "macs")
-    codes, columns = _read(path, (6561, 8), len(_BLOCK_CODES), names)
+    codes, columns = _read(path, (6561, 8), len(BLOCK_OPERATIONS), names)
     runs = columns["cifar10_test"]
     if runs.shape != (6561, 3):
         raise ValueError(f"{path}: cifar10_test has the shape {runs.shape}, not (6561, 3)")
     columns["cifar10_test"] = runs.mean(1)
     columns |= {f"cifar10_run{i}": run for i, run in enumerate(runs.T)}
-    space = SearchSpace([Choice(f"blocks.{i}", _BLOCK_CODES) for i in range(8)])
-    return _table(space, codes, _BLOCK_CODES, columns)
+    space = SearchSpace([Choice(f"blocks.{i}", BLOCK_OPERATIONS) for i in range(8)])
+    return _table(space, codes, BLOCK_OPERATIONS, columns)
 
 
 def cell_string(architecture: Mapping[str, str]) -> str:
     """NASBench-201's own name of a cell, such as `|none~0|+|none~0|none~1|+|none~0|…~2|`."""
     nodes: dict[str, list[str]] = {}
-    for edge in sorted(_EDGES, key=lambda edge: edge[::-1]):
+    for edge in sorted(CELL_EDGES, key=lambda edge: edge[::-1]):
         source, node = edge.split("_")
         nodes.setdefault(node, []).append(f"{architecture[f'edges.{edge}']}~{source}")
     return "+".join(f"|{'|'.join(inputs)}|" for inputs in nodes.values())
@@ -135,13 +147,13 @@ def cell_architecture(text: str) -> Architecture:
         for part in inputs.strip("|").split("|"):
             operation, _, source = part.partition("~")
             values[f"edges.{source}_{node}"] = operation
-    wanted = {f"edges.{edge}" for edge in _EDGES}
+    wanted = {f"edges.{edge}" for edge in CELL_EDGES}
     if set(values) != wanted or not set(values.values()) <= set(_CELL_CODES):
         raise ValueError(
             f"{text!r} names no cell: wanted |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with operations "
             f"{', '.join(_CELL_CODES)}"
         )
-    return Architecture({f"edges.{edge}": values[f"edges.{edge}"] for edge in _EDGES})
+    return Architecture({f"edges.{edge}": values[f"edges.{edge}"] for edge in CELL_EDGES})
 
 
 def _read(

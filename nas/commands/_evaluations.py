@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files import read_json, write_json
 from ..space import Architecture, SearchSpace
-from ._leaves import digest
+from ._leaves import weights_digest
 
 if TYPE_CHECKING:
     import torch
@@ -182,7 +182,7 @@ def open_evaluations(
     path, metric = Path(args.out) / "evaluations.json", args.metric
     origin = {
         "supernet": args.supernet or args.tree,
-        "weights": digest(leaves, args),  # a checkpoint keeps its name while training goes on
+        "weights": weights_digest(leaves, args),  # a checkpoint keeps its name in training
         "data": args.data,
         "mode": mode_of(args),
         "batches": args.batches,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..lid.leaves import Leaves
     from ..space import SearchSpace
 
-__all__ = ["add_source", "digest", "load_leaves"]
+__all__ = ["add_source", "load_leaves", "weights_digest"]
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -74,14 +74,13 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
         raise ValueError(f"{args.tree}: {error}") from error
 
 
-def digest(leaves: Leaves, args: argparse.Namespace) -> str:
+def weights_digest(leaves: Leaves, args: argparse.Namespace) -> str:
     """Names the weights: a checkpoint keeps its name while training goes on."""
-    found = hashlib.sha256()
+    from ..distributed.ranks import tensor_digest
+
     if args.tree is None:
-        for tensor in leaves.net.state_dict().values():
-            found.update(tensor.numpy().tobytes())
-        return found.hexdigest()[:12]
-    found.update(Path(args.tree).read_bytes())
+        return f"{tensor_digest(leaves.net.state_dict().values()):016x}"
+    found = hashlib.sha256(Path(args.tree).read_bytes())
     for file in leaves.tree.checkpoints.values():
         path = Path(args.tree).parent / file
         if path.is_file():

@@ -65,10 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="largest_mean_gap",
         help="by which one choice is split of all (default largest_mean_gap)",
     )
-    parser.add_argument("--min-group", type=int, help="values of a group (default: half of them)")
+    parser.add_argument(
+        "--min-group", type=int, help="values of a group (default: half of them; 1 if spectral)"
+    )
     parser.add_argument("--k", type=int, default=20, help="neighbours (default 20)")
     parser.add_argument(
-        "--estimator", choices=("paper", "unbiased"), default="paper", help="(default paper)"
+        "--estimator",
+        choices=("paper", "unbiased", "two_nn"),
+        default="paper",
+        help="of dimensions; two_nn has two neighbours, whatever --k (default paper)",
     )
     parser.add_argument("--batches", type=int, default=50, help="at most (default 50)")
     parser.add_argument(
@@ -177,12 +182,13 @@ def _lines(tree: SplitTree, report: dict[str, Any]) -> str:
     if 0 < report["samples"] < wanted:
         found.append(f"  by batches of {report['samples']} samples: the data have no {wanted}")
     for name, split in tree.splits.items():
-        groups = " | ".join(", ".join(map(str, group)) for group in split.groups)
-        found.append(f"  {name}: {split.choice}: {groups}")
+        found.append(f"  {name}: {split}")
         if split.scores:
             found.append(f"    {'choice':<24} {'mean gap':>9} {'inside':>9} {'across':>9}")
         for choice, row in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
-            numbers = " ".join(f"{row[key]:9.4f}" for key in ("gap", "intra", "inter"))
+            # A choice of two values has no pair inside.
+            means = (row[key] for key in ("gap", "inside", "across"))
+            numbers = " ".join(f"{'-':>9}" if mean is None else f"{mean:9.4f}" for mean in means)
             found.append(f"    {choice:<24} {numbers}")
     for name, count in report["leaves"].items():
         found.append(f"  {name}: {count:,} subnets")

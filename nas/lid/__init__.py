@@ -8,15 +8,20 @@ network, `Splitter` decides which choice to split and how, `SplitTree` is what s
 `FewShotTraining` trains its leaves.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .estimators import distances, lid, two_nn
 from .leaves import Leaves
 from .partition import Partition, choose_edge, mean_gaps, partition, rate
 from .profile import gradients, named_layers, profile
-from .ranking import Comparison, compare
 from .similarity import similarity
 from .splitting import Splitter, joined
-from .training import FewShotTraining
 from .tree import Split, SplitTree, splittable
+
+if TYPE_CHECKING:
+    from .ranking import Comparison, compare
+    from .training import FewShotTraining
 
 __all__ = [
     "Comparison",
@@ -41,3 +46,18 @@ __all__ = [
     "splittable",
     "two_nn",
 ]
+
+_LATE = {"Comparison": ".ranking", "FewShotTraining": ".training", "compare": ".ranking"}
+
+
+def __getattr__(name: str) -> Any:
+    # Training needs Lightning, which takes seconds to import; the rest needs torch alone.
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LATE[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 __all__ = ["Estimator", "distances", "lid", "two_nn"]
 
-Estimator = Literal["paper", "unbiased"]
+Estimator = Literal["paper", "unbiased", "two_nn"]
+"""`lid` has the first two, which give a dimension to each sample; `two_nn` gives one to a batch."""
 
 _AT_ONCE = 1 << 13
 _EPSILON = 1e-6
@@ -54,7 +55,7 @@ def distances(features: Tensor) -> Tensor:
     return square.sqrt()
 
 
-def lid(features: Tensor, k: int = 20, estimator: Estimator = "paper") -> Tensor:
+def lid(features: Tensor, k: int = 20, estimator: Literal["paper", "unbiased"] = "paper") -> Tensor:
     """Local intrinsic dimension at each sample of a batch; the batch's is their mean.
 
     Args:
@@ -68,9 +69,11 @@ def lid(features: Tensor, k: int = 20, estimator: Estimator = "paper") -> Tensor
         (n,), float64. A sample with an equal one has 0, and so has one among equal samples only.
 
     Raises:
-        ValueError: fewer than k + 2 samples, k out of range, a feature that is not finite, or
-            neighbours that are all equally far, which fit any dimension.
+        ValueError: fewer than k + 2 samples, k out of range, another estimator, a feature that is
+            not finite, or neighbours that are all equally far, which fit any dimension.
     """
+    if estimator not in ("paper", "unbiased"):
+        raise ValueError(f"no dimension of each sample by {estimator!r}: choose paper or unbiased")
     least = 2 if estimator == "paper" else 3
     if k < least:
         raise ValueError(f"k {k}: the {estimator} estimator needs {least} neighbours or more")
@@ -108,15 +111,18 @@ def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
             instead of F = (i − 1) / n.
 
     Returns:
-        A scalar, float64.
+        A scalar, float64; 0 where all samples are equal.
 
     Raises:
         ValueError: fewer than three samples, a feature that is not finite, or samples that are
-            equal to others or equally far from all.
+            equal to others but not to all, or equally far from all.
     """
     if len(features) < 3:
         raise ValueError(f"two neighbours need a batch of three samples, not of {len(features)}")
-    near = distances(features).fill_diagonal_(torch.inf).topk(2, largest=False).values
+    apart = distances(features)
+    if not apart.any():
+        return apart.sum()
+    near = apart.fill_diagonal_(torch.inf).topk(2, largest=False).values
     if (near[:, 0] == 0).any():
         raise ValueError(
             f"{int((near[:, 0] == 0).sum())} samples equal others, which have no ratio of distances"

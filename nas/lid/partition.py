@@ -18,7 +18,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Method", "Partition", "Rule", "choose_edge", "mean_gaps", "partition", "rate"]
+__all__ = [
+    "Method",
+    "Partition",
+    "Rule",
+    "choose_edge",
+    "mean_gaps",
+    "method_for",
+    "partition",
+    "rate",
+]
 
 Method = Literal["best", "exact", "spectral", "random"]
 Rule = Literal["largest_mean_gap", "largest_intra", "smallest_inter", "released_code"]
@@ -94,8 +103,9 @@ def partition(
             Laplacian of similarity + 1, where two means fit best, for similarities of −1 or more;
             `best`: exact up to 12 candidates, spectral above; `random`: groups as equal as can be,
             drawn.
-        min_group: members of a group at least; half of the candidates, rounded down, by default.
-            (More pairs have a larger sum, so that `exact` tends to groups as unequal as it may.)
+        min_group: members of a group at least. By default half of the candidates, rounded down,
+            for `exact` (more pairs have a larger sum, so that it tends to groups as unequal as it
+            may), and 1 for `spectral`, which has no such tendency.
         rng: draws `random` groups.
 
     Raises:
@@ -103,20 +113,27 @@ def partition(
             is unknown or not for so many candidates.
     """
     count = _check(similarity)
-    least = count // 2 if min_group is None else min_group
+    method = method_for(count, method)
+    by_itself = 1 if method == "spectral" else count // 2
+    least = by_itself if min_group is None else min_group
     if not 1 <= least <= count // 2:
         raise ValueError(f"min_group {least}: {count} candidates allow 1 to {count // 2}")
     if method == "random":
         order = list(range(count))
         (rng or random.Random(0)).shuffle(order)
         return rate(similarity, (order[: count // 2], order[count // 2 :]))
-    if method == "best":
-        method = "exact" if count <= EXACT else "spectral"
     if method == "exact":
         return _exact(similarity, least)
     if method == "spectral":
         return _spectral(similarity, least)
     raise ValueError(f"method {method!r} is unknown: choose best, exact, spectral or random")
+
+
+def method_for(count: int, method: Method = "best") -> Method:
+    """The method that parts so many candidates: of `best` the one that it stands for."""
+    if method == "best":
+        return "exact" if count <= EXACT else "spectral"
+    return method
 
 
 def choose_edge(found: Mapping[str, Partition], rule: Rule = "largest_mean_gap") -> str:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..recalibration import batch_statistics, evaluating, run_batch
-from .estimators import Estimator, lid
+from .estimators import Estimator, lid, two_nn
 
 __all__ = ["gradients", "named_layers", "profile"]
 
@@ -71,8 +71,8 @@ def profile(
         model: a supernet with its architecture active, or any other network.
         batch: arguments of `model`, a tuple or list, or one tensor.
         layers: as `named_layers` gives them, which is the default.
-        k: neighbours, see `lid`.
-        estimator: see `lid`.
+        k: neighbours, see `lid`; `two_nn` has its two.
+        estimator: see `lid` and `two_nn`.
         running_statistics: normalise by the layers' own statistics instead of the batch's.
         forward: called as ``forward(model, batch)`` instead, for batches of any other kind.
 
@@ -81,7 +81,8 @@ def profile(
         times; NaN for one that does not run.
 
     Raises:
-        ValueError: a layer's output has too few samples or values that are not finite.
+        ValueError: a layer's output is not (samples, …), or has too few samples or values that are
+            not finite.
     """
     layers = named_layers(model) if layers is None else layers
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -90,9 +91,18 @@ def profile(
         tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
         if not tensors:
             raise ValueError(f"layer {name!r} returns no tensor, so it has no dimension")
+        if bare := [tuple(t.shape) for t in tensors if t.dim() < 2]:
+            raise ValueError(
+                f"layer {name!r}: its output has the shape {bare[0]}, not (samples, …): name other "
+                "layers to profile"
+            )
         flat = [t.flatten(1) for t in tensors]
+        features = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
         try:
-            values = lid(flat[0] if len(flat) == 1 else torch.cat(flat, 1), k, estimator)
+            if estimator == "two_nn":
+                values = two_nn(features)
+            else:
+                values = lid(features, k, estimator)
         except ValueError as error:
             raise ValueError(f"layer {name!r}: {error}") from error
         found[name].append(values.mean())

@@ -16,7 +16,7 @@ from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, active
 from .estimators import Estimator
-from .partition import EXACT, Method, Rule, choose_edge, mean_gaps, partition
+from .partition import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
 from .profile import gradients, named_layers, profile
 from .similarity import Measure, similarity
 from .tree import Split, splittable
@@ -43,8 +43,8 @@ class Splitter:
             groups are not split.
         choices: patterns of the choices that may be split.
         layers: patterns of the layers whose dimensions count, see `named_layers`.
-        k: neighbours, see `lid`; a batch needs k + 2 samples.
-        estimator: see `lid`.
+        k: neighbours, see `lid`; a batch needs k + 2 samples. `two_nn` has its two.
+        estimator: see `lid` and `two_nn`.
         batches: at most; as many as an epoch has, if that is fewer.
         batch_size: samples a batch, joined from training batches where those are smaller; all that
             there are where an epoch has fewer.
@@ -84,9 +84,11 @@ class Splitter:
             raise ValueError(f"batches {batches} and k {k} must be at least 1")
         if min_group is not None and min_group < 1:
             raise ValueError(f"min_group {min_group}: must be at least 1")
-        if criterion == "lid" and batch_size < k + 2:
+        neighbours, least = (2, 3) if estimator == "two_nn" else (k, k + 2)
+        if criterion == "lid" and batch_size < least:
             raise ValueError(
-                f"batch_size {batch_size}: {k} neighbours need batches of {k + 2} samples or more"
+                f"batch_size {batch_size}: {neighbours} neighbours need batches of {least} samples "
+                "or more"
             )
         self.criterion = criterion
         self.measure = measure
@@ -139,9 +141,13 @@ class Splitter:
             ValueError: as `candidates` says.
         """
         sizes = [len(space.choices[name].values) for name in self.candidates(space)]
-        # Halves can be split again; groups of `min_group` cannot be counted on to be.
-        halves = self.min_group is None
-        return sum(size.bit_length() - 1 if halves else 1 for size in sizes)
+        method = "random" if self.criterion == "random" else self.method
+
+        def halved(size: int) -> bool:
+            return self.min_group is None and method_for(size, method) != "spectral"
+
+        # Halves can be split again; clusters and groups of `min_group` cannot be counted on to be.
+        return sum(size.bit_length() - 1 if halved(size) else 1 for size in sizes)
 
     def split(
         self,
@@ -205,6 +211,8 @@ class Splitter:
                 "groups": [list(group) for group in parts[name]],
                 "intra": p.intra,
                 "inter": p.inter,
+                "inside": p.inside,
+                "across": p.across,
                 "gap": gaps[name],
             }
             for name, p in found.items()

@@ -46,6 +46,11 @@ class Split:
     groups: tuple[tuple[Scalar, ...], ...]
     scores: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    def __str__(self) -> str:
+        """Such as `blocks.0.width: 4 | 16, 64`."""
+        groups = " | ".join(", ".join(map(str, group)) for group in self.groups)
+        return f"{self.choice}: {groups}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "choice": self.choice,

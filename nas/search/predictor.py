@@ -18,7 +18,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchmetrics.functional import kendall_rank_corrcoef, spearman_corrcoef
 
 from ..files import atomic_write
 from ..space import Architecture, SearchSpace
@@ -67,6 +66,8 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
             "to compare takes two or more predictions and as many measurements, not "
             f"{len(predicted)} and {len(measured)}"
         )
+    from torchmetrics.functional import kendall_rank_corrcoef, spearman_corrcoef
+
     x = torch.tensor(predicted, dtype=torch.float64)
     y = torch.tensor(measured, dtype=torch.float64)
     kendall = spearman = math.nan

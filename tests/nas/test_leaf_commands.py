@@ -8,11 +8,10 @@ import pytest
 import torch
 import toy_supernet
 import yaml
-from lightning.pytorch import Trainer
 
 from vizoo.__main__ import main
 from vizoo.nas.commands._task import FitConfig
-from vizoo.nas.lid import FewShotTraining, Splitter, SplitTree
+from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import active, search_space
 from vizoo.vision.hub.registry import create_model
@@ -21,33 +20,13 @@ from vizoo.vision.hub.weights import save_weights
 SIZE = ("--input", "16x24")
 
 
-class Task(toy_supernet.ToyTask):
-    """Says what a checkpoint's readers need."""
-
-    def __init__(self):
-        super().__init__()
-        self.save_hyperparameters({"model": "toy"})
-
-
 @pytest.fixture(scope="module")
 def leaves(tmp_path_factory):
     """Two trained leaves: the widths of the first block are parted."""
     folder = tmp_path_factory.mktemp("leaves")
     with pytest.MonkeyPatch.context() as patch:
         toy_supernet.register(patch)
-        trainer = Trainer(
-            default_root_dir=folder,
-            accelerator="cpu",
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            limit_val_batches=0,
-            max_epochs=-1,
-        )
-        splitter = Splitter("random", choices=["blocks.0.width"], min_group=1)
-        trainer.fit(FewShotTraining(Task(), [1, 1], splitter), toy_supernet.ToyData())
-    return folder / "leaves"
+        return toy_supernet.train_leaves(folder)
 
 
 @pytest.fixture(autouse=True)

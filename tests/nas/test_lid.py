@@ -127,12 +127,18 @@ def test_degenerate_features_are_refused(features, k, estimator, message):
 
 
 def test_two_neighbours_refuse_what_has_no_ratio():
-    with pytest.raises(ValueError, match="30 samples equal others"):
-        two_nn(torch.zeros(30, 2))
+    with pytest.raises(ValueError, match="4 samples equal others"):
+        two_nn(torch.cat([torch.rand(30, 2), torch.zeros(4, 2)]))
     with pytest.raises(ValueError, match="three samples, not of 2"):
         two_nn(torch.rand(2, 2))
     with pytest.raises(ValueError, match="equally far: no dimension fits"):
         two_nn(torch.eye(5))
+
+
+def test_equal_samples_fill_no_direction():
+    assert two_nn(torch.ones(30, 2)) == 0
+    with pytest.raises(ValueError, match="no dimension of each sample by 'two_nn'"):
+        lid(torch.rand(30, 2), 5, "two_nn")
 
 
 def test_published_similarities_and_partitions(splits):
@@ -250,8 +256,9 @@ def test_exact_partitions_are_the_best_of_all(count):
 
 def test_many_candidates_are_parted_by_spectral_clustering():
     x = noise(30, 4) + 20 * (torch.arange(30) % 3 == 0)[:, None]
-    found = partition(similarity(x), min_group=5)
-    assert found.groups[0] == tuple(range(0, 30, 3))
+    for least in (None, 5):
+        found = partition(similarity(x), min_group=least)
+        assert found.groups[0] == tuple(range(0, 30, 3))
     assert partition(similarity(x[:13])) == partition(similarity(x[:13]), "spectral")
     assert partition(similarity(x[:12])) == partition(similarity(x[:12]), "exact")
     with pytest.raises(ValueError, match="13 candidates have too many bipartitions to try"):
@@ -296,7 +303,7 @@ def test_opposites_are_parted_by_spectral_clustering(measure, seed):
 
 
 def test_spectral_clustering_of_nothing_alike():
-    assert partition(alike(6, -1.0), "spectral").intra == -6
+    assert partition(alike(6, -1.0), "spectral", min_group=3).intra == -6
     with pytest.raises(ValueError, match="takes similarities of −1 or more"):
         partition(alike(6, -1.5), "spectral")
 

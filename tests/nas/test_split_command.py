@@ -8,11 +8,10 @@ import pytest
 import torch
 import toy_supernet
 import yaml
-from lightning.pytorch import Trainer
 
 from vizoo.__main__ import main
 from vizoo.nas.commands._task import FitConfig
-from vizoo.nas.lid import FewShotTraining, Splitter, SplitTree
+from vizoo.nas.lid import SplitTree
 from vizoo.nas.supernet import activate, search_space
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
@@ -44,30 +43,9 @@ def rank(*words, out="ranking"):
     return main(["rank", *DATA, *settings, *words])
 
 
-class Task(toy_supernet.ToyTask):
-    """Says what a checkpoint's readers need."""
-
-    def __init__(self):
-        super().__init__()
-        self.save_hyperparameters({"model": "toy"})
-
-
 @pytest.fixture
 def leaves(tmp_path):
-    """A tree of two leaves that have been trained."""
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        limit_val_batches=0,
-        max_epochs=-1,
-    )
-    splitter = Splitter(k=4, batches=1, batch_size=8, choices=["blocks.0.width"], min_group=1)
-    trainer.fit(FewShotTraining(Task(), [1, 1], splitter), toy_supernet.ToyData())
-    return tmp_path / "leaves"
+    return toy_supernet.train_leaves(tmp_path)
 
 
 @pytest.mark.parametrize("criterion", ["lid", "gradient", "random"])
@@ -85,6 +63,30 @@ def test_split(capsys, criterion):
     assert split("--criterion", criterion) == 0
     again = SplitTree.load("tree.json").splits["root"]
     assert (again.choice, again.groups) == first
+
+
+def test_dimensions_by_two_neighbours_need_no_others(capsys):
+    """Which an epoch of 8 samples has for no other estimator."""
+    assert split("--estimator", "two_nn", "--k", "20") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["about"]["splitter"]["estimator"] == "two_nn"
+    assert split("--k", "20", "--batch-size", "30") == 2
+
+
+def test_means_are_printed(capsys):
+    """Of pairs, as the gap is, whatever the number of values; a choice of two has none inside."""
+    where = ("--supernet", "supernet.safetensors", *DATA, "--out", "tree.json", "--batches", "1")
+    assert main(["split", *where, "--k", "4", "--batch-size", "8"]) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    split = SplitTree.load("tree.json").splits["root"]
+    assert any(line[0] == "root:" and " ".join(line[1:]) == str(split) for line in said)
+    rows = {line[0]: line[1:] for line in said if line[0] in split.scores}
+    assert rows.keys() == split.scores.keys()
+    for choice, (gap, inside, across) in rows.items():
+        if len(search_space(create_model("toy")).choices[choice].values) == 2:
+            assert inside == "-"
+        else:
+            assert float(gap) == pytest.approx(float(inside) - float(across), abs=2e-4)
 
 
 def test_a_tree_moves_with_its_folder(capsys, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ from vizoo.nas.lid import (
     named_layers,
     profile,
     splittable,
+    two_nn,
 )
 from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import activate, active, search_space
@@ -206,6 +209,32 @@ def test_a_profile_holds_one_output_at_a_time():
     assert max(most) <= 2
 
 
+def test_a_profile_by_two_neighbours():
+    net = Net().eval()
+    layers = named_layers(net, ["blocks.*"])
+    found = profile(net, BATCH, layers, k=50, estimator="two_nn", running_statistics=True)
+    with torch.no_grad():
+        first = net.blocks[0](BATCH)
+        wanted = [two_nn(first), two_nn(net.blocks[1](first))]
+    assert torch.equal(found, torch.stack(wanted)) and found.min() > 0
+
+    split = Splitter(k=50, estimator="two_nn", batches=1, batch_size=12)
+    assert split.split(net, search_space(net), [BATCH]).scores
+    with pytest.raises(ValueError, match="2 neighbours need batches of 3 samples"):
+        Splitter(estimator="two_nn", batch_size=2)
+
+
+@pytest.mark.parametrize("shape", [(), (12,)])
+def test_outputs_without_samples_or_features_are_refused(shape):
+    class Reduced(nn.Module):
+        def forward(self, x):
+            return x.mean() if shape == () else x.mean((1, 2, 3))
+
+    net = nn.ModuleDict({"reduced": Reduced()})
+    with pytest.raises(ValueError, match=r"layer 'reduced': its output has the shape \(.*name oth"):
+        profile(net, BATCH, dict(net), k=5, forward=lambda net, x: net["reduced"](x))
+
+
 class Mean(nn.Module):
     """Leaves one number of a channel."""
 
@@ -273,6 +302,24 @@ def test_levels_are_what_halves_allow():
                 splitter = Splitter("random", seed=seed)
                 found = splitter.split(None, tree.space_of(leaf), [], done=done, salt=leaf)
                 tree.split(leaf, found)
+
+
+def test_levels_do_not_count_on_clusters():
+    """One may hold a single value; halves of so many values are drawn at random alone."""
+    space = SearchSpace([Choice("wide", tuple(range(16)))])
+    assert Splitter().levels(space) == Splitter(method="spectral").levels(space) == 1
+    assert Splitter("random").levels(space) == Splitter(method="random").levels(space) == 4
+
+
+def test_importing_needs_no_lightning():
+    """Which only training does; and rankings need torchmetrics."""
+    program = (
+        "import sys, vizoo.nas.lid\n"
+        "heavy = {'lightning', 'torchmetrics', 'torchvision'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from vizoo.nas.lid import *"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_too_many_values_for_all_bipartitions_are_refused_first():

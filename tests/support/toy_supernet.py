@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.nas.elastic import BatchNorm2d, Conv2d, Sequential
+from vizoo.nas.lid import FewShotTraining, Splitter
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import extract
 from vizoo.vision.hub import registry
@@ -106,3 +108,28 @@ class ToyData(LightningDataModule):
 
     def val_dataloader(self):
         return self.loader(1)
+
+
+class StoredTask(ToyTask):
+    """Its checkpoints say what their readers need."""
+
+    def __init__(self):
+        super().__init__()
+        self.save_hyperparameters({"model": "toy"})
+
+
+def train_leaves(folder: Path) -> Path:
+    """Train two leaves, between which the widths of the first block are parted; their folder."""
+    trainer = Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        limit_val_batches=0,
+        max_epochs=-1,
+    )
+    splitter = Splitter("random", choices=["blocks.0.width"], min_group=1)
+    trainer.fit(FewShotTraining(StoredTask(), [1, 1], splitter), ToyData())
+    return folder / "leaves"

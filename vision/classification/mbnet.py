@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
+from ...nas.tabular import BLOCK_OPERATIONS
 from ..hub.registry import register_model
 from ._mobile import ConvNorm, InvertedResidual
 from ._searched import SearchedClassifier
 
 __all__ = ["MBNet", "mbnet"]
 
-OPERATIONS = ("skip", "mb3x3e3", "mb5x5e6")
 _STEM, _HEAD = 32, 1280
 _WIDTHS, _BLOCKS = (64, 128, 256), (2, 3, 3)
 
@@ -67,7 +67,7 @@ def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Mo
 
 
 def _choices() -> list[Choice]:
-    return [Choice(f"blocks.{index}", OPERATIONS) for index in range(sum(_BLOCKS))]
+    return [Choice(f"blocks.{index}", BLOCK_OPERATIONS) for index in range(sum(_BLOCKS))]
 
 
 @register_model(task="classification")

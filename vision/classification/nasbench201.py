@@ -18,15 +18,12 @@ from torch.nn import functional as F
 
 from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
-from ...nas.tabular import cell_architecture
+from ...nas.tabular import CELL_EDGES, CELL_OPERATIONS, cell_architecture
 from ..hub.registry import register_model
 from ._searched import SearchedClassifier
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
 
-EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")
-OPERATIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
-"""Smallest first, as in `vizoo.nas.tabular`."""
 _PUBLISHED = ("none", "avg_pool_3x3", "nor_conv_3x3", "nor_conv_1x1", "skip_connect")
 
 
@@ -108,7 +105,7 @@ class NASBench201(SearchedClassifier):
         super().__init__(classes)
         if channels < 1 or cells < 1:
             raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
-        choices = operations or {edge: _choice(edge) for edge in EDGES}
+        choices = operations or {edge: _choice(edge) for edge in CELL_EDGES}
         self.stem = nn.Sequential(
             nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
         )
@@ -135,7 +132,7 @@ def _operation(name: str, channels: int) -> nn.Module:
 
 
 def _choice(edge: str) -> Choice:
-    return Choice(f"edges.{edge}", OPERATIONS)
+    return Choice(f"edges.{edge}", CELL_OPERATIONS)
 
 
 def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
@@ -150,10 +147,24 @@ def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any],
     Raises:
         ValueError: these are other weights.
     """
-    if "lastact.0.weight" not in state or "stem.0.weight" not in state:
-        raise ValueError("these are not the weights of NASBench-201: no lastact.0.weight")
-    found = {_renamed(name): value for name, value in state.items()}
-    count = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("cells."))
+    for needed in ("lastact.0.weight", "stem.0.weight", "classifier.bias"):
+        if needed not in state:
+            raise ValueError(f"these are not the weights of NASBench-201: no {needed}")
+    found, count = {}, 0
+    for name, value in state.items():
+        try:
+            found[_renamed(name)] = value
+            if name.startswith("cells."):
+                count = max(count, 1 + int(name.split(".")[1]))
+        except (IndexError, ValueError):
+            raise ValueError(
+                f"these are not the weights of NASBench-201: {name} is no tensor of its cells"
+            ) from None
+    if count < 5:
+        raise ValueError(
+            f"these are not the weights of NASBench-201: {count} of 5 cells or more, of which two "
+            "halve"
+        )
     shape = {"channels": len(state["stem.0.weight"]), "cells": (count - 2) // 3}
     return "nasbench201", {"classes": len(state["classifier.bias"]), **shape}, found
 
@@ -188,6 +199,6 @@ def nasbench201(
     operations = None
     if cell is not None or subnet is not None:
         found = cell_architecture(cell) if subnet is None else Architecture.from_json(subnet)
-        found = SearchSpace(map(_choice, EDGES)).validate(found)
-        operations = {edge: found[f"edges.{edge}"] for edge in EDGES}
+        found = SearchSpace(map(_choice, CELL_EDGES)).validate(found)
+        operations = {edge: found[f"edges.{edge}"] for edge in CELL_EDGES}
     return NASBench201(classes, channels, cells, operations)

@@ -13,8 +13,8 @@ from supernet_tester import SupernetTester
 from vizoo.nas.efficiency.counts import count
 from vizoo.nas.lid import named_layers, profile
 from vizoo.nas.supernet import activate, extract, search_space
-from vizoo.nas.tabular import cell_architecture, nasbench201
-from vizoo.vision.classification.nasbench201 import OPERATIONS, convert_published
+from vizoo.nas.tabular import CELL_OPERATIONS, cell_architecture, nasbench201
+from vizoo.vision.classification.nasbench201 import convert_published
 from vizoo.vision.hub.registry import create_model
 
 BEST = (
@@ -126,9 +126,27 @@ def test_other_weights_and_arguments_are_refused():
         create_model("nasbench201", **SMALL)(torch.zeros(1, 1, 8, 8))
 
 
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([], "0 of 5 cells or more"),
+        (["cells.0.layers.1.0.ops.5.op.1.weight"], "cells.0.layers.1.0.ops.5.op.1.weight is no"),
+        (["cells.0"], "cells.0 is no tensor of its cells"),
+        (["cells.first.conv_a.op.1.weight"], "cells.first.conv_a.op.1.weight is no tensor"),
+    ],
+)
+def test_damaged_weights_are_refused(cells, says):
+    whole = ("lastact.0.weight", "stem.0.weight", "classifier.bias")
+    state = {name: torch.zeros(4) for name in (*whole, *cells)}
+    with pytest.raises(ValueError, match=f"not the weights of NASBench-201: {says}"):
+        convert_published(state)
+    with pytest.raises(ValueError, match="NASBench-201: no classifier.bias"):
+        convert_published({name: state[name] for name in whole[:2]})
+
+
 def test_an_edge_of_none_gives_zeros():
     net = create_model("nasbench201", **SMALL, cell=BEST.replace("nor_conv_3x3", "none"))
-    assert OPERATIONS[0] == "none"
+    assert CELL_OPERATIONS[0] == "none"
     cell = net.cells[0]
     cell.edges["0_3"] = cell.edges["0_1"]
     assert not cell(torch.rand(2, 4, 8, 8)).any()
