@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from toy_regression import Data, Regression
 
 from vizoo.nas.lid import FewShotTraining, Split, Splitter, SplitTree
@@ -21,6 +23,7 @@ from vizoo.nas.lid.helpers import _devices
 from vizoo.nas.space import SearchSpace
 from vizoo.nas.supernet import active
 from vizoo.nas.training import UniformSampler
+from vizoo.vision.callbacks import KeepLast
 
 SPLITTER = Splitter(k=4, batches=2, batch_size=8)
 
@@ -162,6 +165,123 @@ def test_it_does_not_matter_who_trains_what(tmp_path, monkeypatch, inherit):
     assert trainer.global_step == 0
 
 
+def test_a_node_that_another_process_lets_go_of_is_trained_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("vizoo.nas.lid.folder._PAUSE", 0.01)
+    shared = tmp_path / "shared"
+    fit(tmp_path / "a", epochs=(1, 1), folder=str(shared), trainer={"max_epochs": 1})
+    other = TreeFolder(shared, SplitTree.load(shared / "tree.json").space)
+    assert other.take("0")
+
+    def let_go():
+        while "1" not in other.read().checkpoints:
+            time.sleep(0.01)
+        other.release()
+
+    thread = threading.Thread(target=let_go, daemon=True)
+    thread.start()
+    trainer, _ = fit(tmp_path / "b", epochs=(1, 1), folder=str(shared), patience=60)
+    thread.join(60)
+    assert trainer.global_step == 2 * 4
+    fit(tmp_path / "alone", epochs=(1, 1))
+    same_nodes(tmp_path / "alone/leaves", shared)
+
+
+def interrupted(where, call, patch, **settings):
+    """A fit that ends in this call of `TreeFolder.finish` or of the splitter; its last.ckpt."""
+    owner, name, number = call
+    calls, own = [], getattr(owner, name)
+
+    def failing(*args, **arguments):
+        calls.append(args)
+        if len(calls) == number:
+            raise MemoryError("no memory left")
+        return own(*args, **arguments)
+
+    with patch.context() as within, pytest.raises(MemoryError):
+        within.setattr(owner, name, failing)
+        fit(where, trainer={"callbacks": [KeepLast()]}, **settings)
+    return where / "checkpoints/last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fit(folder, epochs=(2, 1), data=lambda: Data(shuffle=True))
+    return folder / "leaves"
+
+
+@pytest.mark.parametrize(
+    "call", [(Splitter, "split", 1), (TreeFolder, "finish", 2), (TreeFolder, "finish", 3)]
+)
+def test_what_failed_at_the_end_of_a_node_goes_on_there(tmp_path, monkeypatch, undisturbed, call):
+    settings = {"epochs": (2, 1), "data": lambda: Data(shuffle=True)}
+    last = interrupted(tmp_path, call, monkeypatch, **settings)
+    trainer, _ = fit(tmp_path, resume=last, **settings)
+    assert trainer.global_step == 4 * 4
+    same_nodes(undisturbed, tmp_path / "leaves")
+
+
+def test_how_to_split_may_change_until_there_is_a_split(tmp_path, monkeypatch):
+    last = interrupted(tmp_path, (Splitter, "split", 1), monkeypatch, epochs=(1, 1))
+    other = Splitter(k=5, batches=2, batch_size=8)
+    fit(tmp_path, epochs=(1, 1), splitter=other, resume=last)
+    tree = SplitTree.load(tmp_path / "leaves/tree.json")
+    assert set(tree.checkpoints) == {"root", "0", "1"} and tree.about["splitter.k"] == 5
+    with pytest.raises(ValueError, match="splitter.k is 5 there and 4 here; name another folder"):
+        fit(tmp_path, epochs=(1, 1), folder=str(tmp_path / "leaves"))
+
+
+def test_a_checkpoint_of_the_middle_of_an_epoch_is_refused(tmp_path):
+    middle = ModelCheckpoint(tmp_path, "middle", every_n_train_steps=2)
+    fit(tmp_path, epochs=(1,), trainer={"callbacks": [middle], "limit_train_batches": 3})
+    refused = "middle.ckpt was written within an epoch: resume from one of an epoch's end, or leave"
+    with pytest.raises(ValueError, match=refused):
+        fit(tmp_path, epochs=(1,), resume=tmp_path / "middle.ckpt")
+
+
+class Stop(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = True
+
+
+def test_a_fit_that_something_else_stops_is_no_success(tmp_path):
+    with pytest.raises(
+        ValueError, match="leaves: the fit was stopped before node 0, 1 was trained"
+    ):
+        fit(tmp_path, epochs=(1, 1), trainer={"callbacks": [Stop()]})
+
+
+def test_limits(tmp_path, caplog):
+    trainer, task = fit(tmp_path, epochs=(2, 1), trainer={"max_epochs": 1})
+    assert trainer.current_epoch == trainer.max_epochs == 1 and not task.tree.checkpoints
+    fit(tmp_path / "more", epochs=(1,), trainer={"max_epochs": 9})
+    assert "max_epochs 9: the levels have 1, which is all" in caplog.text
+    with pytest.raises(ValueError, match="max_steps 3: limit few-shot training by max_epochs"):
+        fit(tmp_path, trainer={"max_steps": 3})
+
+
+def test_processes_that_wait_see_training_validation_and_splits(tmp_path, monkeypatch):
+    signs = []
+    monkeypatch.setattr(TreeFolder, "sign", lambda self: signs.append(self._held))
+    fit(tmp_path, epochs=(1, 1))
+    assert len(signs) == 3 * (4 + 2) + SPLITTER.batches and None not in signs
+
+
+def test_a_wait_can_be_ended(tmp_path):
+    space = FewShotTraining(Regression(), [1]).full_space
+    folder, other = TreeFolder(tmp_path, space), TreeFolder(tmp_path, space)
+    folder.open({})
+    assert other.take("root")
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.claim(["root"], stop)
+    other.release()
+    assert folder.claim(["root"], stop) == "root"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs fork and SIGKILL")
 def test_what_a_killed_process_held_is_free(tmp_path):
     folder = TreeFolder(tmp_path, FewShotTraining(Regression(), [1]).full_space)
@@ -240,7 +360,6 @@ def test_a_run_is_resumed_from_another_folder(tmp_path, monkeypatch):
         ({"epochs": (1, 1)}, r"epochs is \[1\] there and \[1, 1\] here"),
         ({"seed": 1}, "seed is 0 there and 1 here; weights is '[0-9a-f]+' there"),
         ({"lr": 0.1}, "task.lr is 0.05 there and 0.1 here; name another folder"),
-        ({"splitter": Splitter(k=5, batches=2, batch_size=8)}, "splitter.k is 4 there and 5 here"),
         ({"sampler": UniformSampler(seed=3)}, "sampler is .*'seed': 0.* there and .*'seed': 3"),
         ({"data": lambda: Data(batch_size=8)}, "steps_per_epoch is 4 there and 2 here; data is"),
         ({"trainer": {"gradient_clip_val": 1.0}}, "gradient_clip_val is None there and 1.0 here"),
@@ -325,12 +444,13 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_killed_and_resumed_it_ends_the_same(tmp_path, whole):
+@pytest.mark.parametrize(("how", "code"), [("KILL_AT", -signal.SIGKILL), ("TERM_AT", 143)])
+def test_killed_and_resumed_it_ends_the_same(tmp_path, whole, how, code):
     killed, resume = tmp_path / "killed", ["--ckpt_path", "checkpoints/last.ckpt"]
     # Four steps an epoch: in the root's second epoch, in node 1, in a leaf.
-    assert command(killed, KILL_AT="6") == (-signal.SIGKILL, ["root"])
-    assert command(killed, *resume, KILL_AT="14") == (-signal.SIGKILL, ["0", "1"])
-    assert command(killed, *resume, KILL_AT="26") == (-signal.SIGKILL, ["1", "00", "01", "10"])
+    assert command(killed, **{how: "6"}) == (code, ["root"])
+    assert command(killed, *resume, **{how: "14"}) == (code, ["0", "1"])
+    assert command(killed, *resume, **{how: "26"}) == (code, ["1", "00", "01", "10"])
     assert command(killed, *resume) == (0, ["10", "11"])
     same_nodes(whole, killed / "leaves")
     steps = [read(at, "11")["global_step"] for at in (whole, killed / "leaves")]
