@@ -86,7 +86,10 @@ def test_a_plan_of_a_config():
         (lambda: MergePlan(1), "warmup_steps 1 and measure_steps 50: at least 2 and 1"),
         (lambda: MergePlan(alpha=1.0), "alpha 1.0 and beta None: give both, not negative, or none"),
         (lambda: MergePlan(apply="no"), "apply 'no': choose hook or caps"),
-        (lambda: HookDDPStrategy("powersgd", MergePlan()), "plan: powersgd takes all gradients"),
+        (
+            lambda: HookDDPStrategy("powersgd", MergePlan()),
+            "plan: powersgd keeps its state by bucket",
+        ),
     ],
 )
 def test_bad_settings_are_one_line(make, says):

@@ -150,7 +150,6 @@ def test_strategies_of_a_config():
         ({"ddp_comm_state": 1}, "are for a ddp_comm_hook, which is not given"),
         ({"hook": "topk", "ddp_comm_hook": print}, "give hook or ddp_comm_hook, not both"),
         ({"plan": MergePlan(), "ddp_comm_hook": print}, "PyTorch's own buckets; apply caps"),
-        ({"plan": MergePlan(), "hook": "powersgd"}, "plan: powersgd keeps its state by bucket"),
     ],
 )
 def test_bad_strategies_are_one_line(arguments, says):
