@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -386,10 +386,10 @@ class FewShotTraining(SupernetTask):
         if depth(name) < len(self.schedule.epochs) - 1:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
-            rank_zero_info(f"node {name} is split by {split.choice}: {_listed(split.groups)}")
+            rank_zero_info(f"node {name} is split by {split}")
             for choice, found in split.scores.items():
                 numbers = ", ".join(f"{k} {found[k]:.4f}" for k in ("gap", "intra", "inter"))
-                rank_zero_info(f"  {choice}: {numbers}: {_listed(found['groups'])}")
+                rank_zero_info(f"  {Split(choice, found['groups'])}: {numbers}")
         if self.trainer.is_global_zero:
             self._files.finish(name, split)
 
@@ -408,7 +408,3 @@ class FewShotTraining(SupernetTask):
             )
         # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)
-
-
-def _listed(groups: Sequence[Sequence[Scalar]]) -> str:
-    return " | ".join(", ".join(map(str, group)) for group in groups)
