@@ -161,7 +161,7 @@ class FewShotTraining(SupernetTask):
         self.task.on_fit_start()
         if not self.trainer.fast_dev_run:
             # Nodes are not always trained in their order, so that no epoch's number is the end.
-            self.trainer.fit_loop.max_epochs = -1
+            self.trainer.fit_loop.max_epochs = self._limit + 1
 
     def on_train_start(self) -> None:
         if self.trainer.fit_loop.restarted_mid_epoch and self.trainer.ckpt_path:
