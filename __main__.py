@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from dataclasses import dataclass
 from types import ModuleType
 from typing import NoReturn
@@ -280,6 +281,8 @@ def main(args: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     show = "--traceback" in words or os.environ.get("VIZOO_TRACEBACK", "0") not in ("", "0")
     words = [word for word in words if word != "--traceback"]
+    # Lightning's own, said anew for every loader: the user can do nothing about it.
+    warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\)")
     try:
         code = _dispatch(words)
         sys.stdout.flush()
