@@ -19,6 +19,7 @@ from ._progress import progress_bar
 from ._supernets import load_supernet
 
 if TYPE_CHECKING:
+    from ..lid.splitting import Splitter
     from ..lid.tree import SplitTree
 
 __all__ = ["add_arguments", "run"]
@@ -101,26 +102,13 @@ def run(args: argparse.Namespace) -> int:
 
     from ...vision.device import choose_device
     from ..lid.profile import named_layers
-    from ..lid.splitting import Splitter, joined
+    from ..lid.splitting import joined
     from ..lid.tree import ROOT, SplitTree
     from ..recalibration import samples
     from ._task import FitConfig
 
     start = time.perf_counter()
-    splitter = Splitter(
-        args.criterion,
-        args.measure,
-        args.method,
-        args.rule,
-        args.min_group,
-        args.choices,
-        args.layers,
-        args.k,
-        args.estimator,
-        args.batches,
-        args.batch_size,
-        args.seed,
-    )
+    splitter = _splitter(args)
     net, space, trained = load_supernet(args.supernet)
     if args.levels > (most := splitter.levels(space)):
         names = splitter.candidates(space)
@@ -173,6 +161,25 @@ def run(args: argparse.Namespace) -> int:
     }
     print(json.dumps(report, indent=2) if args.json else _lines(tree, report))
     return 0
+
+
+def _splitter(args: argparse.Namespace) -> Splitter:
+    from ..lid.splitting import Splitter
+
+    return Splitter(
+        args.criterion,
+        args.measure,
+        args.method,
+        args.rule,
+        args.min_group,
+        args.choices,
+        args.layers,
+        args.k,
+        args.estimator,
+        args.batches,
+        args.batch_size,
+        args.seed,
+    )
 
 
 def _lines(tree: SplitTree, report: dict[str, Any]) -> str:

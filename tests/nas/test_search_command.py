@@ -23,14 +23,7 @@ from vizoo.vision.hub.weights import save_weights
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch, tmp_path):
-    toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
-    monkeypatch.chdir(tmp_path)
-    config = {
-        "model": {"class_path": "toy_supernet.ToyTask"},
-        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 4}},
-    }
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    toy_supernet.enter(monkeypatch, tmp_path, length=4, counted=30)
     torch.manual_seed(0)
     save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
 

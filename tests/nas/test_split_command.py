@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import toy_supernet
-import yaml
 
 from vizoo.__main__ import main
 from vizoo.nas.commands._task import FitConfig
@@ -21,14 +20,7 @@ DATA = ("--data", "toy.yaml")
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch, tmp_path):
-    toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 12)
-    monkeypatch.chdir(tmp_path)
-    config = {
-        "model": {"class_path": "toy_supernet.ToyTask"},
-        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 8}},
-    }
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    toy_supernet.enter(monkeypatch, tmp_path, length=8, counted=12)
     torch.manual_seed(0)
     save_weights(create_model("toy"), "supernet.safetensors")
 

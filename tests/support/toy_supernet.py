@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+import yaml
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from torch import nn
 from torch.nn import functional as F
@@ -67,6 +68,22 @@ def register(monkeypatch) -> None:
     monkeypatch.setattr(registry, "_ENTRIES", {})
     for function in (toy, toy_plain):
         registry.register_model(task="toy")(function)
+
+
+def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
+    """Work in a folder with `toy.yaml`, a config of as many images, and the toys registered.
+
+    Args:
+        counted: architectures that a command counts exactly.
+    """
+    register(monkeypatch)
+    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", counted)
+    monkeypatch.chdir(folder)
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": length}},
+    }
+    (folder / "toy.yaml").write_text(yaml.safe_dump(config))
 
 
 class ToyTask(LightningModule):

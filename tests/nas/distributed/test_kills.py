@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -123,14 +122,7 @@ def check_training(tmp_path, processes, epochs, kills, seed, least=1):
 @pytest.fixture
 def toys(monkeypatch, tmp_path):
     """A trained toy supernet and a config, in the working folder."""
-    toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
-    monkeypatch.chdir(tmp_path)
-    config = {
-        "model": {"class_path": "toy_supernet.ToyTask"},
-        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 4}},
-    }
-    Path("toy.yaml").write_text(yaml.safe_dump(config))
+    toy_supernet.enter(monkeypatch, tmp_path, length=4, counted=30)
     torch.manual_seed(0)
     save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
 
