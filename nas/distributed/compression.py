@@ -117,10 +117,13 @@ class Compressor(CommHook):
         def work() -> None:
             if not whole:
                 return
-            items = [(name, self.used(name, gradient).div_(scale)) for name, gradient in whole]
+            items = [(name, self.used(name, gradient)) for name, gradient in whole]
+            if scale != 1:
+                torch._foreach_div_([gradient for _, gradient in items], scale)
             (self._dense if dense else self.average)(items)
+            if scale != 1:
+                torch._foreach_mul_([mean for _, mean in items], scale)
             for (name, mean), (_, gradient) in zip(items, whole, strict=True):
-                mean.mul_(scale)
                 if name in self.grids:
                     gradient[self.grids[name]] = mean
 

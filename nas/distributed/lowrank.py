@@ -56,14 +56,15 @@ class ACPSGD(Compressor):
                 pieces.append(gradient.float().flatten())
                 plans.append(None)
                 continue
-            matrix = self.corrected(name, gradient).flatten(1)
+            matrix = gradient.float().flatten(1)  # of the bucket itself where it can be
+            if name in self.residuals:
+                matrix += self.used(name, self.residuals[name]).flatten(1)
             p, q = self._factors(name, matrix)
             even = self.turns.get(name, 0) % 2 == 0
             fixed = torch.linalg.qr(q if even else p).Q
             sent = matrix @ fixed if even else matrix.T @ fixed
-            product = sent @ fixed.T if even else fixed @ sent.T
             pieces.append(sent.flatten())
-            plans.append((fixed, even, sent.shape, matrix - product))
+            plans.append((matrix, sent, fixed, even))
         flat = self.all_reduced(torch.cat(pieces))
         finite = bool(torch.isfinite(flat).all())
         parts = flat.split([piece.numel() for piece in pieces])
@@ -71,14 +72,15 @@ class ACPSGD(Compressor):
             if plan is None:
                 gradient.copy_(part.view_as(gradient))
                 continue
-            fixed, even, shape, left = plan
-            mean = part.view(shape)
-            product = mean @ fixed.T if even else fixed @ mean.T
-            gradient.copy_(product.view_as(gradient))
+            matrix, sent, fixed, even = plan
+            mean = part.view_as(sent)
             if finite:
-                self.keep(name, left.view_as(gradient))
+                self._keep_rest(name, gradient, matrix, (sent, fixed) if even else (fixed, sent))
                 self._keep_factors(name, *((mean, fixed) if even else (fixed, mean)))
                 self.turns[name] = self.turns.get(name, 0) + 1
+            torch.mm(*((mean, fixed.T) if even else (fixed, mean.T)), out=matrix)
+            if matrix.data_ptr() != gradient.data_ptr():
+                gradient.copy_(matrix.view_as(gradient))
 
     def state_dict(self) -> dict[str, Any]:
         factors = {name: list(pair) for name, pair in self.factors.items()}
@@ -110,6 +112,17 @@ class ACPSGD(Compressor):
         rows, columns = self._places(name)
         p, q = self.factors[name]
         return p[rows], q[columns]
+
+    def _keep_rest(
+        self, name: str, gradient: Tensor, matrix: Tensor, factors: tuple[Tensor, Tensor]
+    ) -> None:
+        """Keep what the factors leave of a matrix, where the rest of the last step was."""
+        if not self.error_feedback:
+            return
+        before = None if name in self.grids else self.residuals.get(name)
+        out = None if before is None else before.view_as(matrix)
+        left = torch.addmm(matrix, factors[0], factors[1].T, alpha=-1, out=out)
+        self.keep(name, left.view_as(gradient))
 
     def _keep_factors(self, name: str, *changed: Tensor) -> None:
         kept = []

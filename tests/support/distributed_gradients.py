@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 
@@ -292,11 +293,9 @@ def resumed(rank):
 
 def backward_without_keeping(model, hook, rank):
     """A step that lets buckets be made anew, and leaves the hook as it was."""
-    state = hook.state_dict()
-    copy = {**state, "residuals": dict(state["residuals"])}
-    copy = {k: dict(v) if isinstance(v, dict) else v for k, v in copy.items()}
+    state = copy.deepcopy(hook.state_dict())
     backward(model, rank, 99)
-    hook.load_state_dict(copy)
+    hook.load_state_dict(state)
 
 
 def losses(rank, steps):
