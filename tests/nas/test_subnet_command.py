@@ -6,6 +6,7 @@ import pytest
 import torch
 import toy_supernet
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 
 from vizoo.__main__ import main
 from vizoo.nas.efficiency.table import LatencyTable
@@ -44,11 +45,23 @@ def supernet():
     return net.eval()
 
 
+@pytest.fixture
+def exact(monkeypatch):
+    """A call takes 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
+
+    def milliseconds(call, device):
+        with FlopCounterMode(display=False) as counter:
+            call()
+        return 1 + 1e-6 * (counter.get_total_flops() // 2)
+
+    monkeypatch.setattr("vizoo.nas.efficiency.measure.milliseconds", milliseconds)
+
+
 _measured: list[bytes] = []
 
 
 @pytest.fixture
-def table(supernet, tmp_path):
+def table(supernet, exact, tmp_path):
     path = tmp_path / "table.json"
     if not _measured:
         words = ("--samples", "30", "--held-out", "4", "--seconds", "0", "--out", "table.json")
@@ -56,16 +69,6 @@ def table(supernet, tmp_path):
         _measured.append(path.read_bytes())
     path.write_bytes(_measured[0])
     return LatencyTable.load(path)
-
-
-@pytest.fixture
-def written(table, tmp_path):
-    """The table with 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
-    content = json.loads((tmp_path / "table.json").read_text())
-    for sample in content["samples"]:
-        sample.update(ratio=1 + 1e-6 * sample["macs"], reference=1.0)
-    (tmp_path / "table.json").write_text(json.dumps(content))
-    return LatencyTable.load(tmp_path / "table.json")
 
 
 def subnet(*words):
@@ -111,35 +114,32 @@ def test_it_is_the_largest_within_the_limit(supernet, capsys, monkeypatch):
 
 def test_latency_with_a_table(table, capsys):
     low, high = (table.of(table.samples[i]) for i in (0, 1))
+    limit = (low + high) / 2
     capsys.readouterr()
-    # So small a network's time is mostly noise: three times the smallest's is met by any.
-    limit = max(3 * low, (low + high) / 2)
-    words = ("--max-latency", f"{limit:.4f}ms", "--table", "table.json")
-    assert subnet(*words) == 0
+    assert subnet("--max-latency", f"{limit:.4f}ms", "--table", "table.json") == 0
     report = read(capsys)
     assert report["conditions"]["threads"] == 1 and report["conditions"]["height"] == 16
-    assert report["measured"]["median"] <= limit and report["met"]
-    assert report["predicted"]["latency"] > 0 and report["limits"] == {
-        "latency": pytest.approx(limit, abs=1e-3)
-    }
-    assert 1 <= len(report["rounds"]) <= 4
+    assert report["met"] and report["limits"] == {"latency": pytest.approx(limit, abs=1e-3)}
+    assert report["measured"]["median"] == pytest.approx(1 + 1e-6 * report["macs"], abs=1e-3)
+    assert 0.8 * limit < report["measured"]["median"] <= limit
 
 
 def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
+    """The times are this machine's own, so that nothing but a limit beyond them all is sure."""
     monkeypatch.setattr("vizoo.nas.commands.subnet._OWN_TABLE", 8)
-    assert subnet("--max-latency", "10s", "--device", "cpu", *HERE) == 0
+    assert subnet("--max-latency", "1000s", "--device", "cpu", *HERE) == 0
     report = read(capsys)
     assert Architecture.from_json(report["architecture"])["depth"] == 3
     assert LatencyTable.load(tmp_path / "small.latency.json").complete
     assert report["table"] == "small.latency.json"
 
 
-def test_a_limit_that_measurements_break(written, capsys, monkeypatch):
+def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
     """Predictions promise too much: the limit is missed in every round, and said to be."""
     from vizoo.nas.efficiency import measure
     from vizoo.nas.efficiency.measure import Timing
 
-    low = written.of(written.samples[0])
+    low = table.of(table.samples[0])
     capsys.readouterr()
     monkeypatch.setattr(measure, "measure", lambda *a, **b: Timing(900.0, 900.0, 900.0, 15))
     limit = 3 * low
@@ -282,8 +282,8 @@ def test_what_is_read_is_not_overwritten(supernet, capsys, tmp_path, option):
     assert f"{out}: would overwrite {name}; choose another name" in said
 
 
-def test_an_impossible_latency(written, capsys):
-    low = written.of(written.samples[0])
+def test_an_impossible_latency(table, capsys):
+    low = table.of(table.samples[0])
     capsys.readouterr()
     assert subnet("--max-latency", f"{low / 100:.6f}ms", "--table", "table.json") == 2
     said = capsys.readouterr().err
