@@ -1,4 +1,4 @@
-"""The `vizoo` and `lightning` commands: table, help, errors, speed."""
+"""The `vizoo` and `lightning` commands: table, help, errors."""
 
 import importlib
 import itertools
@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 import types
 
 import pytest
@@ -39,15 +38,13 @@ def test_help_shows_examples(capsys, name):
     assert f"examples:\n  vizoo {name}" in capsys.readouterr().out
 
 
-def test_help_is_quick_and_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     code = (
         "import sys; from vizoo.__main__ import main; main(['--help']);"
         "heavy = {'torch', 'lightning', 'numpy', 'cv2', 'open3d', 'rich'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    start = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-    assert time.monotonic() - start < 1.0
 
 
 @pytest.mark.parametrize(

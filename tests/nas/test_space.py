@@ -7,7 +7,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -124,11 +123,10 @@ def test_json_there_and_back(space, rng):
     assert pickle.loads(pickle.dumps(space)) == space
 
 
-def test_easnet_is_counted_at_once():
+def test_easnet_is_counted_without_listing():
+    """So many architectures would take years one by one."""
     space = easnet_space()
-    start = time.perf_counter()
     assert space.count() == 22608**2 + 22608**3 + 22608**4
-    assert time.perf_counter() - start < 0.1
     assert space.restrict({"s": [2]}).count() == 22608**2
     assert space.restrict({"d.*": [2], "s": [3, 4]}).count() == 144**3 + 144**4
 

@@ -139,7 +139,7 @@ def test_commands(tmp_path, capsys, monkeypatch):
         assert main(["latency", "build", *here, *few, "--out", "table.json"]) == 0
         capsys.readouterr()
         words = ("--supernet", "supernet.safetensors", "--table", "table.json", "--json")
-        limits = ("--max-latency", "60s", "--max-params", "60k")
+        limits = ("--max-latency", "3600s", "--max-params", "60k")
         quick = ("--population", "8", "--generations", "2")
         assert main(["subnet", *words, *limits, *quick, "--out", "small.safetensors"]) == 0
     finally:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -162,28 +163,39 @@ def test_several_at_once_download_once(server):
     assert len(found) == 6 and len(server.requests) == 1
 
 
-def test_two_processes_download_once(server, capfd):
+def test_two_processes_download_once(server, monkeypatch, tmp_path):
+    """The server answers the first only when the second has said that it waits."""
     server.files[PATH] = CONTENT
-    wanted = record(server.url(PATH))
+    wanted, waits = record(server.url(PATH)), threading.Event()
+    answer = server.RequestHandlerClass.do_GET
+
+    def late(self):
+        waits.wait()
+        answer(self)
+
+    monkeypatch.setattr(server.RequestHandlerClass, "do_GET", late)
     code = (
-        "import sys, time; from vizoo.vision.hub import _http, download; "
+        "from vizoo.vision.hub import _http, download; "
         "from vizoo.vision.hub.record import WeightsRecord\n"
-        "inner = _http.download\n"
-        "def slow(*a):\n    time.sleep(1.5)\n    inner(*a)\n"
-        "download.download, download._WAIT = slow, 0.2\n"
+        "download._WAIT, _http.TIMEOUT = 0.2, 600\n"
         f"print(download.fetch(WeightsRecord(({server.url(PATH)!r},), {wanted.sha256!r}, "
         f"{wanted.size}, 'x', 'y'), 'net.tag'))"
     )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    texts = [process.communicate(timeout=60) for process in both]
-    assert [process.returncode for process in both] == [0, 0], texts
-    assert len({out for out, _ in texts}) == 1 and len(server.requests) == 1
-    assert sum("waiting for another process that downloads net.tag" in e for _, e in texts) == 1
+    said, line = tmp_path / "said", "waiting for another process that downloads net.tag"
+    with open(said, "a") as file:
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=file, text=True
+            )
+            for _ in range(2)
+        ]
+    while line not in said.read_text() and all(process.poll() is None for process in both):
+        time.sleep(0.05)
+    waits.set()
+    found = {process.communicate()[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0], said.read_text()
+    assert len(found) == 1 and len(server.requests) == 1
+    assert said.read_text().count(line) == 1
 
 
 @pytest.mark.parametrize("flag", ["VIZOO_OFFLINE", "HF_HUB_OFFLINE"])
@@ -262,12 +274,14 @@ def test_a_slow_server(server, monkeypatch):
 
     def stall(self):
         self.server.requests.append((self.path, None))
-        done.wait(5)
+        done.wait()
 
     monkeypatch.setattr(server.RequestHandlerClass, "do_GET", stall)
-    with pytest.raises(DownloadError, match=r"no answer within 0.2 s"):
-        fetch(record(server.url(PATH)))
-    done.set()
+    try:
+        with pytest.raises(DownloadError, match=r"no answer within 0.2 s"):
+            fetch(record(server.url(PATH)))
+    finally:
+        done.set()
 
 
 def test_package_files_are_checked(monkeypatch, tmp_path):
