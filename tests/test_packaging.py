@@ -22,13 +22,14 @@ else:
 
 SHIPPED_AT_ROOT = {"__init__.py", "__main__.py", "hubconf.py"}
 LEFT_AT_HOME = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "demo", "runs")
+LEFT_AT_HOME += (".hypothesis", ".*_cache", "*.ckpt")  # other tests write there meanwhile
 
 
 @pytest.fixture(scope="module")
 def source(root, tmp_path_factory) -> Path:
     """A copy of the checkout, as building in place leaves ``build/`` behind."""
     copy = tmp_path_factory.mktemp("source") / "vizoo"
-    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*LEFT_AT_HOME, ".*_cache", "*.ckpt"))
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*LEFT_AT_HOME))
     return copy
 
 

@@ -78,7 +78,7 @@ def _main(rank, world_size, folder, results, function, args):
             init_method=f"file://{folder}/store",
             rank=rank,
             world_size=world_size,
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(minutes=30),
         )
         value = function(rank, *args)
         dist.barrier()
