@@ -100,9 +100,10 @@ LINKS = {
 
 
 def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Alpha and beta of measured messages, by least squares of relative errors.
+    """Alpha and beta of measured messages, by least squares; neither is negative.
 
-    Neither is negative.
+    Errors may grow with the square root of the time: absolute ones would leave alpha to chance,
+    relative ones let short messages, which a shaped or shared link treats better, decide on beta.
 
     Raises:
         ValueError: there are fewer than two sizes.
@@ -110,10 +111,12 @@ def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
     if len(set(sizes)) < 2 or len(sizes) != len(seconds):
         raise ValueError("alpha and beta need messages of at least two sizes, a time for each")
     times = np.asarray(seconds, dtype=float)
-    rows = np.stack([1 / times, np.asarray(sizes, dtype=float) / times], axis=1)
-    alpha, beta = np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)[0]
+    rows = np.stack([np.ones(len(times)), np.asarray(sizes, dtype=float)], axis=1)
+    rows, wanted = rows / np.sqrt(times)[:, None], np.sqrt(times)
+    alpha, beta = np.linalg.lstsq(rows, wanted, rcond=None)[0]
     if min(alpha, beta) < 0:  # then the other alone fits best
-        alpha, beta = np.where([alpha < 0, beta < 0], 0.0, rows.sum(0) / np.square(rows).sum(0))
+        alone = wanted @ rows / np.square(rows).sum(0)
+        alpha, beta = np.where([alpha < 0, beta < 0], 0.0, alone)
     return float(alpha), float(beta)
 
 

@@ -23,6 +23,7 @@ from vizoo.nas.distributed.sparse import (
     TopK,
     gaussian,
     lags_densities,
+    largest,
     merged,
     pack,
     unpack,
@@ -148,6 +149,20 @@ def test_merges_keep_the_largest_of_the_sum():
     (places, values), (dropped, rest) = merged(one, other)
     assert places.tolist() == [0, 8, 9] and values.tolist() == [2.0, -7.0, 2.0]
     assert dropped.tolist() == [1, 4] and rest.tolist() == [1.0, -0.5]
+
+
+@pytest.mark.parametrize("count", [1, 100, 5000])
+@pytest.mark.parametrize("kind", ["normal", "one in 64 is large", "few are not zero"])
+def test_exact_selection_is_of_the_largest(kind, count):
+    u = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    if kind == "one in 64 is large":
+        u[::64] *= 1e3  # all that a sample might look at
+    elif kind == "few are not zero":
+        u[50:] = 0.0
+    places = largest(u, count)
+    assert len(set(places.tolist())) == count
+    wanted = u.abs().sort(descending=True).values[:count]
+    assert torch.equal(u[places].abs().sort(descending=True).values, wanted)
 
 
 @pytest.mark.parametrize("kind", ["normal", "laplace", "shifted", "constant", "one"])

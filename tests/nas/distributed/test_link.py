@@ -30,6 +30,15 @@ def test_neither_is_negative():
     assert beta == 0 and 1e-3 < alpha < 1e-2
 
 
+def test_long_messages_decide_on_bytes():
+    """A shaper lets short messages pass faster than its rate; long ones take 20 % more a byte."""
+    sizes = [4e3, 1.6e4, 6.5e4, 2.6e5, 1e6, 4e6]
+    seconds = [6e-3, 8e-3, 1.2e-2, 3e-2, 1e-1, 4.8e-1]
+    alpha, beta = fit_link(sizes, seconds)
+    assert alpha + beta * 4e6 == pytest.approx(4.8e-1, rel=0.08)
+    assert alpha + beta * 8e6 == pytest.approx(9.6e-1, rel=0.08)
+
+
 def test_the_same_wires_among_others():
     link = Link(4, 4e-4, 3e-9)
     assert link.hop == pytest.approx(1e-4) and link.byte == pytest.approx(2e-9)
