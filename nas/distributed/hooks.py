@@ -20,6 +20,8 @@ from .regions import Region, active_regions, views
 
 __all__ = ["AllReduce", "CommHook", "TorchHook", "completed", "devices_of"]
 
+_LARGEST_HALF = 60_000.0  # with room below 65,504, since partial sums are rounded
+
 
 class CommHook:
     """Averages gradients over all processes.
@@ -97,6 +99,8 @@ class AllReduce(CommHook):
 
     Args:
         dtype: `float16` or `bfloat16` halves what travels; by default gradients stay as they are.
+            In `float16` finite entries beyond 60,000 travel as that, unless the loss is scaled:
+            then they overflow, and the scaler leaves the step out.
         active_only: of a supernet, send only the parameters that the step's subnets use, and of
             those only the channels that they use: the rest is zero on every process. All
             processes have to train the same subnets.
@@ -132,6 +136,8 @@ class AllReduce(CommHook):
             return completed(buffer)
         buffer.div_(self.world_size)  # before half precision could overflow
         flat = buffer if pieces[0] is buffer else torch.cat([p.reshape(-1) for p in pieces])
+        if self.dtype == torch.float16 and self.loss_scale() == 1:
+            flat = self._within_half(flat)
         flat = flat if self.dtype is None else flat.to(self.dtype)
         size = flat.numel() * flat.element_size()
         self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
@@ -145,6 +151,12 @@ class AllReduce(CommHook):
             return buffer
 
         return dist.all_reduce(flat, async_op=True).get_future().then(unpack)
+
+    def _within_half(self, flat: Tensor) -> Tensor:
+        """Entries whose sum over processes half precision can hold, where they are finite."""
+        finite = torch.linalg.vector_norm(flat, torch.inf).isfinite()
+        bound = torch.where(finite, _LARGEST_HALF / self.world_size, torch.inf)
+        return flat.clamp(-bound, bound)
 
 
 class TorchHook(CommHook):

@@ -247,6 +247,19 @@ def not_finite(rank):
     return found
 
 
+def half(rank):
+    """The largest entry of gradients in half precision, by factor of rank 1's loss and scale."""
+    found = {}
+    for factor, scale in ((1e9, 1.0), (math.inf, 1.0), (math.nan, 1.0), (1e9, 2.0)):
+        hook = make_hook("fp16")
+        model, _ = distributed(hook)
+        hook.loss_scale = lambda scale=scale: scale
+        x, y = batch(rank, 0)
+        (nn.functional.mse_loss(model(x), y) * (factor if rank == 1 else 1.0)).backward()
+        found[str(factor), scale] = max(p.grad.abs().max().item() for p in model.parameters())
+    return found
+
+
 def scaled(rank):
     """Whether a loss that is scaled, differently in each step, changes residuals and means."""
     found = {}

@@ -105,6 +105,14 @@ def test_steps_that_are_not_finite_change_nothing_kept():
             assert same and not finite and kept, name
 
 
+@pytest.mark.parametrize("processes", [2, 3])
+def test_half_precision_holds_what_is_finite(processes):
+    for found in run_ranks(processes, remote.half):
+        assert found["1000000000.0", 1.0] == pytest.approx(60_000 / processes, rel=0.01)
+        for factor, scale in (("inf", 1.0), ("nan", 1.0), ("1000000000.0", 2.0)):
+            assert not math.isfinite(found[factor, scale])
+
+
 def test_scaled_losses_and_kept_states():
     for found in run_ranks(2, remote.scaled):
         assert max(found.values()) < 1e-6, found
