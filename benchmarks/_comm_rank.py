@@ -22,7 +22,7 @@ from vizoo import create_model
 from vizoo.nas import Choice, activate, extract, search_space
 from vizoo.nas.distributed import ACPSGD, AllReduce, CommHook, GTopK, PowerSGD, TopK
 from vizoo.nas.distributed.link import Link, fit_link, measure_all_reduce
-from vizoo.nas.distributed.merging import GroupedHook
+from vizoo.nas.distributed.merging import GroupedHook, bucket_caps, has_bucket_caps
 from vizoo.nas.distributed.planner import plan_groups
 from vizoo.nas.distributed.regions import active_regions
 from vizoo.nas.distributed.simulator import Step, simulate
@@ -197,7 +197,10 @@ def run(rank: int, folder: Path, settings: dict) -> None:
             hook, arguments = WAYS[way](), {}
             if way == "merged":
                 plan = plan_groups(step.ready, step.sizes, link.alpha, link.beta)
-                hook, arguments = GroupedHook(hook, plan), {"bucket_cap_mb": 0}
+                if has_bucket_caps():
+                    arguments = {"bucket_cap_mb_list": bucket_caps(step.sizes, plan)}
+                else:
+                    hook, arguments = GroupedHook(hook, plan), {"bucket_cap_mb": 0}
             if way == "powersgd":
                 arguments = {"bucket_cap_mb": 1 << 20}
             row = train(training, hook, arguments, settings["steps"], settings["seconds"])

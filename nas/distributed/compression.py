@@ -160,14 +160,13 @@ class Compressor(CommHook):
 
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""
-        size = flat.numel() * flat.element_size()
-        self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
+        self.count_all_reduce(flat.nbytes)
         dist.all_reduce(flat, group=self._thread.group)
         return flat.div_(self.world_size)
 
     def all_gathered(self, message: Tensor) -> Tensor:
         """The messages of all processes (P, n), by rank."""
-        self.bytes_sent += message.numel() * message.element_size() * (self.world_size - 1)
+        self.bytes_sent += message.nbytes * (self.world_size - 1)
         found = message.new_empty(self.world_size, message.numel())
         dist.all_gather(list(found), message, group=self._thread.group)
         return found

@@ -72,6 +72,10 @@ class CommHook:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave, after `setup`."""
 
+    def count_all_reduce(self, size: int) -> None:
+        """Add an all-reduce of so many bytes to `bytes_sent`."""
+        self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
+
     def loss_scale(self) -> float:
         """What mixed precision has multiplied the loss by."""
         return 1.0
@@ -139,8 +143,7 @@ class AllReduce(CommHook):
         if self.dtype == torch.float16 and self.loss_scale() == 1:
             flat = self._within_half(flat)
         flat = flat if self.dtype is None else flat.to(self.dtype)
-        size = flat.numel() * flat.element_size()
-        self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size
+        self.count_all_reduce(flat.nbytes)
 
         def unpack(reduced: Future[list[Tensor]]) -> Tensor:
             mean = reduced.value()[0]  # raises where the message failed

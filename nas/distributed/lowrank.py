@@ -191,7 +191,7 @@ class PowerSGD(CommHook):
         future = power.powerSGD_hook(self.state, bucket)
         numbers = self.state.total_numel_after_compression - before
         numbers = bucket.buffer().numel() if whole else numbers
-        self.bytes_sent += 2 * 4 * numbers * (self.world_size - 1) // self.world_size
+        self.count_all_reduce(4 * numbers)
         return future
 
     def state_dict(self) -> dict[str, Any]:
