@@ -23,6 +23,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..training.task import SupernetTask
 from .norm import SyncedBatchNorm
+from .ranks import broadcast_first
 
 __all__ = ["DeARStrategy", "DelayedUpdates"]
 
@@ -77,7 +78,7 @@ class DeARStrategy(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Start from the first process's parameters."""
-        _broadcast(itertools.chain(self.model.parameters(), self.model.buffers()))
+        broadcast_first(itertools.chain(self.model.parameters(), self.model.buffers()))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self._updates.enter(self.lightning_module)
@@ -108,7 +109,7 @@ class DeARStrategy(DDPStrategy):
     def on_validation_start(self) -> None:
         self.flush()
         if self._updates is not None:
-            _broadcast(self.lightning_module.buffers())  # as DistributedDataParallel does
+            broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
 
     def on_train_end(self) -> None:
         self.flush()
@@ -312,8 +313,3 @@ class DelayedUpdates:
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
-
-
-def _broadcast(tensors: Iterator[Tensor]) -> None:
-    for tensor in tensors:
-        dist.broadcast(tensor.detach(), 0)

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from ..space import Architecture
 
-__all__ = ["check_same_subnets", "digest", "place", "same_everywhere", "tensor_digest"]
+__all__ = [
+    "broadcast_first",
+    "check_same_subnets",
+    "digest",
+    "place",
+    "same_everywhere",
+    "tensor_digest",
+]
 
 
 def place() -> tuple[int, int]:
@@ -19,6 +26,12 @@ def place() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def broadcast_first(tensors: Iterable[Tensor]) -> None:
+    """Give all processes the first one's tensors; every one of them has to ask."""
+    for tensor in tensors:
+        dist.broadcast(tensor.detach(), 0)
 
 
 def digest(text: str) -> int:

@@ -8,6 +8,7 @@ forward pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import partial
 
 import torch
@@ -16,20 +17,25 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.torch_version import TorchVersion
 
 from ..training.task import SupernetTask
+from .ranks import broadcast_first
 
 __all__ = ["FSDP2Strategy"]
+
+_METHODS = ("forward_*", "losses", "predict")
+"""What tasks call of a network beside `forward`."""
 
 
 class FSDP2Strategy(ModelParallelStrategy):
     """Data parallel training by FSDP2 (`fully_shard`), for tasks that know nothing of it.
 
     Each child of a task's network `net` is a group of its own: its parameters are gathered before
-    it runs, so other modules must not use its parts behind its back. The result is that of `ddp`;
-    checkpoints are single files as ever. Gradients can be clipped, unlike with `DeARStrategy`.
+    it runs, so other modules must not use its parts behind its back. Tasks may call `net`, and its
+    methods `forward_...`, `losses` and `predict`. The result is that of `ddp`; checkpoints are
+    single files as ever. Gradients can be clipped, unlike with `DeARStrategy`.
 
     Args:
         reshard_after_forward: give gathered parameters up after the forward pass and gather them
@@ -70,6 +76,9 @@ class FSDP2Strategy(ModelParallelStrategy):
             _shard, module, self.root_device, self.device_mesh, self.reshard_after_forward
         )
 
+    def on_validation_start(self) -> None:
+        broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
+
     def teardown(self) -> None:
         vars(self.lightning_module).pop("configure_model", None)
         super().teardown()
@@ -81,10 +90,13 @@ def _shard(module: LightningModule, device: torch.device, mesh: DeviceMesh, resh
         return
     # On its device, for NCCL sends nothing else; and FSDP2 takes no other format.
     net.to(device, memory_format=torch.contiguous_format)
-    for tensor in net.state_dict().values():
-        dist.broadcast(tensor, 0)
+    broadcast_first(net.state_dict().values())
     for block in (*_blocks(net), net):
         fully_shard(block, mesh=mesh["data_parallel"], reshard_after_forward=reshard)
+    # Else their first call would make roots of the blocks, and the network could not be one.
+    for name in dir(net):
+        if any(fnmatch(name, pattern) for pattern in _METHODS):
+            register_fsdp_forward_method(net, name)
 
 
 def _blocks(net: nn.Module) -> Iterator[nn.Module]:

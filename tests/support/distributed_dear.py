@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from distributed_training import trainer, weights
 from lightning.pytorch.callbacks import Callback
-from toy_volumes import Task, Volumes
+from torch import nn
+from toy_volumes import Net, Task, Volumes
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import DeARStrategy, FSDP2Strategy, HookDDPStrategy
@@ -66,8 +67,7 @@ def parity(rank, processes, folder):
         if not SHARDS:
             continue
         _, trained = fit(FSDP2Strategy(), processes, **task)
-        whole = [p.full_tensor().detach().flatten() for p in trained.net.parameters()]
-        found[optimizer, "fsdp2"] = (torch.cat(whole).tolist(),)
+        found[optimizer, "fsdp2"] = (weights(trained.net).tolist(),)
     parts = {}
     for name, make in {"ddp": ddp, "dear": dear}.items():
         _, trained = fit(make(), processes, accumulate_grad_batches=2)
@@ -87,6 +87,19 @@ def parity(rank, processes, folder):
     again["fsdp2"] = weights(fit(ddp(), processes, checkpoint=f"{folder}/fsdp2.ckpt")[1].net)
     again["fsdp2"] = again["fsdp2"].tolist()
     return {**found, "resumed": again}
+
+
+def staged(rank):
+    """By way: weights after training by another method than `forward`, and validation's losses."""
+    found = {}
+    for name, make in {"ddp": ddp, "dear": dear, "fsdp2": FSDP2Strategy}.items():
+        if name == "fsdp2" and not SHARDS:
+            continue
+        read = Read()
+        settings = {"max_epochs": 2, "limit_val_batches": 1.0, "num_sanity_val_steps": 1}
+        _, trained = fit(make(), 2, Staged, callback=read, **settings)
+        found[name] = weights(trained.net).tolist(), read.losses
+    return found
 
 
 def configured(rank, folder):
@@ -119,6 +132,32 @@ def refusals(rank):
         except ValueError as error:
             said.append(str(error))
     return said
+
+
+class StagedNet(Net):
+    """Normalises by statistics, which are other ones in each process."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return self.forward_stages(x)[-1]
+
+    def forward_stages(self, x):
+        return (super().forward(x),)
+
+
+class Staged(Task):
+    """Trains by a method of its network, and validates by its forward pass."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.net = StagedNet()
+        del self.net.spare
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.mse_loss(self.net.forward_stages(batch[0])[-1], batch[1])
 
 
 class Unused(Task):

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from toy_regression import Data, Net, Regression
@@ -46,7 +47,9 @@ class Shares(Data):
 
 
 def weights(net):
-    return torch.cat([p.detach().flatten() for p in net.parameters()])
+    parameters = [p.detach() for p in net.parameters()]
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in parameters]
+    return torch.cat([p.flatten() for p in whole])
 
 
 def train_supernet(rank, processes, settings):

@@ -32,6 +32,16 @@ def test_weights_are_those_of_plain_training(processes, tmp_path):
         assert parts["ddp"] != found["sgd", "ddp"][0]
 
 
+def test_a_task_may_call_methods_of_its_network():
+    """And validates with the first process's statistics of batch normalisation, as plainly."""
+    for found in run_ranks(2, remote.staged):
+        plain, losses = found.pop("ddp")
+        assert len(found) == 1 + remote.SHARDS
+        for weights, seen in found.values():
+            close(weights, plain, 1e-6)
+            close(seen, losses, 1e-6)
+
+
 def test_configs_train(tmp_path):
     one, other = run_ranks(2, remote.configured, str(tmp_path))
     assert one == other
@@ -42,7 +52,7 @@ def test_configs_train(tmp_path):
 
 def test_shards_begin_on_their_device(monkeypatch):
     sent, shards = [], []
-    monkeypatch.setattr(sharded.dist, "broadcast", lambda tensor, source: sent.append(tensor))
+    monkeypatch.setattr(sharded, "broadcast_first", sent.extend)
     monkeypatch.setattr(sharded, "fully_shard", lambda module, **_: shards.append(module))
     net = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 3), torch.nn.BatchNorm2d(2))
     net.to(memory_format=torch.channels_last)
