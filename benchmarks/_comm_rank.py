@@ -98,7 +98,7 @@ def measure_alone(model: str, rank: int, steps: int) -> dict:
     """A step without messages, and what compressing computes, where all processes run at once."""
     training = Training(model, rank)
     net = training.net
-    optimizer = torch.optim.Adam(net.parameters(), 0.0)
+    optimizer = torch.optim.Adam(net.parameters(), 0.0, fused=True)
     step = measure_step(
         net, lambda: training.loss(net), steps, 2, training.regions, update=optimizer.step
     )
@@ -133,7 +133,7 @@ def train(training: Training, hook: CommHook, arguments: dict, steps: int, secon
     if training.regions is not None:
         hook.train_subnets(net, [training.architecture])
     model.register_comm_hook(None, lambda state, bucket: hook.reduce(bucket))
-    optimizer = torch.optim.Adam(net.parameters(), 3e-4)
+    optimizer = torch.optim.Adam(net.parameters(), 3e-4, fused=True)
     inner = hook.hook if isinstance(hook, GroupedHook) else hook
     times, losses = [], []
     while len(times) < _WARMUP + steps:
