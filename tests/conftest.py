@@ -22,9 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
-# A shared machine makes any deadline a lottery; where CI is set, runs are repeatable.
+# A shared machine makes any limit of time a lottery; where CI is set, runs are repeatable.
 hypothesis.settings.register_profile(
-    "vizoo", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=50
+    "vizoo",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=50,
 )
 hypothesis.settings.load_profile("vizoo")
 
@@ -39,12 +43,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Every test starts from the same random state, whichever tests ran before it."""
+def _seed() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test starts from the same random state, whichever tests ran before it."""
+    _seed()
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
+    """What several tests share starts from that state too, whichever of them needs it first."""
+    if fixturedef.scope != "function":
+        _seed()
 
 
 @pytest.fixture(scope="session")

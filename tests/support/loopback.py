@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -167,8 +168,9 @@ def serving(server):
         thread.join()
 
 
+@contextmanager
 def closed_port():
-    """A port of the loopback on which nobody listens."""
-    server = Plain()
-    server.server_close()
-    return server.server_port
+    """A port of the loopback on which nobody listens, nor can meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]

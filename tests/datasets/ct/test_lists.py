@@ -34,7 +34,7 @@ def test_round_trip(tmp_path):
     assert read_scan_list(tmp_path / "train.json", CLASSES) == scans
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(TREES)
 @example({"a": {"p1": {"s": ["1.png"]}}})
 @example({"a": {"p1": {"s": ["1.png", "1.png"]}}})
@@ -53,7 +53,7 @@ def test_any_json_is_a_list_or_one_line(tmp_path, content):
         assert not {"", "..", "x/y"} & {scan.patient, scan.scan, *scan.files}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=40))
 def test_any_bytes_are_refused_in_one_line(tmp_path, line, content):
     path = tmp_path / "list.json"

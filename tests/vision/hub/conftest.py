@@ -83,4 +83,5 @@ def hub(home, tmp_path, monkeypatch):
 @pytest.fixture
 def closed(home):
     """A port on which nobody listens."""
-    return closed_port()
+    with closed_port() as port:
+        yield port
