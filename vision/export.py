@@ -155,14 +155,15 @@ def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
     Returns:
         The network in evaluation mode, and the file's name, the source, or ``"random"``.
     """
-    from .hub.sources import open_model
+    from .hub.sources import is_name, open_model
 
     net, trained = open_model(source, untrained=True)
     name = os.fspath(source)
-    if trained and os.path.exists(name):
+    if trained and is_name(source):
+        entry = model_info(name)
+        name = name if entry.tag else entry.tagged_names[0]
+    elif os.path.exists(name):
         name = Path(name).name
-    elif trained and ":" not in name and "." not in name:
-        name = model_info(name).tagged_names[0]
     return net, name if trained else "random"
 
 

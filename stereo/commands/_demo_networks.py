@@ -102,12 +102,11 @@ def open_weights(source: str) -> Weights:
         OSError: its weights cannot be had.
     """
     from ...vision.hub.download import fetch
-    from ...vision.hub.registry import is_path, model_info
-    from ...vision.hub.sources import open_model, read_source
+    from ...vision.hub.registry import model_info
+    from ...vision.hub.sources import is_name, open_model, read_source
 
     net, _ = open_model(source, task="stereo")
-    named = not is_path(source) and ":" not in source and not Path(source).exists()
-    if not named:
+    if not is_name(source):
         stored = read_source(source).facts
         known = {"trained on": stored.get("trained_on", "not said in the file")}
         known["licence"] = stored.get("licence", "")

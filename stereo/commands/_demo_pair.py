@@ -175,7 +175,7 @@ def show_all(
     measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=1)
     round_ = time.perf_counter() - start
     repetitions = max(1, min(_MOST, int(_SECONDS / round_)))
-    tell(f"latency, {repetitions} times each in turns")
+    tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
     timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
     findings = []
     for candidate, result, timing in zip(found, results, timings, strict=True):

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             progress=lambda step: status.update(f"{args.model}: {step}"),
         )
     report = _report(exported)
-    print(json.dumps(report, indent=2) if args.json else _lines(report, args))
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
 
 
@@ -114,7 +114,7 @@ def _report(exported: Exported) -> dict[str, Any]:
     }
 
 
-def _lines(report: dict[str, Any], args: argparse.Namespace) -> str:
+def _lines(report: dict[str, Any]) -> str:
     subnet = " (a subnet)" if "subnet" in report["architecture"] else ""
     lines = [
         f"{report['file']}: {report['model']}{subnet} as {report['to']}, "

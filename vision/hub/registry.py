@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
+    "REMOTE",
     "ModelEntry",
     "build_model",
     "create_model",
@@ -54,10 +55,11 @@ FAMILIES: dict[str, str] = {
     "spheredepth": "panorama.spheredepth",
 }
 """Family (first words of a model's name) to the module that registers it, inside the package."""
+REMOTE = ("hf-hub:", "local-dir:")
+"""How names of what is not registered here begin."""
 
 _ENTRIES: dict[str, ModelEntry] = {}
 _FILE_SUFFIXES = (".safetensors", ".ckpt", ".pth", ".pt", ".tar", ".bin")
-_REMOTE = ("hf-hub:", "local-dir:")
 _TAG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
@@ -170,11 +172,13 @@ def create_model(
     Example:
         >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
     """
-    if weights is not None and (pretrained or _brings_weights(name)):
+    remote = isinstance(name, str) and name.startswith(REMOTE)
+    entry = None if remote else model_info(name)
+    brings_weights = entry is None or entry.tag is not None
+    if weights is not None and (pretrained or brings_weights):
         both = "pretrained=True" if pretrained else "a name that brings its weights"
         raise ValueError(f"{name}: give either {both} or weights=…, not both")
-    if not _brings_weights(name):
-        entry = model_info(name)
+    if not brings_weights:
         if pretrained:
             if not entry.weights:
                 have = ", ".join(list_models(pretrained=True)) or "none"
@@ -189,7 +193,7 @@ def create_model(
     from .sources import read_source
     from .weights import describe, load_state
 
-    source = name if weights is None else os.fspath(weights)
+    source = name if weights is None else weights
     stored = read_source(source)
     if weights is not None and stored.name != name:
         raise ValueError(
@@ -197,7 +201,7 @@ def create_model(
             f"use create_model({stored.name!r}, weights=…) or load_weights(…)"
         )
     model = _build(model_info(stored.name), {**stored.architecture, **architecture})
-    load_state(model, stored.state, source)
+    load_state(model, stored.state, os.fspath(source))
     return describe(model, stored.facts)
 
 
@@ -285,7 +289,7 @@ def is_path(name: str) -> bool:
 
 def refusal(name: str) -> str:
     """Why `name` is no model, with the right spelling or the nearest names."""
-    if name.startswith(_REMOTE):
+    if name.startswith(REMOTE):
         return f"{name!r} is not registered here; create_model takes it, read_record describes it"
     prefix, colon, rest = name.partition(":")
     if colon and os.sep not in prefix:
@@ -302,7 +306,7 @@ def refusal(name: str) -> str:
         hint = hint if tags else f"it has no trained weights; weights=FILE loads a file for {bare}"
         return f"{bare} has no weights called {tag!r}; {hint}"
     last = re.split(r"[/\\]", name)[-1]
-    if is_path(name) and last not in names:
+    if (is_path(name) or os.path.exists(name)) and last not in names:
         if os.path.isdir(name) or name.endswith(("/", os.sep)):
             return (
                 f"{name!r} is a folder, not a model's name; one of save_pretrained is loaded by "
@@ -328,13 +332,6 @@ def hub_spelling(name: str) -> str:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) or name.lower().endswith(_FILE_SUFFIXES):
         return ""
     return f", one on the Hugging Face Hub by 'hf-hub:{name}'"
-
-
-def _brings_weights(name: str) -> bool:
-    """Whether the name alone says which weights: a tag, a repository or a folder."""
-    if not isinstance(name, str):
-        return False
-    return name.startswith(_REMOTE) or (not is_path(name) and "." in name and ":" not in name)
 
 
 def _check_weights(entry: ModelEntry, tag: str, record: WeightsRecord) -> None:

@@ -20,7 +20,7 @@ from ._http import SourceError
 from .card import model_card
 from .download import DownloadError, offline_flag, sha256_of
 from .record import Frozen, Source, WeightsRecord
-from .registry import model_info
+from .registry import REMOTE, model_info
 from .weights import (
     StoredWeights,
     build,
@@ -248,8 +248,8 @@ def _push(
 def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:
     """`source` with its prefix and its revision."""
     name = os.fspath(source)
-    if not name.startswith(("hf-hub:", "local-dir:")):
-        if isinstance(source, os.PathLike) or os.path.isdir(name):
+    if not name.startswith(REMOTE):
+        if isinstance(source, os.PathLike) or os.path.exists(name):
             name = f"local-dir:{name}"
         elif _REPOSITORY.fullmatch(name):
             name = f"hf-hub:{name}"

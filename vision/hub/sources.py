@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .download import fetch, find_local
-from .registry import create_model, hub_spelling, is_path, list_models, model_info
+from .registry import REMOTE, create_model, hub_spelling, is_path, list_models, model_info
 from .weights import StoredWeights, build, names_its_model, read_weights
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .record import WeightsRecord
 
-__all__ = ["load_network", "open_model", "read_source"]
+__all__ = ["is_name", "load_network", "open_model", "read_source"]
 
 
 def load_network(model: str | os.PathLike[str] | nn.Module, task: str) -> nn.Module:
@@ -69,8 +69,8 @@ def open_model(
         OSError: no source gave the weights.
     """
     name = os.fspath(source)
-    if isinstance(source, os.PathLike) or not _is_name(name):
-        stored = read_source(name)
+    if not is_name(source):
+        stored = read_source(source)
         net = build(stored, name)
         _check_task(stored.name, task, f"{name}: holds {stored.name}, which")
         return net, True
@@ -103,9 +103,9 @@ def read_source(source: str | os.PathLike[str]) -> StoredWeights:
     from .sharing import CONFIG, read_pretrained
 
     name = os.fspath(source)
-    if name.startswith(("hf-hub:", "local-dir:")):
+    if name.startswith(REMOTE):
         return read_pretrained(name)
-    if isinstance(source, os.PathLike) or not _is_name(name):
+    if not is_name(source):
         if os.path.isfile(os.path.join(name, CONFIG)):
             return read_pretrained(f"local-dir:{name}")
         if not os.path.exists(name) and (hint := hub_spelling(name)):
@@ -147,18 +147,23 @@ def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) ->
         raise ValueError(f"{source}: {path} holds {'; '.join(differing)}: the record is wrong")
     architecture = {**stored.architecture, **record.arguments}
     said = {"classes": list(record.classes), "input": thaw(record.input)}
+    said |= {"trained_on": record.trained_on, "licence": record.licence}
     facts = {**stored.facts, **{key: value for key, value in said.items() if value}}
     return StoredWeights(stored.name, architecture, stored.state, facts)
 
 
-def _is_name(text: str) -> bool:
-    """Whether a string names a registered model; files of that name are written ``./NAME``."""
-    if text.startswith(("hf-hub:", "local-dir:")) or is_path(text):
+def is_name(source: str | os.PathLike[str]) -> bool:
+    """Whether a string names a registered model; files of that name are written ``./NAME``.
+
+    Raises:
+        ValueError: neither a model's name nor anything that exists.
+    """
+    if isinstance(source, os.PathLike) or source.startswith(REMOTE) or is_path(source):
         return False
     try:
-        model_info(text)
+        model_info(source)
     except ValueError:
-        if os.path.exists(text):
+        if os.path.exists(source):
             return False
         raise
     return True

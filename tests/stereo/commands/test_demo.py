@@ -20,6 +20,7 @@ from vizoo.nas.supernet import extract, search_space
 from vizoo.stereo.commands import _demo_networks, _demo_pair
 from vizoo.vision.hub import download, registry
 from vizoo.vision.hub.record import WeightsRecord
+from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image
 
@@ -198,6 +199,21 @@ def test_weights_of_ones_own(models, tmp_path, capsys):
     assert main(["demo", "--model", "mine.safetensors"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
     assert "my garden" in page and "No weights of a supernet" in page
+
+
+def test_a_released_folder(models, tmp_path, capsys):
+    net = registry.create_model("match_plain")
+    save_pretrained(net, tmp_path / "mine", licence="MIT", trained_on="my garden")
+    assert main(["demo", "--model", "local-dir:mine"]) == 0
+    page = (tmp_path / "demo/pair.html").read_text()
+    assert "<dd>my garden</dd>" in page and "<dd>MIT</dd>" in page
+
+
+def test_a_folder_that_bears_a_model_s_name_is_not_meant(shipped, tmp_path, capsys):
+    (tmp_path / "match_plain").mkdir()
+    assert main(["demo", "--json"]) == 0
+    names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
+    assert "match_plain.toy" in names
 
 
 def test_no_weights(models, capsys):

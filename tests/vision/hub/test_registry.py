@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from vizoo.vision.hub import registry
+from vizoo.vision.hub.sharing import save_pretrained
 
 
 def test_patterns(family):
@@ -34,6 +35,23 @@ def test_unknown_name_gives_the_nearest(family, name):
 def test_a_path_is_no_name(family, path):
     with pytest.raises(ValueError, match="is a path.*load_weights"):
         registry.create_model(path)
+
+
+@pytest.mark.parametrize("name", ["results", "run.1", "."])
+def test_a_folder_that_is_there_is_no_name(family, name, tmp_path, monkeypatch):
+    net = registry.create_model("dummy_small")
+    save_pretrained(net, tmp_path / name, licence="MIT", trained_on="nothing")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is a folder, .* by create_model.'local-dir:"):
+        registry.create_model(name)
+    assert registry.create_model(f"local-dir:{name}").architecture["name"] == "dummy_small"
+
+
+def test_a_file_without_an_ending_is_no_name(family, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.1").touch()
+    with pytest.raises(ValueError, match="is a path.*load_weights"):
+        registry.create_model("weights.1")
 
 
 @pytest.mark.parametrize("name", ["dummy_small", "dummy_deep"])

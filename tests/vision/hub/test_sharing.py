@@ -168,7 +168,7 @@ def test_a_file_cannot_name_another_place(folder, model, monkeypatch):
         open_model(path)
 
 
-def test_no_such_folder(tmp_path, family):
+def test_no_such_folder(tmp_path, family, monkeypatch):
     with pytest.raises(FileNotFoundError, match="nothing: no such folder"):
         create_model(f"local-dir:{tmp_path / 'nothing'}")
     with pytest.raises(FileNotFoundError, match="config.json: missing"):
@@ -178,6 +178,9 @@ def test_no_such_folder(tmp_path, family):
         create_model(f"local-dir:{tmp_path / 'x.safetensors'}")
     with pytest.raises(ValueError, match="neither a folder nor ORG/NAME"):
         from_pretrained("just_a_word")
+    monkeypatch.chdir(tmp_path.parent)  # the file's path could be a repository's name
+    with pytest.raises(FileNotFoundError, match="is a file; load it with load_weights"):
+        from_pretrained(f"{tmp_path.name}/x.safetensors")
     with pytest.raises(ValueError, match="a folder has no revisions"):
         from_pretrained(tmp_path, revision="main")
 

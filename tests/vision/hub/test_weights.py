@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,11 @@ def test_create_with_weights(saved):
         create_model("dummy_deep", weights=path)
     with pytest.raises(ValueError, match=r"misshapen .*first\.weight 3x3x3x3 instead of 2x3x3x3"):
         create_model("dummy_small", weights=path, width=2)
+
+
+def test_a_path_is_never_taken_for_a_name(saved):
+    with pytest.raises(FileNotFoundError, match="^dummy_small: no such weight file"):
+        create_model("dummy_small", weights=Path("dummy_small"))
 
 
 def test_what_cannot_be_saved(family, tmp_path):
