@@ -113,7 +113,13 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
     if rank:
         return
     sizes, seconds = zip(*found, strict=True)
-    link = Link(processes, *fit_link(sizes, seconds))
+    alpha, beta = fit_link(sizes, seconds)
+    if not beta:
+        raise ValueError(
+            "large messages took no longer than small ones: measure again, on a machine and a "
+            "link with less to do, or with more --seconds"
+        )
+    link = Link(processes, alpha, beta)
     report = {
         "backend": backend,
         "messages": [{"bytes": size, "seconds": time} for size, time in found],

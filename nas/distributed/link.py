@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..efficiency.measure import milliseconds
 from ..files import read_json, write_json
 
 __all__ = ["LINKS", "SIZES", "Link", "fit_link", "measure_all_reduce"]
@@ -150,11 +150,7 @@ def measure_all_reduce(
 
     def once(message: torch.Tensor) -> float:
         dist.all_reduce(message[:1], group=group)  # all begin together
-        _wait(device)
-        start = time.perf_counter()
-        dist.all_reduce(message, group=group)
-        _wait(device)
-        return time.perf_counter() - start
+        return 1e-3 * milliseconds(lambda: dist.all_reduce(message, group=group), device)
 
     for number, size in enumerate(sizes):
         message = torch.zeros(max(1, size // 4), device=device)
@@ -167,8 +163,3 @@ def measure_all_reduce(
         if found[-1][1] > longest and len(found) >= 5:
             break
     return found
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -6,14 +6,13 @@ Communication Tasks", ICDCS 2021 (arXiv 2107.06533).
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
+from ..efficiency.measure import measure
 from .factors import decompose
 from .link import fit_link
 
@@ -76,11 +75,4 @@ def measured_costs(
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    times = []
-    for _ in range(4):
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])  # the first one warms up
+    return 1e-3 * measure(work, device, warmup=1, repetitions=3).median

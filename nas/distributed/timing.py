@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..efficiency.measure import now
 from .hooks import CommHook
 from .regions import Region, views
 from .simulator import Step
@@ -41,7 +41,7 @@ class ReadyTimes:
 
     def begin(self) -> None:
         """A backward pass begins; without this, it begins with its first gradient."""
-        self._begin, self._first = time.perf_counter(), None
+        self._begin, self._first = now(), None
 
     def end(self) -> None:
         """A backward pass has ended."""
@@ -61,12 +61,10 @@ class ReadyTimes:
         def note(parameter: Tensor) -> None:
             if self.skip:
                 return
-            if parameter.is_cuda:
-                torch.cuda.synchronize(parameter.device)
-            now = time.perf_counter()
+            moment = now(parameter.device)
             if self._begin is None or name == self._first:
-                self._begin, self._first = now, name
-            self.times.setdefault(name, []).append(now - self._begin)
+                self._begin, self._first = moment, name
+            self.times.setdefault(name, []).append(moment - self._begin)
 
         return note
 
@@ -96,16 +94,16 @@ def measure_step(
     for number in range(warmup + steps):
         times.skip = number < warmup
         net.zero_grad()
-        start = _now(device)
+        start = now(device)
         value = loss()
-        middle = _now(device)
+        middle = now(device)
         times.begin()
         value.backward()
-        end = _now(device)
+        end = now(device)
         times.end()
         update()
         if not times.skip:
-            passes.append((middle - start + _now(device) - end, end - middle))
+            passes.append((middle - start + now(device) - end, end - middle))
         tell(number + 1, warmup + steps)
     times.close()
     around, backward = (median(found) for found in zip(*passes, strict=True))
@@ -152,10 +150,10 @@ def measure_hook(
     spent: list[float] = []
 
     def run(state, bucket):  # annotations that are text would be refused
-        start = _now(device)
+        start = now(device)
         future = hook.reduce(bucket)
         future.wait()
-        spent[-1] += _now(device) - start
+        spent[-1] += now(device) - start
         return future
 
     model.register_comm_hook(None, run)
@@ -188,9 +186,3 @@ def _tensors(value: Any) -> Iterable[Tensor]:
         return [value] if value.requires_grad else []
     values = value.values() if isinstance(value, dict) else value
     return [tensor for entry in values for tensor in _tensors(entry)]
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

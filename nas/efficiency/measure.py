@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Timing", "measure", "measure_against", "measure_in_turns", "milliseconds"]
+__all__ = ["Timing", "measure", "measure_against", "measure_in_turns", "milliseconds", "now"]
 
 Call = Callable[[], Any]
 
@@ -56,11 +56,16 @@ class Timing:
 
 def milliseconds(call: Call, device: torch.device | str = "cpu") -> float:
     """Wall time of one call, from an idle device until it is idle again."""
-    _wait(device)
-    start = time.perf_counter()
+    start = now(device)
     call()
-    _wait(device)
-    return 1e3 * (time.perf_counter() - start)
+    return 1e3 * (now(device) - start)
+
+
+def now(device: torch.device | str = "cpu") -> float:
+    """Seconds of a clock, read once the device has done its work."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def measure(
@@ -134,8 +139,3 @@ def _repeat(
             for call, mine in zip(calls, times, strict=True):
                 mine.append(milliseconds(call, device))
     return times
-
-
-def _wait(device: torch.device | str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)

@@ -28,11 +28,13 @@ class Score:
         folder: of the files.
         dies_at: the process ends, as by `kill -9`, in its evaluation of this number; `never`
             makes evaluations fail instead.
+        together: so many processes have each begun an evaluation before the first one ends.
     """
 
-    def __init__(self, folder, dies_at=None):
+    def __init__(self, folder, dies_at=None, together=1):
         self.folder = Path(folder)
         self.dies_at = dies_at
+        self.together = together
         self.count = 0
 
     def __call__(self, architecture):
@@ -43,6 +45,11 @@ class Score:
         self.count += 1
         with open(self.folder / f"{os.getpid()}.log", "a") as file:
             file.write(architecture.digest + "\n")
+        end = time.monotonic() + 600
+        while self.count == 1 and len(list(self.folder.glob("*.log"))) < self.together:
+            if time.monotonic() > end:
+                raise TimeoutError("the other processes evaluate nothing")
+            time.sleep(0.01)
         time.sleep(0.003 * (architecture["depth"] + self.count % 3))
         wanted = {"depth": 2, "width0": 8, "width1": 24}
         return sum(abs(architecture[name] - value) for name, value in wanted.items()) + 0.1
@@ -61,8 +68,8 @@ def search(executor, journal=None, saved=None):
     return [(item.architecture.digest, item.scores, item.generation) for item in found.evaluated]
 
 
-def worker(port, folder, dies_at=None):
-    serve(Score(folder, dies_at), dist.TCPStore("127.0.0.1", port, is_master=False))
+def worker(port, folder, dies_at, together):
+    serve(Score(folder, dies_at, together), dist.TCPStore("127.0.0.1", port, is_master=False))
 
 
 def searching(folder, dies_at=None):
@@ -72,12 +79,13 @@ def searching(folder, dies_at=None):
         return search(executor, Path(folder) / "journal.jsonl", saved)
 
 
-def with_workers(start, folder, deaths=(), lost_after=30.0):
+def with_workers(start, folder, deaths=(), lost_after=600.0):
     """The search with workers that `start(function, *args)` starts; `deaths` of each."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    together = 1 + sum(dies_at != "never" for dies_at in deaths)
     for dies_at in deaths:
-        start(worker, store.port, folder, dies_at)
-    with QueueExecutor(Score(folder), store, lost_after) as executor:
+        start(worker, store.port, folder, dies_at, together)
+    with QueueExecutor(Score(folder, together=together), store, lost_after) as executor:
         while deaths and store.add("workers", 0) < len(deaths):
             time.sleep(0.01)
         return search(executor)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 SUPPORT = Path(__file__).parent
 
+_LIMIT = 3600
+
 
 @dataclass
 class Run:
@@ -21,19 +23,19 @@ class Run:
     Attributes:
         code: exit status.
         output: stdout and stderr.
-        kills: for each kill the attempt (from 0), seconds after its start, and the process's rank.
+        kills: for each kill the attempt (from 0), the lines it had left, and the process's rank.
     """
 
     code: int
     output: str
-    kills: list[tuple[int, float, int]] = field(default_factory=list)
+    kills: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, more=None, limit=1800):
+def torchrun(folder, processes, words, kills=0, seed=0, within=(1, 1), lines=None, more=None):
     """Run a command in several processes, killing one of them again and again.
 
-    A fifth of the kills falls into the start of the processes, the others within a second and a
-    half of their first work.
+    A fifth of the kills falls into the start of the processes. The others wait until an attempt
+    has left a number of lines, so that they hit the same work however fast the machine is.
 
     Args:
         folder: working directory.
@@ -41,9 +43,9 @@ def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, more
         words: of the command, a module or a script first.
         kills: how many, each of which torchrun answers with a restart.
         seed: of moments and processes.
-        started: gives the number of the latest attempt that has begun its work.
+        within: fewest and most lines of an attempt that is killed.
+        lines: gives the number of lines that an attempt (from 0) has left so far.
         more: environment variables.
-        limit: seconds after which all is ended.
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launcher += ["--nproc-per-node", str(processes), "--max-restarts", str(kills)]
@@ -61,8 +63,8 @@ def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, more
             start_new_session=True,
         )
         try:
-            found = _kill(process, processes, kills, random.Random(seed), started, limit)
-            code = process.wait(limit)
+            found = _kill(process, processes, kills, random.Random(seed), within, lines)
+            code = process.wait(_LIMIT)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -71,23 +73,22 @@ def torchrun(folder, processes, words, kills=0, seed=0, started=lambda: -1, more
         return Run(code, output.read(), found)
 
 
-def _kill(process, processes, kills, rng, started, limit):
+def _kill(process, processes, kills, rng, within, lines):
     done, before, starting = [], set(), 5.0
-    end = time.monotonic() + limit
+    end = time.monotonic() + _LIMIT
     for attempt in range(kills):
         while len(workers := _workers(process.pid) - before) < processes:
             _go_on(process, end)
         start = time.monotonic()
-        early, moment = rng.random() < 0.2, rng.random()
+        early, moment, wanted = rng.random() < 0.2, rng.random(), rng.randint(*within)
         if early:
             time.sleep(moment * starting)
         else:
-            while started() < attempt:
+            while lines(attempt) < wanted:
                 _go_on(process, end)
             starting = time.monotonic() - start
-            time.sleep(1.5 * moment)
         rank = rng.randrange(processes)
-        done.append((attempt, round(time.monotonic() - start, 2), rank))
+        done.append((attempt, lines(attempt), rank))
         os.kill(sorted(workers)[rank], signal.SIGKILL)
         before |= workers
     return done

@@ -89,11 +89,12 @@ def test_it_measures_where_links_can_be_shaped(root, benchmark, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     assert found.returncode == 0, found.stderr
     report = json.loads((tmp_path / "comm.json").read_text())
     ways = {row["way"]: row for row in report["rows"]}
     assert {"plain", "merged", "topk", "acpsgd"} <= ways.keys() and len(report["simulated"]) == 20
     assert ways["topk"]["wire"] < 0.5 * ways["plain"]["wire"]
-    assert abs(ways["plain"]["wire"] / ways["plain"]["counted"] - 1) < 0.2
+    # What a full queue drops is sent again.
+    assert 0.95 < ways["plain"]["wire"] / ways["plain"]["counted"] < 1.5

@@ -51,7 +51,8 @@ def test_any_number_of_processes_finds_the_same_and_evaluates_once(tmp_path, sta
 
 def test_a_lost_workers_share_is_redone(tmp_path, start, alone):
     found = remote.with_workers(start, tmp_path, [1, 3, None], lost_after=2.0)
-    assert found == alone[0] and sorted(remote.evaluated(tmp_path)) == alone[1]
+    # One that is only slow may be taken for lost: then something is evaluated twice.
+    assert found == alone[0] and set(remote.evaluated(tmp_path)) == set(alone[1])
 
 
 def test_what_an_earlier_job_left_in_the_store_is_not_believed():
@@ -75,7 +76,7 @@ def test_what_an_earlier_job_left_in_the_store_is_not_believed():
     first.start()
     with pytest.raises(KeyboardInterrupt):
         QueueExecutor(killed_leader, store).run(drawn)
-    first.join(30)
+    first.join(600)
     counts = []
     second = threading.Thread(target=lambda: counts.append(serve(_depth, store)), daemon=True)
     second.start()
@@ -84,7 +85,7 @@ def test_what_an_earlier_job_left_in_the_store_is_not_believed():
             time.sleep(0.01)
         for some in (drawn[::-1], drawn[:3]):
             assert executor.run(some) == [architecture["depth"] for architecture in some]
-    second.join(30)
+    second.join(600)
     assert counts and not second.is_alive()
 
 
@@ -101,7 +102,7 @@ def test_an_error_in_a_worker_ends_the_search(tmp_path, start):
 @pytest.mark.parametrize("dies_at", [0, 5, 8, 19])
 def test_a_killed_search_resumes_to_the_same_result(tmp_path, start, alone, dies_at):
     process = start(remote.searching, tmp_path, dies_at)
-    process.join(60)
+    process.join(600)
     assert process.exitcode == -9
     assert remote.searching(tmp_path) == alone[0]
     assert sorted(remote.evaluated(tmp_path)) == alone[1]  # nothing was evaluated twice
