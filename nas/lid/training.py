@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree
 
 from ..distributed.ranks import digest, tensor_digest
@@ -159,6 +160,14 @@ class FewShotTraining(SupernetTask):
 
     def on_fit_start(self) -> None:
         self.task.on_fit_start()
+        model = self.trainer.strategy.model
+        if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:
+            raise ValueError(
+                "a step leaves the weights of other subnets unused, which this strategy does not "
+                "allow: set trainer.strategy to ddp_find_unused_parameters_true, or let every "
+                "device train nodes of its own by --trainer.devices 1 --model.processes "
+                f"{self.trainer.world_size}"
+            )
         if not self.trainer.fast_dev_run:
             # Nodes are not always trained in their order, so that no epoch's number is the end.
             self.trainer.fit_loop.max_epochs = self._limit + 1
@@ -387,9 +396,8 @@ class FewShotTraining(SupernetTask):
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
             rank_zero_info(f"node {name} is split by {split}")
-            for choice, found in split.scores.items():
-                numbers = ", ".join(f"{k} {found[k]:.4f}" for k in ("gap", "intra", "inter"))
-                rank_zero_info(f"  {Split(choice, found['groups'])}: {numbers}")
+            for line in () if self.given is not None else _scores(split):
+                rank_zero_info(line)
         if self.trainer.is_global_zero:
             self._files.finish(name, split)
 
@@ -408,3 +416,11 @@ class FewShotTraining(SupernetTask):
             )
         # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)
+
+
+def _scores(split: Split) -> Iterator[str]:
+    """What decided, choice by choice, the best gap first: mean similarities of pairs of values."""
+    for choice, found in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
+        named = ("gap", "inside", "across")  # of a choice of two values no pair is inside
+        means = ", ".join(f"{name} {found[name]:.4f}" for name in named if found[name] is not None)
+        yield f"  {Split(choice, found['groups'])}: mean {means}"

@@ -71,6 +71,30 @@ def test_levels_follow_each_other(tmp_path, criterion):
     assert active(task.task.net) == task.full_space.largest()
 
 
+def test_the_log_says_what_decided(tmp_path, caplog):
+    """Mean similarities, not sums of pairs; of a choice of two values none is inside."""
+    _, task = fit(tmp_path, epochs=(1, 1))
+    split = task.tree.splits["root"]
+    lines = caplog.messages[caplog.messages.index(f"node root is split by {split}") + 1 :][:3]
+    found = {}
+    for line in lines:
+        name, numbers = re.fullmatch(r"  (\S+): .+ \| .+: mean (.*)", line).groups()
+        found[name] = {k: float(v) for k, v in (pair.split() for pair in numbers.split(", "))}
+    assert found.keys() == split.scores.keys()
+    assert list(found) == sorted(found, key=lambda name: -split.scores[name]["gap"])
+    for name, means in found.items():
+        wanted = {k: split.scores[name][k] for k in ("gap", "inside", "across")}
+        assert means == pytest.approx({k: v for k, v in wanted.items() if v is not None}, abs=1e-4)
+    assert "inside" in found["blocks.0.width"] and "inside" not in found["depth"]
+
+
+@pytest.mark.usefixtures("distributed_ends")
+def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
+    refused = "ddp_find_unused_parameters_true, or .* --trainer.devices 1 --model.processes 1$"
+    with pytest.raises(ValueError, match=refused):
+        fit(tmp_path, trainer={"strategy": "ddp", "devices": 1})
+
+
 def test_parts_start_from_their_parent(tmp_path):
     """Weights that a part does not run stay as its parent left them, and its moments go on."""
     fit(tmp_path, epochs=(2, 1), tree=given(tmp_path, "depth", ((1,), (2,))))
