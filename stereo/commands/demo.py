@@ -176,7 +176,9 @@ def _lines(report: dict[str, Any]) -> str:
         score += f", bad-2 {100 * network['bad2']:.1f} %" if "bad2" in network else ""
         where = "" if network["name"] in network["weights"] else f" of {network['weights']}"
         found.append(f"  {network['name']}{where}: {network['latency']['median']:.0f} ms{score}")
-    found.append(f"pictures and point cloud: {Path(report['files'][0]).parent}")
+    cloud = any(file.endswith(".ply") for file in report["files"])
+    kinds = "pictures and point cloud" if cloud else "disparity"
+    found.append(f"{kinds}: {Path(report['files'][0]).parent}")
     found.append(
         f"page: {report['page']} ({report['bytes'] / 1e6:.1f} MB; open it in a browser, it needs "
         "no network)"

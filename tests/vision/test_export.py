@@ -19,7 +19,7 @@ from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
 from vizoo.vision._export_checks import stored_bytes
 from vizoo.vision.complexity import example_inputs, input_names
-from vizoo.vision.export import export
+from vizoo.vision.export import export, open_named
 from vizoo.vision.hub.registry import list_models
 
 
@@ -65,6 +65,19 @@ def runtimes(to):
     if to == "onnx":
         pytest.importorskip("onnxscript")
         pytest.importorskip("onnxruntime")
+
+
+def test_where_weights_come_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("easnet_small").mkdir()  # such as one of results; the model is meant
+    assert open_named("easnet_small")[1] == "easnet_small.generated"
+    assert open_named("easnet_small.generated")[1] == "easnet_small.generated"
+    assert open_named("fadnet_plus_micro")[1] == "random"
+    net = vizoo.create_model("fadnet_plus_micro")
+    vizoo.save_weights(net, "mine.safetensors")
+    assert open_named(tmp_path / "mine.safetensors")[1] == "mine.safetensors"
+    vizoo.save_pretrained(net, "released", licence="MIT", trained_on="nothing")
+    assert open_named("local-dir:released")[1] == "local-dir:released"
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch-export", "torchscript"])

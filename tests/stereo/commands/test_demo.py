@@ -173,6 +173,7 @@ def test_a_pair_of_ones_own(shipped, own, tmp_path, capsys):
     assert main(["demo", *own]) == 0
     said = capsys.readouterr()
     assert "page: demo/yours.html" in said.out and "EPE" not in said.out
+    assert "\ndisparity: demo/yours\n" in said.out and not list(tmp_path.glob("demo/yours/*.ply"))
     page = (tmp_path / "demo/yours.html").read_text()
     assert "No calibration was given" in page and "Truth" not in page
     assert (tmp_path / "demo/yours/l_disparity.pfm").is_file()
@@ -181,6 +182,8 @@ def test_a_pair_of_ones_own(shipped, own, tmp_path, capsys):
         "doffs=0\nbaseline=100\nwidth=64\nheight=40\n"
     )
     assert main(["demo", *own, "--calib", "calib.txt"]) == 0
+    assert "\npictures and point cloud: demo/yours\n" in capsys.readouterr().out
+    assert list(tmp_path.glob("demo/yours/*.ply"))
     assert "No calibration" not in (tmp_path / "demo/yours.html").read_text()
 
 
