@@ -19,6 +19,11 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# What commands print is for no terminal and 80 characters wide, wherever the tests run.
+os.environ["COLUMNS"] = "80"
+for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "VIZOO_TRACEBACK"):
+    os.environ.pop(_name, None)
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
