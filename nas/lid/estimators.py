@@ -32,7 +32,8 @@ def distances(features: Tensor) -> Tensor:
         (n, n), float64, exactly 0 between equal samples.
 
     Raises:
-        ValueError: fewer than two samples, none of features, or a feature that is not finite.
+        ValueError: fewer than two samples, none of features, or a feature that is not finite or so
+            large that a distance is not.
     """
     if features.dim() < 2 or len(features) < 2 or not features.numel():
         raise ValueError(
@@ -49,6 +50,8 @@ def distances(features: Tensor) -> Tensor:
     squares = flat.new_zeros(count * (count - 1) // 2, dtype=torch.float64)
     for part in flat.split(_AT_ONCE, dim=1):  # in float64 a whole layer would double the memory
         squares += F.pdist(part.double()).square()
+    if not squares.isfinite().all():
+        raise ValueError(f"features of up to {float(flat.abs().max()):.3g} are too far apart")
     first, second = torch.triu_indices(count, count, 1, device=flat.device)
     square = squares.new_zeros(count, count)
     square[first, second] = square[second, first] = squares
@@ -72,15 +75,28 @@ def lid(features: Tensor, k: int = 20, estimator: Literal["paper", "unbiased"] =
         ValueError: fewer than k + 2 samples, k out of range, another estimator, a feature that is
             not finite, or neighbours that are all equally far, which fit any dimension.
     """
+    found = sample_dimensions(features, k, estimator)
+    if found.isnan().any():
+        raise ValueError(
+            f"sample {int(found.isnan().nonzero()[0])}: its {k} nearest neighbours are all equally "
+            "far, which fits any dimension"
+        )
+    return found
+
+
+def sample_dimensions(features: Tensor, k: int, estimator: str) -> Tensor:
+    """As `lid`, with NaN for samples whose neighbours are all equally far."""
     if estimator not in ("paper", "unbiased"):
         raise ValueError(f"no dimension of each sample by {estimator!r}: choose paper or unbiased")
     least = 2 if estimator == "paper" else 3
     if k < least:
         raise ValueError(f"k {k}: the {estimator} estimator needs {least} neighbours or more")
-    if len(features) < k + 2:
+    count = len(features) if features.dim() else 0
+    if count < k + 2:
+        smaller = f", or k of at most {count - 2}" if count - 2 >= least else ""
         raise ValueError(
-            f"{len(features)} samples are too few for {k} neighbours: give a batch of {k + 2} or "
-            f"more, or k of at most {max(1, len(features) - 2)}"
+            f"{count} samples are too few for {k} neighbours: give a batch of {k + 2} or more"
+            f"{smaller}"
         )
     near = distances(features).fill_diagonal_(torch.inf).topk(k, largest=False).values
     farthest = near[:, -1:]
@@ -92,12 +108,7 @@ def lid(features: Tensor, k: int = 20, estimator: Literal["paper", "unbiased"] =
         found = (k - 2) / logarithms.nan_to_num(nan=torch.inf, posinf=torch.inf).sum(1)
     # Beside this the paper's 1e−6 decides, by which the dimension is in the millions or below 0.
     alike = (near[:, 0] == near[:, -1]) & (near[:, 0] > 0)
-    if alike.any():
-        raise ValueError(
-            f"sample {int(alike.nonzero()[0])}: its {k} nearest neighbours are all equally far, "
-            "which fits any dimension"
-        )
-    return found
+    return found.masked_fill(alike, torch.nan)
 
 
 def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
@@ -117,8 +128,9 @@ def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
         ValueError: fewer than three samples, a feature that is not finite, or samples that are
             equal to others but not to all, or equally far from all.
     """
-    if len(features) < 3:
-        raise ValueError(f"two neighbours need a batch of three samples, not of {len(features)}")
+    count = len(features) if features.dim() else 0
+    if count < 3:
+        raise ValueError(f"two neighbours need a batch of three samples, not of {count}")
     apart = distances(features)
     if not apart.any():
         return apart.sum()
@@ -128,7 +140,6 @@ def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
             f"{int((near[:, 0] == 0).sum())} samples equal others, which have no ratio of distances"
         )
     logarithms = (near[:, 1] / near[:, 0]).log().sort().values
-    count = len(logarithms)
     places = torch.arange(count, device=logarithms.device, dtype=torch.float64)
     if last:
         places, logarithms = places[:-1] + 1, logarithms[:-1]

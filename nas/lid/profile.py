@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..recalibration import batch_statistics, evaluating, run_batch
-from .estimators import Estimator, lid, two_nn
+from .estimators import Estimator, sample_dimensions, two_nn
 
 __all__ = ["gradients", "named_layers", "profile"]
 
@@ -78,11 +78,12 @@ def profile(
 
     Returns:
         (layers,), float64: the mean over samples, and over the calls of a layer that runs several
-        times; NaN for one that does not run.
+        times; NaN for one that does not run. Samples whose neighbours are all equally far, as where
+        nearly all of a layer's outputs are 0, have no dimension and are left out.
 
     Raises:
-        ValueError: a layer's output is not (samples, …), or has too few samples or values that are
-            not finite.
+        ValueError: a layer's output is not (samples, …), or has too few samples, values that are
+            not finite, or no sample with a dimension.
     """
     layers = named_layers(model) if layers is None else layers
     found: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -102,10 +103,15 @@ def profile(
             if estimator == "two_nn":
                 values = two_nn(features)
             else:
-                values = lid(features, k, estimator)
+                values = sample_dimensions(features, k, estimator)
+            if values.isnan().all():
+                raise ValueError(
+                    f"the {k} nearest neighbours of every sample are all equally far, which fits "
+                    "any dimension"
+                )
         except ValueError as error:
             raise ValueError(f"layer {name!r}: {error}") from error
-        found[name].append(values.mean())
+        found[name].append(values.nanmean())
 
     handles = [
         layer.register_forward_hook(partial(measure, name)) for name, layer in layers.items()

@@ -191,6 +191,16 @@ def test_the_state_comes_back_after_an_error():
         profile(net, BATCH)
 
 
+def test_samples_without_a_dimension_are_left_out_of_a_profile():
+    """Where a layer is dead for nearly all samples, the few others are equally far from those."""
+    net = nn.Sequential(nn.ReLU())
+    batch = -torch.rand(30, 4)
+    batch[3] = torch.tensor([1.0, 0.0, 2.0, 0.0])
+    assert profile(net, batch, dict(net.named_children()), k=5).tolist() == [0.0]
+    with pytest.raises(ValueError, match="layer '0': the 5 nearest neighbours of every sample are"):
+        profile(net, torch.eye(30), dict(net.named_children()), k=5)
+
+
 def test_a_profile_holds_one_output_at_a_time():
     """Of a deep chain the outputs are gone when the next but one is measured."""
     import weakref
