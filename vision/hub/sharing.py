@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,9 @@ from .weights import (
     StoredWeights,
     build,
     check_stored,
-    described,
     few,
     read_weights,
+    weights_of,
     write_weights,
 )
 
@@ -85,21 +86,11 @@ def save_pretrained(
         OSError: the folder cannot be written.
     """
     folder = Path(folder)
-    architecture = dict(getattr(model, "architecture", {}))
-    name = architecture.pop("name", None)
-    if not name:
-        raise ValueError(
-            f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
-        )
-    state = {key: _cast(value, dtype) for key, value in model.state_dict().items()}
-    broken = [key for key, value in state.items() if not value.isfinite().all()]
-    if broken:
-        raise ValueError(
-            f"{name}: {few(broken)}: values that are not finite: the training diverged, or the "
-            "dtype is too narrow"
-        )
+    stored = weights_of(model)
+    name = stored.name
+    stored = replace(stored, state=_cast(name, stored.state, dtype))
     # With the defaults of today, as a later version may have others.
-    complete = {**model_info(name).defaults, **architecture}
+    complete = {**model_info(name).defaults, **stored.architecture}
     facts = {
         "licence": licence,
         "trained_on": trained_on,
@@ -107,13 +98,12 @@ def save_pretrained(
         "command": command,
         "training": training,
         "origin": origin,
-        "input": Frozen(described(model).get("input") if input is None else input),
-        "classes": tuple(described(model).get("classes", ()) if classes is None else classes),
+        "input": Frozen(stored.facts.get("input") if input is None else input),
+        "classes": tuple(stored.facts.get("classes", ()) if classes is None else classes),
         "architecture": {k: v for k, v in complete.items() if k != "subnet"},
         "subnet": complete.get("subnet"),
     }
     WeightsRecord((), "0" * 64, 1, **facts)  # a wrong fact stops before anything is written
-    stored = StoredWeights(name, architecture, state, described(model))
     path = write_weights(stored, folder / WEIGHTS)
     record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
     config = {"library": "vizoo", "format": FORMAT, "model": name, "file": WEIGHTS}
@@ -327,7 +317,15 @@ def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecor
     return model, record, file
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    if dtype is None or tensor.ndim < 2 or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(dtype)
+def _cast(name: str, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """The state with its matrices in `dtype`; ValueError where values are not finite then."""
+    matrices = [] if dtype is None else [key for key, value in state.items() if value.ndim > 1]
+    floating = [key for key in matrices if state[key].is_floating_point()]
+    cast = {**state, **{key: state[key].to(dtype) for key in floating}}
+    broken = [key for key, value in cast.items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{name}: {few(broken)}: values that are not finite: the training diverged, or the "
+            "dtype is too narrow"
+        )
+    return cast

@@ -37,6 +37,7 @@ __all__ = [
     "names_its_model",
     "read_weights",
     "save_weights",
+    "weights_of",
     "write_weights",
 ]
 
@@ -80,15 +81,22 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
     Raises:
         ValueError: another suffix, a model without ``architecture``, facts JSON cannot hold.
     """
-    path = Path(path)
+    return write_weights(weights_of(model, **facts), path)
+
+
+def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
+    """What `save_weights` writes of a network, whose tensors it shares.
+
+    Raises:
+        ValueError: a model without ``architecture``.
+    """
     architecture = dict(getattr(model, "architecture", {}))
     name = architecture.pop("name", None)
     if not name:
         raise ValueError(
             f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
         )
-    facts = {**described(model), **facts}
-    return write_weights(StoredWeights(name, architecture, model.state_dict(), facts), path)
+    return StoredWeights(name, architecture, model.state_dict(), {**described(model), **facts})
 
 
 def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
