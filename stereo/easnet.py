@@ -31,7 +31,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract, search_space
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import DeformableConv2d, normalize_images
+from ..vision.layers import DeformableConv2d, normalize_pair
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
 from ._easnet_inference import FusedDilatedBlock
 from ._easnet_layers import (
@@ -223,13 +223,8 @@ class EASNet(nn.Module):
 
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Disparities, coarsest first, in full-resolution pixels; scores, finest level first."""
-        if left.shape != right.shape:
-            raise ValueError(
-                f"left and right must have one shape, not {tuple(left.shape)} "
-                f"and {tuple(right.shape)}"
-            )
         width = left.shape[-1]
-        left, right = normalize_images(left), normalize_images(right)
+        left, right = normalize_pair(left, right)
         costs = self.aggregation(self.cost_volumes(self.features(left), self.features(right)))
         scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
         found = [soft_argmin(-level.float()) for level in reversed(scores)]

@@ -31,7 +31,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import convex_upsample, normalize_images
+from ..vision.layers import convex_upsample, normalize_pair
 from ..vision.ops import correlation, soft_argmin
 from ._easnet_layers import (
     FINEST,
@@ -157,12 +157,7 @@ class EASNetLight(nn.Module):
 
     def _match(self, left: Tensor, right: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the upsampling reads, (B, C, h, w), and each level's scores, finest first."""
-        if left.shape != right.shape:
-            raise ValueError(
-                f"left and right must have one shape, not {tuple(left.shape)} "
-                f"and {tuple(right.shape)}"
-            )
-        both = torch.cat((normalize_images(left), normalize_images(right)))
+        both = torch.cat(normalize_pair(left, right))
         views = [level.chunk(2) for level in self.features(both)]
         volumes = [
             stem(torch.cat((cosines(*view, candidates), view[0]), 1))

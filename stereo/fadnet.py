@@ -30,7 +30,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
-from ..vision.layers import normalize_images, pad_to
+from ..vision.layers import normalize_pair, pad_to
 from ..vision.ops import correlation, warp_by_disparity
 from ._fadnet_layers import (
     CorrelationStage,
@@ -102,7 +102,8 @@ class _TwoStage(nn.Module):
             ValueError: the views differ in shape or are not RGB.
         """
         height, width = left.shape[-2:]
-        left, right = (pad_to(view, _MULTIPLE) for view in self._normalize(left, right))
+        pair = normalize_pair(left, right, self.normalization)
+        left, right = (pad_to(view, _MULTIPLE) for view in pair)
         finest = self._stages(left, right)[1][0]
         return finest[:, :, finest.shape[2] - height :, :width]
 
@@ -125,7 +126,7 @@ class _TwoStage(nn.Module):
                 f"training images must have sizes that are multiples of {_MULTIPLE}, not "
                 f"{left.shape[-2]}x{left.shape[-1]}: crop or pad them (inference takes any size)"
             )
-        return self._stages(*self._normalize(left, right))
+        return self._stages(*normalize_pair(left, right, self.normalization))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """The network with its parts replaced by faster ones, see `inference.optimize`."""
@@ -138,14 +139,6 @@ class _TwoStage(nn.Module):
             "dispnetres": FusedRefinementStage(self.dispnetres, dtype),
         }
         return net
-
-    def _normalize(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        if left.shape != right.shape:
-            raise ValueError(
-                f"left and right must have one shape, not {tuple(left.shape)} "
-                f"and {tuple(right.shape)}"
-            )
-        return tuple(normalize_images(view, self.normalization) for view in (left, right))
 
     def _stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
         left, right = self._layout(left), self._layout(right)
@@ -178,7 +171,7 @@ class FADNet(_TwoStage):
     """FADNet (ICRA 2020): 144 M parameters, correlation over 40 shifts of 8 pixels.
 
     Args:
-        normalization: `imagenet` or `instance`, see `normalize_images`.
+        normalization: `imagenet` or `instance`, see `vision.layers.normalize_images`.
     """
 
     shifts = _FADNET_SHIFTS
@@ -198,7 +191,7 @@ class FADNetPlus(_TwoStage):
         decoder: channels at 1/32, 1/16, … 1/2 and full size.
         max_disparity: in pixels, 1 to 407; sets the number of correlation channels and does not
             bound the output. One weight file serves any value.
-        normalization: `imagenet` or `instance`, see `normalize_images`.
+        normalization: `imagenet` or `instance`, see `vision.layers.normalize_images`.
 
     Raises:
         ValueError: `max_disparity` is out of range.

@@ -16,6 +16,7 @@ __all__ = [
     "convex_upsample",
     "deformable_convolution",
     "normalize_images",
+    "normalize_pair",
     "pad_to",
 ]
 
@@ -45,6 +46,19 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
         std, mean = torch.std_mean(images, dim=(2, 3), correction=0, keepdim=True)
         return (images - mean) / std.clamp(min=1e-6)
     raise ValueError(f"normalization {scheme!r} is unknown: choose 'imagenet' or 'instance'")
+
+
+def normalize_pair(left: Tensor, right: Tensor, scheme: str = "imagenet") -> tuple[Tensor, Tensor]:
+    """Standardise the views of a stereo pair, each as `normalize_images` does.
+
+    Raises:
+        ValueError: the views differ in shape or are not (B, 3, H, W), or the scheme is unknown.
+    """
+    if left.shape != right.shape:
+        raise ValueError(
+            f"left and right must have one shape, not {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    return normalize_images(left, scheme), normalize_images(right, scheme)
 
 
 def pad_to(x: Tensor, multiple: int) -> Tensor:
