@@ -47,7 +47,8 @@ class FewShotTraining(SupernetTask):
 
     Processes with the same `folder` share the nodes: `processes` of `vizoo fit`, or those that are
     started by hand, also on other machines. What is random in a node depends on the seed and the
-    node alone, so that all find the same tree and weights as one process does.
+    node alone, so that all find the same tree and weights as one process does. A trainer with
+    several devices trains each node on all of them, by `ddp_find_unused_parameters_true`.
 
     Args:
         task: what trains and measures the network, see `SupernetTask`.

@@ -497,3 +497,19 @@ def test_several_processes_killed_and_started_again_end_the_same(tmp_path, whole
     code, first = command(folder, *two, MEET_AT="0")
     assert code == 0 and first[0] == "0" and began(log.read_text())
     same_nodes(whole, folder / "leaves")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_two_devices_train_each_node_together_killed_or_not(tmp_path):
+    """Each takes half of the batches; what is told and written is of the first alone."""
+    together = ["--trainer.devices", "2", "--trainer.strategy", "ddp_find_unused_parameters_true"]
+    nodes = ["root", "0", "1", "00", "01", "10", "11"]
+    assert command(tmp_path / "whole", *together) == (0, nodes)
+    killed, resume = tmp_path / "killed", ["--ckpt_path", "checkpoints/last.ckpt"]
+    # Two steps an epoch: in node 1.
+    code, first = command(killed, *together, KILL_AT="7")
+    assert code and first == ["root", "0", "1"]  # one may meet the other's end before its own
+    assert command(killed, *together, *resume) == (0, ["1", "00", "01", "10", "11"])
+    same_nodes(tmp_path / "whole/leaves", killed / "leaves")
+    assert read(killed / "leaves", "11")["global_step"] == 16
