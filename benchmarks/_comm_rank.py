@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import time
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from vizoo import create_model
 from vizoo.nas import Choice, activate, extract, search_space
 from vizoo.nas.distributed import ACPSGD, AllReduce, CommHook, GTopK, PowerSGD, TopK
 from vizoo.nas.distributed.link import Link, fit_link, measure_all_reduce
-from vizoo.nas.distributed.merging import GroupedHook, bucket_caps, has_bucket_caps
+from vizoo.nas.distributed.merging import GroupedHook, bucket_caps, has_bucket_caps, own_buffers
 from vizoo.nas.distributed.planner import plan_groups
 from vizoo.nas.distributed.regions import active_regions
 from vizoo.nas.distributed.simulator import Step, simulate
@@ -125,10 +124,8 @@ def train(training: Training, hook: CommHook, arguments: dict, steps: int, secon
     net = copy.deepcopy(training.net)
     if training.regions is not None:
         arguments = {**arguments, "find_unused_parameters": True}
-    # Statistics of batch normalisation stay where they are; PyTorch 2.13 renamed this.
-    known = inspect.signature(DistributedDataParallel).parameters
-    buffers = max({"forward_sync_buffers", "broadcast_buffers"} & set(known))
-    model = DistributedDataParallel(net, **{buffers: False}, **arguments)
+    # Statistics of batch normalisation stay where they are.
+    model = DistributedDataParallel(net, **own_buffers(), **arguments)
     hook.setup(net, torch.device("cpu"))
     if training.regions is not None:
         hook.train_subnets(net, [training.architecture])

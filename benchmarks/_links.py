@@ -25,18 +25,22 @@ _TRY = (
 _PREFIXES = (["unshare", "-Urn"], ["unshare", "-n"])
 
 
-def private_network() -> tuple[list[str] | None, str]:
-    """The words before a command that give it a private network; None, and why there are none."""
+def private_network(shell: str = _TRY) -> tuple[list[str] | None, str]:
+    """The words before a command that give it a private network; None, and why there are none.
+
+    Args:
+        shell: what has to work in it; by default shaping a link.
+    """
     for tool in ("unshare", "nsenter", "ip", "tc"):
         if shutil.which(tool) is None:
             return None, f"there is no {tool} on this machine (packages util-linux and iproute2)"
     reason = ""
     for prefix in _PREFIXES:
-        tried = subprocess.run([*prefix, "sh", "-c", _TRY], capture_output=True, text=True)
+        tried = subprocess.run([*prefix, "sh", "-c", shell], capture_output=True, text=True)
         if tried.returncode == 0:
             return prefix, ""
         reason = reason or f"{' '.join(prefix)}: {' '.join(tried.stderr.split())}"
-    return None, f"the kernel refuses a private network with shaped links ({reason})"
+    return None, f"the kernel refuses a private network ({reason})"
 
 
 def run_shaped(function: Callable[..., None], arguments: Sequence[tuple], megabits: int) -> None:

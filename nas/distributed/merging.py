@@ -24,7 +24,7 @@ from .link import SIZES, fit_link, measure_all_reduce
 from .planner import BUCKET, FIRST_BUCKET, plan_groups
 from .timing import ReadyTimes
 
-__all__ = ["GroupedHook", "MergePlan", "bucket_caps", "has_bucket_caps"]
+__all__ = ["GroupedHook", "MergePlan", "bucket_caps", "has_bucket_caps", "own_buffers"]
 
 _MEGABYTE = 2**20
 
@@ -253,6 +253,13 @@ def bucket_caps(sizes: Sequence[float], groups: Sequence[int]) -> list[float]:
 def has_bucket_caps() -> bool:
     """Whether this PyTorch's DistributedDataParallel takes a size for each bucket."""
     return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
+
+
+def own_buffers() -> dict[str, bool]:
+    """The argument of DistributedDataParallel by which each process keeps its own buffers."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    new = "forward_sync_buffers"  # from PyTorch 2.13 on
+    return {new if new in known else "broadcast_buffers": False}
 
 
 def at_end_of_backward(call: Any) -> None:

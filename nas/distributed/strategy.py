@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..files import atomic_write
 from ..space import Architecture
 from ..training.task import SupernetTask
 from .hooks import CommHook, TorchHook
-from .merging import MergePlan
+from .merging import MergePlan, own_buffers
 from .norm import SyncedBatchNorm
 from .ranks import same_everywhere
 from .registry import make_hook
@@ -87,9 +85,7 @@ class HookDDPStrategy(DDPStrategy):
             # A config states every default of these, so that they cannot be told from wishes.
             # Statistics of batch normalisation need not be one process's: they are measured anew.
             self._ddp_kwargs.pop("broadcast_buffers", None)
-            known = inspect.signature(DistributedDataParallel).parameters
-            buffers = {"forward_sync_buffers", "broadcast_buffers"} & set(known)
-            self._ddp_kwargs |= {"find_unused_parameters": True, max(buffers): False}
+            self._ddp_kwargs |= {"find_unused_parameters": True, **own_buffers()}
         if self.hook.single_bucket and self.root_device.type == "cpu":
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
         if self.plan is not None and self.plan.apply == "hook":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -23,13 +22,6 @@ ROWS = [
         (1000, "topk", 20.0, 9_000),
     )
 ]
-
-
-@pytest.fixture
-def benchmark(root, monkeypatch):
-    """A module of the benchmarks by name; they are no part of the package."""
-    monkeypatch.syspath_prepend(str(root))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 def test_tables_have_a_line_for_each_way(benchmark):
@@ -74,7 +66,7 @@ def test_a_reason_is_given_where_links_are_refused(benchmark, monkeypatch, tmp_p
         (tmp_path / tool).chmod(0o755)
     prefix, reason = links.private_network()
     assert prefix is None
-    assert reason.endswith("with shaped links (unshare -Urn: not permitted)")
+    assert reason == "the kernel refuses a private network (unshare -Urn: not permitted)"
 
 
 @pytest.mark.slow

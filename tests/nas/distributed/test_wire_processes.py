@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,31 +13,20 @@ import pytest
 import wire
 from distributed_gradients import HOOKS
 
-
-@pytest.fixture(scope="module")
-def private_network():
-    """Words before a command that give it a network of its own."""
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("no unshare or ip on this machine")
-    reasons = []
-    for prefix in (["unshare", "-Urn"], ["unshare", "-n"]):
-        tried = subprocess.run(
-            [*prefix, "ip", "link", "set", "lo", "up"], capture_output=True, text=True
-        )
-        if tried.returncode == 0:
-            return prefix
-        reasons.append(tried.stderr.strip())
-    pytest.skip(f"the kernel refuses a private network: {reasons[0]}")
+_UP = "ip link set lo up"
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_count_is_the_formula_and_what_the_wire_carries(private_network, processes):
-    command = f"ip link set lo up && exec {sys.executable} {wire.__file__} {processes}"
+def test_the_count_is_the_formula_and_what_the_wire_carries(benchmark, processes):
+    prefix, reason = benchmark("_links").private_network(_UP)
+    if prefix is None:
+        pytest.skip(reason)
+    command = f"{_UP} && exec {sys.executable} {wire.__file__} {processes}"
     done = subprocess.run(
-        [*private_network, "sh", "-c", command],
+        [*prefix, "sh", "-c", command],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         env={
             **os.environ,
             "PYTHONPATH": str(Path(wire.__file__).parent),
