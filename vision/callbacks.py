@@ -73,6 +73,8 @@ class EpochLines(Callback):
 class KeepLast(Checkpoint):
     """Keep ``last.ckpt``: written after every epoch, and when a fit is interrupted or fails.
 
+    Of several processes that Ctrl+C stops it is that of the last epoch.
+
     It lies beside the files of a `ModelCheckpoint` if there is one, else in ``checkpoints/`` of
     the run's folder. A fit resumes from it with ``--ckpt_path``. The file that another run left
     there is kept as ``last-v1.ckpt`` and so on, with what each process wrote beside it
@@ -121,14 +123,16 @@ class KeepLast(Checkpoint):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write the file, unless other processes could not follow."""
+        """Write the file, unless other processes could not follow.
+
+        Those of SIGTERM stop behind the same step, those of Ctrl+C anywhere.
+        """
         self.interruption = exception
         epoch = trainer.fit_loop.epoch_progress.current
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):
             return
-        everywhere = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
-        if everywhere or trainer.world_size == 1:
+        if isinstance(exception, SIGTERMException) or trainer.world_size == 1:
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:

@@ -149,9 +149,9 @@ class Buffers:
         content[: len(page)] = torch.frombuffer(bytearray(page), dtype=torch.uint8)
         self._open = None
 
-    def remove(self) -> None:
-        """Delete the snapshots of this process."""
-        for path in (*self.paths, self._lock_path):
+    def remove(self, others: bool = False) -> None:
+        """Delete the snapshots of this process, or with `others` those of all on this machine."""
+        for path in self.folder.iterdir() if others else (*self.paths, self._lock_path):
             path.unlink(missing_ok=True)
         self._lock.close()
         try:

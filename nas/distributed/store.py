@@ -121,11 +121,14 @@ class SnapshotStore:
         if self._disk is not None:
             self._disk.wait()
         self._wait()
-        self.discard()
+        self._remove()
 
     def discard(self) -> None:
-        """Delete those of this process, without asking the others."""
-        self._buffers.remove()
+        """Delete them without asking the others, which may be killed before they do it."""
+        self._remove(others=self.rank % self._local == 0)
+
+    def _remove(self, others: bool = False) -> None:
+        self._buffers.remove(others)
         if self._disk is not None:
             self._disk.remove()
 

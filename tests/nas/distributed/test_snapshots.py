@@ -102,6 +102,9 @@ def test_two_snapshots_are_held_and_the_older_one_is_overwritten(memory):
     again.remove()
     assert again.held() == {} and folder.exists()  # another process is there
     assert folder.stat().st_mode & 0o777 == 0o700
+    write(Buffers(folder, 1), 1)
+    Buffers(folder, 0).remove(others=True)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("position", [0, 9, 14, 40, 4096, 5000])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -309,3 +310,16 @@ def test_a_typo_in_a_data_set(toy, capsys, entry, says):
     module = "--data=vizoo.datasets.stereo.StereoDataModule"
     line = error(capsys, *FIT, module, f"--data.train=[{entry}]")
     assert line.endswith(says) and "Callable" not in line and "Namespace" not in line
+
+
+def test_ctrl_c_waits_for_no_other_process(monkeypatch):
+    """They may be within a step, waiting for this one."""
+    saved = []
+    monkeypatch.setattr(callbacks.KeepLast, "_save", lambda self, trainer: saved.append(trainer))
+    progress = SimpleNamespace(current=SimpleNamespace(started=2, processed=1))
+    for error in (KeyboardInterrupt(), callbacks.SIGTERMException(), ValueError()):
+        for world_size in (1, 2):
+            trainer = SimpleNamespace(world_size=world_size, fit_loop=SimpleNamespace())
+            trainer.fit_loop.epoch_progress = progress
+            callbacks.KeepLast().on_exception(trainer, SimpleNamespace(), error)
+    assert [trainer.world_size for trainer in saved] == [1, 1, 2, 1]
