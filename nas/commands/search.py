@@ -3,9 +3,10 @@
 Errors are measured on the validation data of a config of `vizoo fit`, batch norms being estimated
 anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
 space searched by predictions, and what that finds evaluated; with --direct every subnet that the
-search looks at is evaluated. All evaluations are kept, so a search that was stopped goes on. With a
-tree of splits (NAS-LID) each subnet has its leaf's weights. Where a large metric is good, its sign
-is turned to make the `error` in JSON files.
+search looks at is evaluated. Costs are predicted meanwhile; on the front parameters, multiply-adds
+and memory are counted, and what they put over a limit is left out. All evaluations are kept, so a
+search that was stopped goes on. With a tree of splits (NAS-LID) each subnet has its leaf's weights.
+Where a large metric is good, its sign is turned to make the `error` in JSON files.
 Started by torchrun, every process of the job evaluates its share, on a GPU of its own.
 """
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from ..distributed.executor import Executor
     from ..efficiency.regressor import CostRegressor
+    from ..search.constraints import Constraint
     from ..space import Architecture, SearchSpace
     from ._evaluations import Evaluations
 
@@ -123,16 +125,13 @@ def run(args: argparse.Namespace) -> int:
     net.to(device)
     with QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate) as executor:
         errors_of = partial(_errors, evaluations, kept_at, executor)
+        agreement = None
         if args.direct:
-            found, agreement = _search(args, space, errors_of, predictors[cost], kept), None
+            _search(args, space, errors_of, predictors[cost], kept)
         else:
-            found, agreement = _predicted(
-                args, space, errors_of, evaluations, predictors[cost], kept
-            )
-    found = [item for item in found if math.isfinite(evaluations.errors[item])]
-    if not found:
-        raise ValueError(f"--metric {args.metric}: not finite for any subnet on the front")
-    rows = _front(found, evaluations, shapes, bench.inputs("meta"), predictors.get("latency"))
+            agreement = _predicted(args, space, errors_of, evaluations, predictors[cost], kept)
+    figures = partial(_figures, shapes, bench.inputs("meta"), predictors.get("latency"))
+    rows, left_out = _front(evaluations, predictors[cost], cost, kept, bounds, figures)
     report = {
         "out": args.out,
         "seconds": round(time.perf_counter() - start, 1),
@@ -144,6 +143,7 @@ def run(args: argparse.Namespace) -> int:
         "conditions": bench.conditions.to_json(),
         "evaluated": len(evaluations.errors),
         "predictor": agreement,
+        "left_out": left_out,
         "front": rows,
     }
     _write_csv(Path(args.out, "front.csv"), report)
@@ -210,7 +210,7 @@ def _search(
     space: SearchSpace,
     errors: Callable[[list[Architecture]], Sequence[float]],
     costs: CostRegressor,
-    kept: list[Any],
+    kept: list[Constraint],
 ) -> list[Architecture]:
     from ..search.pareto import evolve_pareto
 
@@ -233,11 +233,10 @@ def _predicted(
     errors_of: Callable[[list[Architecture], str], Sequence[float]],
     evaluations: Evaluations,
     costs: CostRegressor,
-    kept: list[Any],
-) -> tuple[list[Architecture], dict[str, Any] | None]:
-    """What a search by predictions found and evaluations confirm."""
+    kept: list[Constraint],
+) -> dict[str, Any] | None:
+    """Evaluate a sample and what a search by predictions finds; how well errors are predicted."""
     from ..efficiency.build import plan
-    from ..search.pareto import pareto_front
 
     chosen = [architecture for architecture, _ in plan(space, args.samples, 0, args.seed)]
     errors_of(chosen, "evaluating subnets")
@@ -245,42 +244,66 @@ def _predicted(
     found = _search(args, space, predictor.predict, costs, kept)
     step = max(1, math.ceil(len(found) / max(1, args.verify)))
     errors_of(found[::step][: args.verify], "evaluating the front")
-    known = [
-        architecture
-        for architecture, error in evaluations.errors.items()
-        if math.isfinite(error) and all(limit.satisfied(architecture) for limit in kept)
-    ]
-    if not known:
-        raise ValueError(
-            f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits; "
-            "give more --samples or --verify"
-        )
-    points = list(
-        zip([evaluations.errors[a] for a in known], costs.predict(known).tolist(), strict=True)
-    )
-    agreement = predictor.held_out.to_json() if predictor.held_out else None
-    return [known[index] for index in pareto_front(points)], agreement
+    return predictor.held_out.to_json() if predictor.held_out else None
 
 
 def _front(
-    found: list[Architecture],
     evaluations: Evaluations,
+    costs: CostRegressor,
+    cost: str,
+    kept: list[Constraint],
+    bounds: dict[str, float],
+    figures: Callable[[Architecture], dict[str, float]],
+) -> tuple[list[dict[str, Any]], int]:
+    """What no other of the evaluated subnets beats, by exact figures, and how many those kept out.
+
+    Raises:
+        ValueError: no subnet keeps to the limits.
+    """
+    from ..search.pareto import pareto_front
+
+    errors = {
+        architecture: error
+        for architecture, error in evaluations.errors.items()
+        if math.isfinite(error) and all(limit.satisfied(architecture) for limit in kept)
+    }
+    found, left_out = {a: costs(a) for a in errors}, 0
+    rows: dict[Architecture, dict[str, Any]] = {}
+    while True:
+        known = list(found)
+        front = [known[i] for i in pareto_front([(errors[a], found[a]) for a in known])]
+        new = [a for a in front if a not in rows]
+        if not new:
+            break
+        for architecture in new:
+            exact = figures(architecture)
+            row = {"error": errors[architecture], **exact, "architecture": architecture.to_json()}
+            rows[architecture] = row
+            if any(exact[kind] > bound for kind, bound in bounds.items()):
+                del found[architecture]
+                left_out += 1
+            else:
+                found[architecture] = exact[cost]
+    if not front:
+        raise ValueError(
+            f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits: evaluate "
+            "more, by --samples and --verify, with --direct by --population and --generations"
+        )
+    return sorted((rows[a] for a in front), key=lambda row: row["error"]), left_out
+
+
+def _figures(
     shapes: nn.Module,
     inputs: Sequence[Tensor],
     latency: CostRegressor | None,
-) -> list[dict[str, Any]]:
-    """Measured errors, exact counts, and where there is a table the predicted latency."""
+    architecture: Architecture,
+) -> dict[str, float]:
+    """Exact counts, and where there is a table the predicted latency."""
     from ..efficiency.counts import count
     from ..supernet import extract
 
-    rows = []
-    for architecture in found:
-        row: dict[str, Any] = {"error": evaluations.errors[architecture]}
-        if latency is not None:
-            row["latency"] = round(latency(architecture), 4)
-        row |= count(extract(shapes, architecture), *inputs).to_json()
-        rows.append({**row, "architecture": architecture.to_json()})
-    return sorted(rows, key=lambda row: row["error"])
+    found = {} if latency is None else {"latency": round(latency(architecture), 4)}
+    return found | count(extract(shapes, architecture), *inputs).to_json()
 
 
 def _write_csv(path: Path, report: dict[str, Any]) -> None:
@@ -344,6 +367,8 @@ def _lines(report: dict[str, Any]) -> str:
             f"  predictor: Kendall tau {report['predictor']['kendall']:.2f} on "
             f"{report['predictor']['count']} held-out subnets"
         )
+    if report["left_out"]:
+        found.append(f"  {report['left_out']} left out: by exact count they are over a limit")
     good = "large" if report["mode"] == "max" else "small"
     found.append(f"  {report['metric']:>12}  {report['cost']} ({good} {report['metric']} is good)")
     for row in report["front"]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
+from vizoo.nas.commands import search as search_module
 from vizoo.nas.commands._evaluations import Evaluations
 from vizoo.nas.commands._task import FitConfig
 from vizoo.nas.space import Architecture, Choice, SearchSpace
-from vizoo.nas.supernet import activate, search_space
+from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights
 
@@ -128,6 +130,56 @@ def test_an_impossible_limit_costs_no_evaluation(capsys, monkeypatch):
     monkeypatch.setattr(FitConfig, "evaluate", None)
     assert search("--max-params", "10") == 2
     assert "the smallest reachable is" in capsys.readouterr().err
+
+
+class Low:
+    """Predicts less of a cost than there is."""
+
+    def __init__(self, costs, factor):
+        self.costs, self.factor = costs, factor
+
+    def __call__(self, architecture):
+        return self.factor * self.costs(architecture)
+
+    def predict(self, architectures):
+        return self.factor * self.costs.predict(architectures)
+
+
+def predict_low(monkeypatch, factor):
+    inner = search_module.cost_predictors
+
+    def found(bench, table):
+        return {kind: Low(costs, factor) for kind, costs in inner(bench, table).items()}
+
+    monkeypatch.setattr(search_module, "cost_predictors", found)
+
+
+def test_limits_hold_for_exact_counts(capsys, monkeypatch):
+    predict_low(monkeypatch, 0.7)
+    words = ("--direct", "--population", "12", "--generations", "2", "--cost", "parameters")
+    assert search(*words, "--max-params", "1500") == 0
+    report = json.loads(capsys.readouterr().out)
+
+    net = create_model("toy", widths=(4, 8))
+    errors = Evaluations.load("front/evaluations.json", search_space(net)).errors
+    counts = {a: sum(p.numel() for p in extract(net, a).parameters()) for a in errors}
+    within = {(errors[a], counts[a]) for a in errors if counts[a] <= 1500}
+    front = {p for p in within if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in within)}
+    assert {(row["error"], row["parameters"]) for row in report["front"]} == front
+    assert 0 < report["left_out"] <= len(errors) - len(within)
+
+    defaults = ("--supernet", "supernet.safetensors", "--data", "toy.yaml", "--out", "front")
+    here = ("--metric", "val/error", "--input", "16x24", "--max-params", "1500")
+    assert main(["search", *defaults, *here, *words]) == 0
+    said = capsys.readouterr().out
+    assert f"\n  {report['left_out']} left out: by exact count they are over a limit\n" in said
+
+
+def test_no_subnet_within_the_limits(capsys, monkeypatch):
+    predict_low(monkeypatch, 0.1)
+    assert search("--direct", "--population", "4", "--generations", "0", "--max-params", "90") == 2
+    said = capsys.readouterr().err
+    assert re.search(r"none of \d+ evaluated subnets keeps to the limits: evaluate more, by", said)
 
 
 def test_an_evaluation_depends_on_nothing_but_the_subnet(monkeypatch):
