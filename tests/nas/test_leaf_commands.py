@@ -9,12 +9,14 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
+from vizoo.nas.commands._supernets import load_supernet
 from vizoo.nas.commands._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture
-from vizoo.nas.supernet import active, search_space
+from vizoo.nas.supernet import active, extract, search_space
 from vizoo.vision.hub.registry import create_model
-from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.hub.sharing import save_pretrained
+from vizoo.vision.hub.weights import load_weights, save_weights
 
 SIZE = ("--input", "16x24")
 
@@ -79,6 +81,18 @@ def test_what_a_leaf_does_not_hold_is_refused(capsys, leaves):
         json.dump([outside.to_json(), space.largest().to_json()], given)
     assert run("rank", "--supernet", file, "--architectures", "given.json") == 2
     assert "given.json: " in capsys.readouterr().err
+
+
+def test_weights_of_a_leaf_that_are_saved_anew_keep_its_part(leaves):
+    space, file = part_of(leaves)
+    net = load_weights(file)
+    save_weights(net, "leaf.safetensors")
+    save_pretrained(net, "released", licence="MIT", trained_on="noise")
+    for source in ("leaf.safetensors", "local-dir:released"):
+        assert load_supernet(source)[1] == space, source
+    save_weights(extract(net, space.largest()), "small.safetensors")
+    with pytest.raises(ValueError, match=r"^small.safetensors: a subnet: there is nothing to cho"):
+        load_supernet("small.safetensors")
 
 
 @pytest.fixture

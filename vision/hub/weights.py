@@ -73,7 +73,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
         model: from `create_model` (it needs ``model.architecture``).
         path: ends in ``.safetensors``.
         **facts: JSON values kept in the file, such as ``trained_on="generated scenes"``, besides
-            the `classes` and the `input` that the model has (see `describe`).
+            the `classes`, `input` and `subspace` that the model has (see `describe`).
 
     Returns:
         The path.
@@ -182,9 +182,11 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
 
 
 def described(model: nn.Module) -> dict[str, Any]:
-    """`classes` and `input` that `describe` gave a network, as JSON values."""
-    classes, fed = getattr(model, "classes", ()), getattr(model, "input", {})
-    return {**({"classes": list(classes)} if classes else {}), **({"input": fed} if fed else {})}
+    """What `describe` gave a network, as JSON values; a subnet has no `subspace` any more."""
+    found = {"classes": list(getattr(model, "classes", ())), "input": getattr(model, "input", {})}
+    if "subnet" not in getattr(model, "architecture", {}):
+        found["subspace"] = getattr(model, "subspace", {})
+    return {name: value for name, value in found.items() if value}
 
 
 def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
