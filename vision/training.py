@@ -18,7 +18,7 @@ from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 from torchmetrics import Metric
 
-from .hub.registry import create_model
+from .hub.registry import REMOTE, create_model
 
 __all__ = [
     "SCHEDULES",
@@ -53,7 +53,7 @@ def starting_network(
         FileNotFoundError: no such file.
         ValueError: the name is an address of weights, or arguments or a file that do not fit.
     """
-    if model.startswith(("hf-hub:", "local-dir:")):
+    if model.startswith(REMOTE):
         raise ValueError(f"model {model!r}: name the model, and give this as init_weights")
     arguments = dict(arguments or {})
     if isinstance(arguments.get("subnet"), str):
