@@ -319,10 +319,12 @@ def test_what_a_killed_process_held_is_free(tmp_path):
             signal.pause()
         finally:
             os._exit(1)
-    assert os.read(arrived, 1) == b"1"
-    assert not folder.take("root") and folder.holder("root").startswith(f"process {child} on ")
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        assert os.read(arrived, 1) == b"1"
+        assert not folder.take("root") and folder.holder("root").startswith(f"process {child} on ")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     assert folder.claim(["root"]) == "root"
 
 
