@@ -172,11 +172,14 @@ class Compressor(CommHook):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "residuals": self.residuals}
+        residuals = {name: residual.clone() for name, residual in self.residuals.items()}
+        return {"step": self.step, "residuals": residuals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
-        self.residuals = {n: t.to(self.device) for n, t in state["residuals"].items()}
+        # Copies, since some hooks add to them in place.
+        kept = state["residuals"].items()
+        self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 
     def close(self) -> None:
         if self._thread is not None:

@@ -93,9 +93,7 @@ class CommHook:
         is zero.
         """
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-        return [
-            (parameter, gradient) for parameter, gradient in pairs if parameter.grad is not None
-        ]
+        return [(p, _laid_out(gradient, p)) for p, gradient in pairs if p.grad is not None]
 
 
 class AllReduce(CommHook):
@@ -181,6 +179,16 @@ class TorchHook(CommHook):
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         return self.hook(self.state, bucket)
+
+
+def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """A gradient's part of a buffer, which lies there as its parameter does: channels-last."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    axes = sorted(range(parameter.ndim), key=parameter.stride, reverse=True)
+    if not parameter.permute(axes).is_contiguous():  # with gaps: PyTorch lays it out plainly
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
 
 
 def completed(buffer: Tensor) -> Future[Tensor]:

@@ -84,7 +84,7 @@ class ACPSGD(Compressor):
 
     def state_dict(self) -> dict[str, Any]:
         factors = {name: list(pair) for name, pair in self.factors.items()}
-        return {**super().state_dict(), "factors": factors, "turns": self.turns}
+        return {**super().state_dict(), "factors": factors, "turns": dict(self.turns)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -24,6 +24,7 @@ from .timing import ReadyTimes
 __all__ = ["GTopK", "TopK", "gaussian", "lags_densities", "largest", "merged", "pack", "unpack"]
 
 _LEAST = 0.001
+_LEAST_BETA = 1e-15  # seconds a byte, where what was measured does not show any
 _SMALL = 16_384  # entries; fewer are not worth selecting (64 KiB)
 _WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
@@ -53,7 +54,8 @@ class _Sparse(Compressor):
     def finish(self, items: list[Item], mean: Tensor, left: Tensor) -> None:
         parts = left.split([gradient.numel() for _, gradient in items])
         for (name, gradient), residual in zip(items, parts, strict=True):
-            self.keep(name, residual.view_as(gradient))
+            # A view would keep all of `left` for as long as a supernet does not use the parameter.
+            self.keep(name, residual.view_as(gradient).clone())
         write(items, mean)
 
 
@@ -126,7 +128,8 @@ class TopK(_Sparse):
             return
         group = self._thread.group
         found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
-        link = Link(self.world_size, *fit_link(*zip(*found, strict=True)))
+        alpha, beta = fit_link(*zip(*found, strict=True))
+        link = Link(self.world_size, alpha, beta or _LEAST_BETA)
         names, before = list(ready), [0.0, *ready.values()]
         times = {name: ready[name] - start for name, start in zip(names, before, strict=False)}
         sizes = {name: self._sizes[name] for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 
@@ -110,7 +109,8 @@ def _missing(sent, given, hook):
 def subnets_conservation(rank, told):
     """By hook, where subnets change: what is missing of the total, and more.
 
-    Parameters left alone, bytes, and the largest gradient of channels that a step did not use.
+    Parameters left alone, bytes, the largest gradient of channels that a step did not use, and
+    whether what is kept of a parameter keeps nothing else in memory.
 
     Args:
         rank: of the process.
@@ -148,7 +148,10 @@ def subnets_conservation(rank, told):
                     for view in views(rest, regions.get(id(parameter))):
                         view.zero_()
                     outside = max(outside, rest.abs().max().item())
-        found[name] = _missing(sent, given, hook), unused, hook.bytes_sent, outside
+        own = all(
+            kept.untyped_storage().nbytes() == kept.nbytes for kept in hook.residuals.values()
+        )
+        found[name] = _missing(sent, given, hook), unused, hook.bytes_sent, outside, own
         hook.close()
     return found
 
@@ -306,7 +309,7 @@ def resumed(rank):
 
 def backward_without_keeping(model, hook, rank):
     """A step that lets buckets be made anew, and leaves the hook as it was."""
-    state = copy.deepcopy(hook.state_dict())
+    state = hook.state_dict()
     backward(model, rank, 99)
     hook.load_state_dict(state)
 
@@ -365,6 +368,18 @@ def automatic(rank):
     handles = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
     same = again.densities == hook.densities and not handles
     return hook.densities, hook.bytes_sent - before, missing, same
+
+
+def on_a_flat_link(rank):
+    """Densities where a message takes no longer the more bytes it has."""
+    sparse._SMALL = 1000
+    sparse.measure_all_reduce = lambda *_, **__: [(4**i, 1e-3 / i) for i in range(1, 7)]
+    hook = TopK("auto", start_step=5, warmup=())
+    model, _ = distributed(hook)
+    for step in range(7):
+        backward(model, rank, step)
+    hook.close()
+    return hook.densities
 
 
 def measuring_fails(rank):

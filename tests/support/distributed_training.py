@@ -153,6 +153,40 @@ def facts(rank):
     return {**found, "calls": len(calls), "error": max(errors), "sizes": sizes}
 
 
+def channels_last(rank):
+    """By hook, how far gradients of a subnet in this memory format are from the exact mean."""
+    from vizoo.nas import Choice
+    from vizoo.nas.distributed import TopK
+    from vizoo.nas.elastic import Conv2d, Sequential
+
+    found, width = {}, Choice("width", (2, 8))
+    for name, make in {
+        "subnet": lambda: make_hook("subnet"),
+        "topk": lambda: TopK(1.0, warmup=()),
+    }.items():
+        torch.manual_seed(0)
+        net = Sequential(Conv2d(3, width, 3, padding=1), Conv2d(width, 3, 3, padding=1))
+        net.to(memory_format=torch.channels_last)
+        hook = make()
+        model = DistributedDataParallel(net, find_unused_parameters=True)
+        hook.setup(net, torch.device("cpu"))
+        model.register_comm_hook(None, lambda state, bucket, hook=hook: hook.reduce(bucket))
+        smallest = search_space(net).smallest()
+        activate(net, smallest)
+        hook.train_subnets(net, [smallest])
+        x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(rank))
+        twin = copy.deepcopy(net)
+        for each in (model, twin):
+            each(x).square().mean().backward()
+        found[name] = 0.0
+        for parameter, exact in zip(net.parameters(), twin.parameters(), strict=True):
+            mean = exact.grad.contiguous()
+            dist.all_reduce(mean)
+            found[name] = max(found[name], (parameter.grad - mean / 2).abs().max().item())
+        hook.close()
+    return found
+
+
 def recalibrated(rank, share):
     """Statistics of a subnet after recalibration on this process's batches."""
     from vizoo.nas.recalibration import recalibrate

@@ -72,10 +72,10 @@ def test_nothing_is_lost_and_all_processes_have_the_same(processes):
 
 def test_what_subnets_do_not_use_keeps_what_was_left_out():
     told, untold = (run_ranks(2, remote.subnets_conservation, known)[0] for known in (True, False))
-    for name, (missing, unused, sent, outside) in told.items():
-        assert missing <= 1e-6 and unused > 8 and outside == 0, name
+    for name, (missing, unused, sent, outside, own) in told.items():
+        assert missing <= 1e-6 and unused > 8 and outside == 0 and own, name
         assert sent < untold[name][2] and untold[name][0] <= 1e-6, name
-    assert max(outside for _, _, _, outside in untold.values()) > 0
+    assert max(outside for _, _, _, outside, _ in untold.values()) > 0
 
 
 @pytest.mark.parametrize("processes", [2, _slow(4)])
@@ -218,6 +218,11 @@ def test_densities_are_measured_and_agreed_on():
         ]
         assert sent == sum(chosen)
         assert missing <= 1e-6 and resumed
+
+
+def test_densities_of_a_link_whose_bytes_cost_nothing():
+    one, other = run_ranks(2, remote.on_a_flat_link)
+    assert one == other and set(one.values()) <= {0.001, 1.0}
 
 
 def test_a_measurement_that_fails_ends_the_backward_pass():

@@ -94,6 +94,8 @@ def test_processes_of_torchrun_measure_once(tmp_path):
         timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    if found.returncode and "took no longer than small ones: measure again" in found.stderr:
+        pytest.skip("this machine is too busy to measure a link")
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("all-reduce among 2 processes (gloo): alpha") == 1
     assert Link.load(path).processes == 2

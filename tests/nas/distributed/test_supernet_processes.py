@@ -61,6 +61,11 @@ def test_hooks_run_on_a_processor_and_only_active_parameters_travel():
     assert min(one["sizes"]) < whole / 3
 
 
+def test_channels_last_parameters_travel_in_their_own_order():
+    for found in run_ranks(2, remote.channels_last):
+        assert max(found.values()) < 1e-7, found
+
+
 def test_different_subnets_are_an_error():
     for said in run_ranks(2, remote.different_subnets):
         assert said.startswith("the processes drew different subnets for one step")
