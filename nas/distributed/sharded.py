@@ -91,8 +91,11 @@ def _shard(module: LightningModule, device: torch.device, mesh: DeviceMesh, resh
     # On its device, for NCCL sends nothing else; and FSDP2 takes no other format.
     net.to(device, memory_format=torch.contiguous_format)
     broadcast_first(net.state_dict().values())
-    for block in (*_blocks(net), net):
-        fully_shard(block, mesh=mesh["data_parallel"], reshard_after_forward=reshard)
+    mesh = mesh["data_parallel"]
+    for block in _blocks(net):
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    # Its own few stay, since one of its methods may call another and go on.
+    fully_shard(net, mesh=mesh, reshard_after_forward=False)
     # Else their first call would make roots of the blocks, and the network could not be one.
     for name in dir(net):
         if any(fnmatch(name, pattern) for pattern in _METHODS):

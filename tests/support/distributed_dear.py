@@ -92,8 +92,10 @@ def parity(rank, processes, folder):
 def staged(rank):
     """By way: weights after training by another method than `forward`, and validation's losses."""
     found = {}
-    for name, make in {"ddp": ddp, "dear": dear, "fsdp2": FSDP2Strategy}.items():
-        if name == "fsdp2" and not SHARDS:
+    makers = {"ddp": ddp, "dear": dear, "fsdp2": FSDP2Strategy}
+    makers["fsdp2, resharding"] = lambda: FSDP2Strategy(reshard_after_forward=True)
+    for name, make in makers.items():
+        if "fsdp2" in name and not SHARDS:
             continue
         read = Read()
         settings = {"max_epochs": 2, "limit_val_batches": 1.0, "num_sanity_val_steps": 1}
@@ -140,12 +142,16 @@ class StagedNet(Net):
     def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm2d(6)
+        self.scale = nn.Parameter(torch.full((3,), 0.5))
 
     def forward(self, x):
         return self.forward_stages(x)[-1]
 
     def forward_stages(self, x):
-        return (super().forward(x),)
+        return (self.forward_features(x) * self.scale,)
+
+    def forward_features(self, x):
+        return super().forward(x)
 
 
 class Staged(Task):
