@@ -148,15 +148,12 @@ class Compressor(CommHook):
         return gradient if residual is None else gradient + self.used(name, residual)
 
     def keep(self, name: str, residual: Tensor) -> None:
-        """Keep what was left out of what the step uses."""
+        """Keep what was left out of what the step uses, in memory of the parameter's own."""
         if not self.error_feedback:
             return
-        if name in self.grids:
-            before = self.residuals.get(name)
-            kept = residual.new_zeros(self.shapes[name]) if before is None else before.clone()
-            kept[self.grids[name]] = residual
-            residual = kept
-        self.residuals[name] = residual
+        if name not in self.residuals:
+            self.residuals[name] = residual.new_zeros(self.shapes[name])
+        self.residuals[name][self.grids.get(name, ...)] = residual
 
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""
@@ -177,7 +174,7 @@ class Compressor(CommHook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
-        # Copies, since some hooks add to them in place.
+        # Copies, since they change in place.
         kept = state["residuals"].items()
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 

@@ -117,12 +117,12 @@ class ACPSGD(Compressor):
         self, name: str, gradient: Tensor, matrix: Tensor, factors: tuple[Tensor, Tensor]
     ) -> None:
         """Keep what the factors leave of a matrix, where the rest of the last step was."""
-        if not self.error_feedback:
-            return
-        before = None if name in self.grids else self.residuals.get(name)
-        out = None if before is None else before.view_as(matrix)
-        left = torch.addmm(matrix, factors[0], factors[1].T, alpha=-1, out=out)
-        self.keep(name, left.view_as(gradient))
+        p, q = factors
+        if name in self.residuals and name not in self.grids:
+            out = self.residuals[name].view_as(matrix)
+            torch.addmm(matrix, p, q.T, alpha=-1, out=out)
+        elif self.error_feedback:
+            self.keep(name, torch.addmm(matrix, p, q.T, alpha=-1).view_as(gradient))
 
     def _keep_factors(self, name: str, *changed: Tensor) -> None:
         kept = []

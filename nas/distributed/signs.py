@@ -41,7 +41,7 @@ class EFSign(Compressor):
         signs = torch.where(flat < 0, -1.0, 1.0)
         left = (flat - signs * _spread(scales, sizes)).split(sizes)
         for (name, gradient), residual in zip(items, left, strict=True):
-            self.keep(name, residual.reshape(gradient.shape).clone())
+            self.keep(name, residual.view_as(gradient))
         write(items, mean.div_(self.world_size))
 
 

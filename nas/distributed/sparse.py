@@ -54,8 +54,7 @@ class _Sparse(Compressor):
     def finish(self, items: list[Item], mean: Tensor, left: Tensor) -> None:
         parts = left.split([gradient.numel() for _, gradient in items])
         for (name, gradient), residual in zip(items, parts, strict=True):
-            # A view would keep all of `left` for as long as a supernet does not use the parameter.
-            self.keep(name, residual.view_as(gradient).clone())
+            self.keep(name, residual.view_as(gradient))
         write(items, mean)
 
 
