@@ -11,7 +11,7 @@ from .elastic.base import Condition, ElasticModule, extract_module
 from .space import Architecture, Choice, SearchSpace
 from .values import Value
 
-__all__ = ["activate", "active", "elastic_modules", "extract", "search_space"]
+__all__ = ["activate", "activate_part", "active", "elastic_modules", "extract", "search_space"]
 
 
 def search_space(model: nn.Module) -> SearchSpace:
@@ -46,6 +46,26 @@ def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
     for module in elastic_modules(model):
         module.activate(architecture)
     return architecture
+
+
+def activate_part(model: nn.Module, part: Mapping[str, Any]) -> SearchSpace:
+    """Let a supernet run as the largest of a part of its space.
+
+    Args:
+        model: the whole supernet.
+        part: as `SearchSpace.to_json` gave it.
+
+    Returns:
+        That part.
+
+    Raises:
+        ValueError: it is no part of the network's search space.
+    """
+    space = SearchSpace.from_json(part)
+    if not search_space(model).holds(space):
+        raise ValueError("weights for a part of another search space")
+    activate(model, space.largest())
+    return space
 
 
 def active(model: nn.Module) -> Architecture:

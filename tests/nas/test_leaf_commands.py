@@ -90,6 +90,8 @@ def test_weights_of_a_leaf_that_are_saved_anew_keep_its_part(leaves):
     save_pretrained(net, "released", licence="MIT", trained_on="noise")
     for source in ("leaf.safetensors", "local-dir:released"):
         assert load_supernet(source)[1] == space, source
+    for again in (net, load_weights("leaf.safetensors")):
+        assert active(again) == space.largest() != search_space(net).largest()
     save_weights(extract(net, space.largest()), "small.safetensors")
     with pytest.raises(ValueError, match=r"^small.safetensors: a subnet: there is nothing to cho"):
         load_supernet("small.safetensors")

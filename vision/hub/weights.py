@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from ..io.files import atomic_write
 from ._pickles import load_pickle
-from .registry import build_model, model_info
+from .registry import PACKAGE, build_model, model_info
 
 __all__ = [
     "StoredWeights",
@@ -157,7 +158,10 @@ def build(stored: StoredWeights, source: str) -> nn.Module:
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     load_state(model, stored.state, source)
-    return describe(model, stored.facts).eval()
+    try:
+        return describe(model, stored.facts).eval()
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
@@ -166,11 +170,14 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     Args:
         model: gets `classes`, names in the order of the outputs, `input`, the settings by which
             its inputs are prepared, and `subspace`, the part of its search space that it was
-            trained for; each only where the facts hold it.
+            trained for and whose largest subnet it runs; each only where the facts hold it.
         facts: of `StoredWeights`.
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: `subspace` is no part of the model's search space.
     """
     if facts.get("classes"):
         model.classes = tuple(map(str, facts["classes"]))
@@ -178,6 +185,9 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
         model.input = dict(facts["input"])
     if facts.get("subspace"):
         model.subspace = dict(facts["subspace"])
+        # A supernet's module has imported the engine, which this floor does not.
+        if (engine := sys.modules.get(f"{PACKAGE}.nas.supernet")) is not None:
+            engine.activate_part(model, model.subspace)
     return model
 
 
