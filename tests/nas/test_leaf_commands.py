@@ -45,9 +45,9 @@ def evaluated(name):
     return [Architecture.from_json(row["architecture"]) for row in rows]
 
 
-def part_of(leaves):
-    space = SplitTree.load(leaves / "tree.json").space_of("1")
-    return space, str(leaves / "1.ckpt")
+def part_of(leaves, node="1"):
+    space = SplitTree.load(leaves / "tree.json").space_of(node)
+    return space, str(leaves / f"{node}.ckpt")
 
 
 def test_commands_stay_in_the_part_of_a_leaf(capsys, leaves):
@@ -84,7 +84,7 @@ def test_what_a_leaf_does_not_hold_is_refused(capsys, leaves):
 
 
 def test_weights_of_a_leaf_that_are_saved_anew_keep_its_part(leaves):
-    space, file = part_of(leaves)
+    space, file = part_of(leaves, "0")
     net = load_weights(file)
     save_weights(net, "leaf.safetensors")
     save_pretrained(net, "released", licence="MIT", trained_on="noise")
