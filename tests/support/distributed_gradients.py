@@ -426,7 +426,9 @@ def powersgd_resumed(rank):
 def many_buckets(rank):
     """All hooks with twenty parameters in twenty buckets, for three steps."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
-    plain = {name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16")}
+    plain = {
+        name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16", "subnet")
+    }
     for make in {**plain, **HOOKS}.values():
         hook = make()
         model, _ = distributed(hook, 0.0003, nn.Sequential(*layers))
