@@ -137,7 +137,15 @@ def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, mo
     monkeypatch.setenv("TOY_LOG", str(log))
     monkeypatch.setenv("TOY_PAUSE", str(pause))
     command = [str(SUPPORT / "toy_command.py"), *words, "--out", "job"]
-    run = torchrun(tmp_path, processes, command, kills, seed, (1, most), partial(count, log))
+    kept_by = {}  # attempt: the errors that were in the file at last before it was killed
+
+    def evaluated(attempt):
+        file = tmp_path / "job" / "evaluations.json"
+        rows = json.loads(file.read_text())["evaluations"] if file.exists() else []
+        kept_by[attempt] = {row["error"] for row in rows}
+        return count(log, attempt)
+
+    run = torchrun(tmp_path, processes, command, kills, seed, (1, most), evaluated)
     assert run.code == 0, run.output[-3000:]
     alone, job = (
         json.loads((tmp_path / name / "front.json").read_text()) for name in ("alone", "job")
@@ -151,12 +159,16 @@ def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, mo
     ]
     assert both[0] == both[1]
     again = len(lines(log)) - job["evaluated"]
-    assert len(list(log.glob("*.log"))) == processes  # all had a share
+    if kills > 1:
+        assert len(list(log.glob("*.log"))) == processes  # all had a share
     for attempt, evaluated, rank in run.kills:
         print(f"kill {attempt}: seed {seed}, process {rank}, {evaluated} evaluated since the last")
     print(f"{job['evaluated']} evaluated, {again} of them again")
-    # What a process had under way, and one answer of each that was not collected yet.
-    assert 0 <= again <= 2 * processes * kills
+    # Nothing that a file kept is evaluated again: only what was under way or not collected yet.
+    assert again >= 0 and len(set(both[0].values())) == len(both[0])
+    for attempt, error in lines(log):
+        assert not any(error in kept_by[before] for before in kept_by if before < attempt)
+    assert kills == 1 or any(kept_by.values())
     assert {path.name for path in (tmp_path / "job").iterdir()} == {
         *("evaluations.json", "front.csv", "front.json", "front.png")
     }
