@@ -1,4 +1,4 @@
-"""What every training run shares: last.ckpt, whole checkpoints, a line an epoch for a log."""
+"""What training runs share: last.ckpt, whole checkpoints, a line an epoch, parts that stay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import itertools
 import os
 import sys
 import time
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,45 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .io.files import atomic_write
 
-__all__ = ["EpochLines", "KeepLast", "WholeCheckpoints"]
+__all__ = ["EpochLines", "Frozen", "KeepLast", "WholeCheckpoints"]
+
+
+class Frozen(Callback):
+    """Trains the rest of a network: these parts keep their weights and running statistics.
+
+    Args:
+        modules: names within the task, such as `net.features`.
+
+    Raises:
+        ValueError: the task has no module of a name, or nothing is left to train.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = list(modules)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the parts out of training, before the optimiser collects parameters."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        for part in self._parts(pl_module):
+            part.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in pl_module.parameters()):
+            raise ValueError(f"frozen: {', '.join(self.modules)}: nothing is left to train")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep batch norms at their statistics."""
+        for part in self._parts(pl_module):
+            part.eval()
+
+    def _parts(self, task: LightningModule) -> list[torch.nn.Module]:
+        known = dict(task.named_modules())
+        for name in self.modules:
+            if name not in known:
+                near = get_close_matches(name, known) or list(
+                    itertools.islice(filter(None, known), 5)
+                )
+                raise ValueError(f"frozen: there is no {name!r}; did you mean {', '.join(near)}?")
+        return [known[name] for name in self.modules]
 
 
 class WholeCheckpoints(TorchCheckpointIO):

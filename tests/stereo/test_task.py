@@ -17,6 +17,7 @@ from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.callbacks import DisparityWriter
 from vizoo.stereo.losses import matching_loss
 from vizoo.stereo.task import Outputs, StereoTask
+from vizoo.vision.callbacks import Frozen
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.io.disparity import read_disparity
@@ -200,6 +201,24 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
     name = f"stereo/{config.name}"
     assert main(["fit", "--config", name, "--config", "small.yaml"]) == 0
+
+
+def test_frozen_parts_stay_and_the_rest_learns(tmp_path):
+    task, frozen = StereoTask("fadnet_plus_micro"), Frozen(["net.extract_network"])
+    before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}
+    _trainer(tmp_path, max_epochs=2, callbacks=[frozen]).fit(task, _data(length=2))
+    for name, tensor in task.net.state_dict().items():
+        assert torch.equal(tensor, before[name]) == name.startswith("extract_network."), name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("net.extract_netwrk", "did you mean net.extract_network"), ("net", "nothing is left")],
+)
+def test_parts_that_cannot_be_frozen(tmp_path, name, message):
+    trainer = _trainer(tmp_path, max_epochs=1, callbacks=[Frozen([name])])
+    with pytest.raises(ValueError, match=f"frozen: .*{message}"):
+        trainer.fit(StereoTask("fadnet_plus_micro"), _data(length=2))
 
 
 def test_an_optimizer_that_is_not_there(tmp_path):
