@@ -19,7 +19,6 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from ..files import write_json
 from ..search.constraints import Limits
@@ -178,15 +177,6 @@ class DifferentiableSearch(SupernetTask):
             self.cost.prepare(self.task.net, inputs, self.space)
             # Refuses a target out of reach before the search.
             Limits(self.space, [self.cost.constraint]).refuge()
-
-    def on_fit_start(self) -> None:
-        self.task.on_fit_start()
-        model = self.trainer.strategy.model
-        if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:
-            raise ValueError(
-                "a backward pass of a search leaves parameters unused, which this strategy does "
-                "not allow: set trainer.strategy to ddp_find_unused_parameters_true"
-            )
 
     def configure_optimizers(self) -> tuple[dict[str, Any], ...]:
         """The task's optimiser and schedule, and the logits' Adam."""

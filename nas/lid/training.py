@@ -17,14 +17,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree
 
 from ..distributed.ranks import digest, tensor_digest
 from ..space import Architecture, Scalar, SearchSpace
 from ..training.evaluation import first_batches, training_loss
 from ..training.sampling import Sampler
-from ..training.task import SupernetTask
+from ..training.task import SupernetTask, check_strategy
 from .folder import TreeFolder
 from .helpers import HelperProcesses, leader_is_gone
 from .profile import named_layers
@@ -161,14 +160,11 @@ class FewShotTraining(SupernetTask):
 
     def on_fit_start(self) -> None:
         self.task.on_fit_start()
-        model = self.trainer.strategy.model
-        if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:
-            raise ValueError(
-                "a step leaves the weights of other subnets unused, which this strategy does not "
-                "allow: set trainer.strategy to ddp_find_unused_parameters_true, or let every "
-                "device train nodes of its own by --trainer.devices 1 --model.processes "
-                f"{self.trainer.world_size}"
-            )
+        check_strategy(
+            self.trainer.strategy,
+            ", or let every device train nodes of its own by --trainer.devices 1 "
+            f"--model.processes {self.trainer.world_size}",
+        )
         if not self.trainer.fast_dev_run:
             # Nodes are not always trained in their order, so that no epoch's number is the end.
             self.trainer.fit_loop.max_epochs = self._limit + 1

@@ -20,23 +20,24 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..distributed.ranks import check_same_subnets
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
 from .evaluation import Watched, named_subnet, recalibrate_all, standing_in, watch
-from .sampling import Sampler, UniformSampler
+from .sampling import LargestSampler, Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
 
 _PROTOCOL = ("outputs", "loss", "distillation_loss")
 _HOOKS = (
-    *("configure_callbacks", "teardown", "on_fit_start", "on_train_start", "on_train_end"),
+    *("configure_callbacks", "teardown", "on_train_start", "on_train_end"),
     *("on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad"),
     *("on_validation_start", "on_validation_end", "on_test_start", "on_test_end"),
     *("on_predict_start", "on_predict_end", "on_save_checkpoint", "on_load_checkpoint"),
@@ -158,6 +159,11 @@ class SupernetTask(LightningModule):
         if isinstance(schedule, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau cannot train a supernet: take another schedule")
         return dict(found)
+
+    def on_fit_start(self) -> None:
+        self.task.on_fit_start()
+        if not isinstance(self.sampler, LargestSampler):
+            check_strategy(self.trainer.strategy)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Train the subnets of this step on a batch."""
@@ -359,6 +365,21 @@ def check_task(task: LightningModule, distillation: str) -> None:
         missing = [name for name in _PROTOCOL if not callable(getattr(task, name, None))]
         if missing:
             raise ValueError(f"{kind} cannot distil: it has no method {', '.join(missing)}")
+
+
+def check_strategy(strategy: Strategy, otherwise: str = "") -> None:
+    """Raise a ValueError where a strategy wants gradients of all parameters in each step.
+
+    Args:
+        strategy: its model is wrapped.
+        otherwise: what the message names besides another strategy.
+    """
+    model = strategy.model
+    if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:
+        raise ValueError(
+            "a step leaves parameters of other subnets unused, which this strategy does not allow: "
+            f"set trainer.strategy to ddp_find_unused_parameters_true{otherwise}"
+        )
 
 
 def inserted(name: str, subnet: str) -> str:

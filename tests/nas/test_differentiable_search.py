@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -14,10 +12,11 @@ import pytest
 import torch
 import toy_supernet
 from distributed_fits import differentiable_search
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import LightningDataModule
 from ranks import run_ranks
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from toy_mixture import Filtered, Fit
+from trainers import fit_process, quiet_trainer
 
 from vizoo.__main__ import main
 from vizoo.nas import Architecture, extract, search_space
@@ -51,12 +50,8 @@ METHODS = {
 
 
 def _trainer(folder, **arguments):
-    quiet = dict.fromkeys(
-        ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
-    )
-    defaults = {"max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
-    settings = {**quiet, **defaults, **arguments}
-    return Trainer(default_root_dir=folder, accelerator="cpu", **settings)
+    defaults = {"max_epochs": 1, "limit_val_batches": 0, "enable_checkpointing": False}
+    return quiet_trainer(folder, **{**defaults, **arguments})
 
 
 def _state(module):
@@ -353,26 +348,13 @@ trainer:
 """
 
 
-def _command(folder, *words, **environment):
-    folder.mkdir(exist_ok=True)
-    (folder / "toy.yaml").write_text(CONFIG)
-    support = str(Path(__file__).resolve().parents[1] / "support")
-    return subprocess.run(
-        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_killed_and_resumed_it_ends_the_same(tmp_path):
-    done = _command(tmp_path / "whole")
+    done = fit_process(tmp_path / "whole", CONFIG)
     assert done.returncode == 0, done.stderr
     killed = tmp_path / "killed"
-    assert _command(killed, KILL_AT="201").returncode == -signal.SIGKILL
-    done = _command(killed, "--ckpt_path", "checkpoints/last.ckpt")
+    assert fit_process(killed, CONFIG, KILL_AT="201").returncode == -signal.SIGKILL
+    done = fit_process(killed, CONFIG, "--ckpt_path", "checkpoints/last.ckpt")
     assert done.returncode == 0, done.stderr
 
     def end(folder):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from few_shot_nodes import read, same_nodes
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from toy_regression import Data, Regression
+from trainers import quiet_trainer
 
 from vizoo.nas.lid import FewShotTraining, Split, Splitter, SplitTree
 from vizoo.nas.lid.folder import TreeFolder
@@ -31,23 +30,11 @@ SPLITTER = Splitter(k=4, batches=2, batch_size=8)
 def fit(
     where, *, epochs=(1, 1, 1), data=Data, seed=0, lr=0.05, resume=None, trainer=None, **settings
 ):
-    made = Trainer(
-        default_root_dir=where,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        **{"max_epochs": -1, **(trainer or {})},
-    )
+    made = quiet_trainer(where, **{"max_epochs": -1, **(trainer or {})})
     torch.manual_seed(seed)
     task = FewShotTraining(Regression(lr), list(epochs), **{"splitter": SPLITTER, **settings})
     made.fit(task, data(), ckpt_path=resume)
     return made, task
-
-
-def read(folder, name):
-    return torch.load(folder / f"{name}.ckpt", weights_only=True)
 
 
 @pytest.mark.parametrize("criterion", ["lid", "gradient", "random"])
@@ -120,15 +107,7 @@ def test_rates_fall_along_each_path(tmp_path):
             super().on_before_optimizer_step(optimizer)
             rates.append((self.node, optimizer.param_groups[0]["lr"]))
 
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        logger=False,
-        max_epochs=-1,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
+    trainer = quiet_trainer(tmp_path, max_epochs=-1)
     trainer.fit(Noting(Regression(), [1, 1], SPLITTER, final_lr=0.2), Data())
     by_node = {node: [rate for name, rate in rates if name == node] for node in ("root", "0", "1")}
     assert by_node["0"] == by_node["1"]
@@ -145,25 +124,9 @@ def test_without_inheritance_parts_start_alike(tmp_path):
             seen.setdefault(self.node, weights)
             super().on_before_optimizer_step(optimizer)
 
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        logger=False,
-        max_epochs=-1,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
+    trainer = quiet_trainer(tmp_path, max_epochs=-1)
     trainer.fit(Noting(Regression(), [1, 1], SPLITTER, inherit=False), Data())
     assert torch.equal(seen["root"], seen["0"]) and torch.equal(seen["root"], seen["1"])
-
-
-def same_nodes(one, other):
-    trees = [SplitTree.load(folder / "tree.json") for folder in (one, other)]
-    assert trees[0].to_json() == trees[1].to_json()
-    for name in trees[0].names:
-        for key, value in read(one, name)["state_dict"].items():
-            assert torch.equal(value, read(other, name)["state_dict"][key]), (name, key)
 
 
 @pytest.mark.parametrize("inherit", [True, False])
@@ -417,101 +380,3 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     names = [next(places)["CUDA_VISIBLE_DEVICES"] for _ in range(4)]
     assert names == ["5", "7", "2", "5"]
     assert next(_devices(torch.device("cpu"))) == {}
-
-
-CONFIG = """
-model:
-  class_path: vizoo.nas.lid.FewShotTraining
-  init_args:
-    task:
-      class_path: toy_regression.Regression
-      init_args: {lr: 0.02}
-    epochs: [2, 1, 1]
-    splitter:
-      class_path: vizoo.nas.lid.Splitter
-      init_args: {k: 4, batches: 2, batch_size: 8}
-    folder: leaves
-data:
-  class_path: toy_regression.Data
-  init_args: {shuffle: true}
-trainer:
-  max_epochs: -1
-  accelerator: cpu
-  logger: false
-  enable_progress_bar: false
-  enable_model_summary: false
-"""
-
-
-def command(folder, *words, **environment):
-    """`vizoo fit` as a process; its exit code and the nodes that it began."""
-    folder.mkdir(exist_ok=True)
-    (folder / "toy.yaml").write_text(CONFIG)
-    support = str(Path(__file__).resolve().parents[1] / "support")
-    done = subprocess.run(
-        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, began(done.stderr)
-
-
-def began(log):
-    return re.findall(r"^node (\w+) \(", log, re.M)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The nodes of a fit that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("few_shot") / "whole"
-    assert command(folder) == (0, ["root", "0", "1", "00", "01", "10", "11"])
-    return folder / "leaves"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-@pytest.mark.parametrize(("how", "code"), [("KILL_AT", -signal.SIGKILL), ("TERM_AT", 143)])
-def test_killed_and_resumed_it_ends_the_same(tmp_path, whole, how, code):
-    killed, resume = tmp_path / "killed", ["--ckpt_path", "checkpoints/last.ckpt"]
-    # Four steps an epoch: in the root's second epoch, in node 1, in a leaf.
-    assert command(killed, **{how: "6"}) == (code, ["root"])
-    assert command(killed, *resume, **{how: "14"}) == (code, ["0", "1"])
-    assert command(killed, *resume, **{how: "26"}) == (code, ["1", "00", "01", "10"])
-    assert command(killed, *resume) == (0, ["10", "11"])
-    same_nodes(whole, killed / "leaves")
-    steps = [read(at, "11")["global_step"] for at in (whole, killed / "leaves")]
-    assert steps == [32, 32]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_several_processes_killed_and_started_again_end_the_same(tmp_path, whole):
-    folder, log = tmp_path / "several", tmp_path / "several/leaves/process1.log"
-    two = ["--model.processes", "2"]
-    # The first waits in node 0 until the second trains node 1, and ends; the second with it soon.
-    code, first = command(folder, *two, MEET_AT="8", KILL_AT="9")
-    assert code == -signal.SIGKILL and first == ["root", "0"]
-    assert began(log.read_text())[0] == "1"
-    tree = SplitTree.load(folder / "leaves/tree.json")
-    assert "root" in tree.checkpoints and "0" not in tree.checkpoints
-    code, first = command(folder, *two, MEET_AT="0")
-    assert code == 0 and first[0] == "0" and began(log.read_text())
-    same_nodes(whole, folder / "leaves")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-def test_two_devices_train_each_node_together_killed_or_not(tmp_path):
-    """Each takes half of the batches; what is told and written is of the first alone."""
-    together = ["--trainer.devices", "2", "--trainer.strategy", "ddp_find_unused_parameters_true"]
-    nodes = ["root", "0", "1", "00", "01", "10", "11"]
-    assert command(tmp_path / "whole", *together) == (0, nodes)
-    killed, resume = tmp_path / "killed", ["--ckpt_path", "checkpoints/last.ckpt"]
-    # Two steps an epoch: in node 1.
-    code, first = command(killed, *together, KILL_AT="7")
-    assert code and first == ["root", "0", "1"]  # one may meet the other's end before its own
-    assert command(killed, *together, *resume) == (0, ["1", "00", "01", "10", "11"])
-    same_nodes(tmp_path / "whole/leaves", killed / "leaves")
-    assert read(killed / "leaves", "11")["global_step"] == 16

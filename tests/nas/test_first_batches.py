@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from torch.utils.data import DataLoader
 from toy_regression import Data, Regression
+from trainers import quiet_trainer
 
 from vizoo.nas.training.evaluation import first_batches
 
@@ -35,16 +36,8 @@ class Look(Callback):
 def trained(module, callbacks=()):
     torch.manual_seed(0)
     task, data = Regression(), Shuffled()
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=3,
-        callbacks=list(callbacks),
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
+    settings = {"max_epochs": 3, "limit_val_batches": 0, "enable_checkpointing": False}
+    trainer = quiet_trainer(None, callbacks=list(callbacks), **settings)
     if module:
         trainer.fit(task, data)
     else:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from toy_regression import Data, Regression
+from trainers import fit_process, quiet_trainer
 
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
@@ -41,16 +38,8 @@ class Diary(Callback):
 
 
 def _fit(folder, task=None, data=None, *, stages=STAGES, callbacks=(), resume=None, **settings):
-    trainer = Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=list(callbacks),
-        **{"max_epochs": -1, **settings},
-    )
+    settings = {"max_epochs": -1, "callbacks": list(callbacks), **settings}
+    trainer = quiet_trainer(folder, **settings)
     wrapped = ProgressiveShrinking(task or Regression(), stages)
     trainer.fit(wrapped, data or Data(), ckpt_path=resume)
     return trainer, wrapped
@@ -115,14 +104,7 @@ def test_the_largest_of_the_first_stage_teaches(tmp_path):
 
     def fit(folder, epochs, resume=None):
         torch.manual_seed(0)
-        trainer = Trainer(
-            default_root_dir=folder,
-            accelerator="cpu",
-            logger=False,
-            enable_progress_bar=False,
-            max_epochs=epochs,
-            limit_val_batches=0,
-        )
+        trainer = quiet_trainer(folder, max_epochs=epochs, limit_val_batches=0)
         wrapped = ProgressiveShrinking(Spy(), STAGES[:3], distillation="largest")
         trainer.fit(wrapped, Data(), ckpt_path=resume)
         trainer.save_checkpoint(folder / "end.ckpt")
@@ -199,16 +181,7 @@ trainer:
 
 def _command(folder, *words, **environment):
     """`vizoo fit` as a process; its exit code and the stages that it named."""
-    folder.mkdir(exist_ok=True)
-    (folder / "toy.yaml").write_text(CONFIG)
-    support = str(Path(__file__).resolve().parents[1] / "support")
-    done = subprocess.run(
-        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": support, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
+    done = fit_process(folder, CONFIG, *words, **environment)
     return done.returncode, re.findall(
         r"^(?:resuming in )?stage (\d) of 4, (\w+)", done.stderr, re.M
     )

@@ -8,12 +8,14 @@ import os
 import pytest
 import torch
 import yaml
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 from toy_regression import Data, Net, Regression
+from trainers import quiet_trainer
 
 from vizoo.__main__ import main
+from vizoo.nas.distributed import HookDDPStrategy
 from vizoo.nas.recalibration import recalibrate
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.nas.training import LargestSampler, SandwichSampler, SupernetTask, UniformSampler
@@ -22,14 +24,8 @@ from vizoo.vision.hub.weights import save_weights
 
 
 def _trainer(folder, **arguments):
-    settings = {"max_epochs": 1, "num_sanity_val_steps": 0, "logger": False}
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
-    quiet["enable_checkpointing"] = False
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        **{**settings, **quiet, **arguments},
-    )
+    settings = {"max_epochs": 1, "enable_checkpointing": False, **arguments}
+    return quiet_trainer(folder, **settings)
 
 
 def _weights(task):
@@ -372,3 +368,17 @@ def test_resumed_it_ends_as_if_never_stopped(tmp_path):
     whole = run(tmp_path / "a", 4)
     run(tmp_path / "b", 2)
     assert torch.equal(whole, run(tmp_path / "b", 4, tmp_path / "b" / "end.ckpt"))
+
+
+@pytest.mark.usefixtures("distributed_ends")
+def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="strategy to ddp_find_unused_parameters_true$"):
+        _trainer(tmp_path, strategy="ddp", devices=1).fit(SupernetTask(Regression()), Data())
+    for strategy, sampler in (
+        ("ddp", LargestSampler()),  # which uses all
+        ("ddp_find_unused_parameters_true", UniformSampler()),
+        (HookDDPStrategy("subnet", process_group_backend="gloo"), UniformSampler()),
+    ):
+        trainer = _trainer(tmp_path, strategy=strategy, devices=1, limit_val_batches=0)
+        trainer.fit(SupernetTask(Regression(), sampler), Data())
+        assert trainer.global_step == 4

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 import yaml
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
+from trainers import quiet_trainer
 
 from vizoo.nas.elastic import BatchNorm2d, Conv2d, Sequential
 from vizoo.nas.lid import FewShotTraining, Splitter
@@ -137,16 +138,7 @@ class StoredTask(ToyTask):
 
 def train_leaves(folder: Path) -> Path:
     """Train two leaves, between which the widths of the first block are parted; their folder."""
-    trainer = Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        limit_val_batches=0,
-        max_epochs=-1,
-    )
+    trainer = quiet_trainer(folder, enable_checkpointing=False, limit_val_batches=0, max_epochs=-1)
     splitter = Splitter("random", choices=["blocks.0.width"], min_group=1)
     trainer.fit(FewShotTraining(StoredTask(), [1, 1], splitter), ToyData())
     return folder / "leaves"

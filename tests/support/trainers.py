@@ -1,0 +1,36 @@
+"""Fits of tests: within the process, and as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+__all__ = ["fit_process", "quiet_trainer"]
+
+
+def quiet_trainer(folder: str | os.PathLike[str], **settings: Any) -> Trainer:
+    """A trainer on the CPU that shows nothing and logs nowhere; settings are Lightning's."""
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    defaults = {"accelerator": "cpu", "num_sanity_val_steps": 0, **quiet}
+    return Trainer(default_root_dir=folder, **{**defaults, **settings})
+
+
+def fit_process(
+    folder: Path, config: str, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `vizoo fit` with a config in a folder, which is made; toys can be its classes."""
+    folder.mkdir(exist_ok=True)
+    (folder / "toy.yaml").write_text(config)
+    settings = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
+        cwd=folder,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+    )
