@@ -30,7 +30,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
-from ..vision.layers import normalize_pair, pad_to
+from ..vision.layers import check_normalization, normalize_pair, pad_to
 from ..vision.ops import correlation, warp_by_disparity
 from ._fadnet_layers import (
     CorrelationStage,
@@ -76,6 +76,7 @@ class _TwoStage(nn.Module):
         normalization: str,
     ) -> None:
         super().__init__()
+        check_normalization(normalization)
         self.normalization = normalization
         self.extract_network = FeatureEncoder(3, encoder[:3])
         self.cunet = CorrelationStage(encoder, decoder, redirect, fuse)

@@ -13,6 +13,7 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "DeformableConv2d",
+    "check_normalization",
     "convex_upsample",
     "deformable_convolution",
     "normalize_images",
@@ -22,6 +23,12 @@ __all__ = [
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def check_normalization(scheme: str) -> None:
+    """Raise ValueError unless `normalize_images` knows the scheme."""
+    if scheme not in ("imagenet", "instance"):
+        raise ValueError(f"normalization {scheme!r} is unknown: choose 'imagenet' or 'instance'")
 
 
 def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
@@ -35,6 +42,7 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
     Raises:
         ValueError: the images are not (B, 3, H, W), or the scheme is unknown.
     """
+    check_normalization(scheme)
     if images.dim() != 4 or images.shape[1] != 3:
         raise ValueError(
             f"images must be RGB, (batch, 3, height, width), but have shape {tuple(images.shape)}"
@@ -42,10 +50,8 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
     if scheme == "imagenet":
         mean, std = (images.new_tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
         return (images - mean) / std
-    if scheme == "instance":
-        std, mean = torch.std_mean(images, dim=(2, 3), correction=0, keepdim=True)
-        return (images - mean) / std.clamp(min=1e-6)
-    raise ValueError(f"normalization {scheme!r} is unknown: choose 'imagenet' or 'instance'")
+    std, mean = torch.std_mean(images, dim=(2, 3), correction=0, keepdim=True)
+    return (images - mean) / std.clamp(min=1e-6)
 
 
 def normalize_pair(left: Tensor, right: Tensor, scheme: str = "imagenet") -> tuple[Tensor, Tensor]:

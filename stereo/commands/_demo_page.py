@@ -199,23 +199,28 @@ def _front(front: Front, subnets: list[Finding]) -> str:
 
 
 def _networks(sample: Sample, findings: list[Finding], machine: dict[str, Any]) -> str:
-    head = ["network", "parameters", "multiply-adds", "latency", "10 to 90 %", "pairs/s"]
+    repetitions = findings[0].timing.repetitions
+    head = ["network", "parameters", "multiply-adds", "latency"]
+    head += ["10 to 90 %"] if repetitions > 1 else []
+    head += ["pairs/s"]
     head += ["EPE", "over 2 px"] if sample.truth is not None else []
     rows = []
     for finding in findings:
         time = finding.timing
         row = [_name(finding), f"{finding.parameters / 1e6:.2f} M", f"{finding.macs / 1e9:.1f} G"]
-        row += [f"{time.median:.1f} ms", f"{time.p10:.1f} to {time.p90:.1f} ms"]
+        row.append(f"{time.median:.1f} ms")
+        if repetitions > 1:
+            row.append(f"{time.p10:.1f} to {time.p90:.1f} ms")
         row.append(f"{1000 / time.median:.1f}")
         if finding.scores:
             row += [f"{finding.scores['epe']:.2f} px", f"{100 * finding.scores['bad2']:.1f} %"]
         rows.append(row)
     height, width = sample.size
     threads = f", {_threads(machine['threads'])}" if machine["threads"] else ""
+    times = f"median of {repetitions}" if repetitions > 1 else "once each"
     note = (
         f"Measured while this page was made, on {machine['device']}{threads}, float32, "
-        f"{width}\u00a0×\u00a0{height}\u00a0pixels, median of {findings[0].timing.repetitions}; "
-        f"{machine['software']}."
+        f"{width}\u00a0×\u00a0{height}\u00a0pixels, {times}; {machine['software']}."
     )
     return page.section("Measured here", page.table(head, rows), page.paragraph(note, "note"))
 

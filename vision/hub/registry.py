@@ -17,6 +17,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ._arguments import check_arguments
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -172,28 +174,12 @@ def create_model(
     Example:
         >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
     """
-    remote = isinstance(name, str) and name.startswith(REMOTE)
-    entry = None if remote else model_info(name)
-    brings_weights = entry is None or entry.tag is not None
-    if weights is not None and (pretrained or brings_weights):
-        both = "pretrained=True" if pretrained else "a name that brings its weights"
-        raise ValueError(f"{name}: give either {both} or weights=…, not both")
-    if not brings_weights:
-        if pretrained:
-            if not entry.weights:
-                have = ", ".join(list_models(pretrained=True)) or "none"
-                raise ValueError(
-                    f"{name} has no pretrained weights (there are: {have}); train it or pass "
-                    "weights=FILE"
-                )
-            name = entry.tagged_names[0]
-        elif weights is None:
-            return _build(entry, architecture)
-
+    source = _weights_of(name, pretrained, weights)
+    if source is None:
+        return _build(model_info(name), architecture)
     from .sources import read_source
     from .weights import describe, load_state
 
-    source = name if weights is None else weights
     stored = read_source(source)
     if weights is not None and stored.name != name:
         raise ValueError(
@@ -203,6 +189,28 @@ def create_model(
     model = _build(model_info(stored.name), {**stored.architecture, **architecture})
     load_state(model, stored.state, os.fspath(source))
     return describe(model, stored.facts)
+
+
+def _weights_of(
+    name: str, pretrained: bool, weights: str | os.PathLike[str] | None
+) -> str | os.PathLike[str] | None:
+    """Where the weights that `create_model` was asked for come from; None for fresh ones."""
+    remote = isinstance(name, str) and name.startswith(REMOTE)
+    entry = None if remote else model_info(name)
+    brings_weights = entry is None or entry.tag is not None
+    if weights is not None and (pretrained or brings_weights):
+        both = "pretrained=True" if pretrained else "a name that brings its weights"
+        raise ValueError(f"{name}: give either {both} or weights=…, not both")
+    if brings_weights:
+        return name
+    if not pretrained:
+        return weights
+    if not entry.weights:
+        have = ", ".join(list_models(pretrained=True)) or "none"
+        raise ValueError(
+            f"{name} has no pretrained weights (there are: {have}); train it or pass weights=FILE"
+        )
+    return entry.tagged_names[0]
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
@@ -270,13 +278,7 @@ def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
 
 
 def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:
-    unknown = [key for key in architecture if key not in entry.arguments]
-    if unknown:
-        takes = ", ".join(entry.arguments) or "none"
-        raise ValueError(
-            f"{entry.name} has no architecture argument {', '.join(map(repr, unknown))}; "
-            f"it takes {takes}"
-        )
+    check_arguments(entry.name, entry.function, architecture)
     model = entry.function(**architecture)
     model.architecture = {"name": entry.name, **architecture}
     return model
@@ -342,6 +344,4 @@ def _check_weights(entry: ModelEntry, tag: str, record: WeightsRecord) -> None:
         )
     if not record.sources:
         raise ValueError(f"{entry.name}.{tag}: its record has no sources: say where the file is")
-    unknown = [key for key in record.arguments if key not in entry.arguments]
-    if unknown:
-        raise ValueError(f"{entry.name}.{tag}: {entry.name} has no argument {unknown[0]!r}")
+    check_arguments(f"{entry.name}.{tag}", entry.function, record.arguments)

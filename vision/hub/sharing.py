@@ -258,7 +258,7 @@ def _open(name: str) -> tuple[str, WeightsRecord, Path]:
     """Model, record and weight file of ``local-dir:`` or ``hf-hub:``."""
     prefix, _, rest = name.partition(":")
     if prefix == "local-dir":
-        folder = Path(rest).expanduser()
+        folder = Path(os.path.expanduser(rest))
         if not rest or not folder.is_dir():
             what = "is a file; load it with load_weights" if folder.is_file() else "no such folder"
             raise FileNotFoundError(f"{rest or name}: {what}")

@@ -155,6 +155,17 @@ def test_the_page_needs_nothing_else(front, tmp_path):
     assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(|@import", page)
 
 
+@pytest.mark.parametrize(("most", "says"), [(1, "pixels, once each"), (3, "median of 3")])
+def test_a_single_measurement_has_no_range(shipped, monkeypatch, most, says):
+    monkeypatch.setattr(_demo_pair, "_MOST", most)
+    monkeypatch.setattr(_demo_pair, "_SECONDS", 1e6)
+    assert main(["demo"]) == 0
+    with open("demo/pair.html", encoding="utf-8") as file:
+        page = file.read()
+    assert says in page and ("10 to 90 %" in page) == (most > 1)
+    assert bool(re.search(r"[0-9.]+ to [0-9.]+ ms", page)) == (most > 1)
+
+
 def test_without_a_front(shipped, tmp_path):
     assert main(["demo", "--seed", "3"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()

@@ -52,7 +52,8 @@ def family(monkeypatch):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """Empty caches, no token, nothing that forbids or redirects the network."""
-    for name in ("VIZOO_OFFLINE", "HF_HUB_OFFLINE", "HF_TOKEN", "http_proxy", "HTTP_PROXY"):
+    forbids = ("VIZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    for name in (*forbids, "HF_TOKEN", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))

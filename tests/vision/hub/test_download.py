@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_two_processes_download_once(server, monkeypatch, tmp_path):
     assert said.read_text().count(line) == 1
 
 
-@pytest.mark.parametrize("flag", ["VIZOO_OFFLINE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("flag", ["VIZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_is_honoured_and_named(server, monkeypatch, flag):
     server.files[PATH] = CONTENT
     wanted = record(server.url(PATH), "hf-hub:org/net/model.safetensors")
@@ -242,6 +243,7 @@ def test_a_read_only_cache_serves_what_it_has(server, monkeypatch):
         fetch(wanted)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(server, monkeypatch):
     server.files[PATH] = CONTENT
     wanted = record(server.url(PATH))
@@ -251,37 +253,127 @@ def test_a_full_disk(server, monkeypatch):
         with pytest.raises(OSError, match="1 MB are needed and 0 MB are free.*VIZOO_HOME"):
             fetch(wanted)
     assert not server.requests
-    with monkeypatch.context() as patch:
-
-        class Full:
-            def __init__(self, path):
-                pass
-
-            def __enter__(self):
-                raise _http.CacheError("x.part: cannot be written (No space left on device)")
-
-            def __exit__(self, *_):
-                pass
-
-        patch.setattr(_http, "_disk", Full)
-        with pytest.raises(OSError, match="No space left"):
-            fetch(wanted)
+    part = cached_path(wanted).with_name(f"{cached_path(wanted).name}.part")
+    part.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"part: cannot be written \(No space left on device\): make"):
+        fetch(wanted)
+    part.unlink()
+    assert fetch(wanted).read_bytes() == CONTENT
 
 
-def test_a_slow_server(server, monkeypatch):
+@pytest.mark.parametrize("begun", [0, 1000])
+def test_a_slow_server(server, monkeypatch, capfd, begun):
+    """It says nothing, or stops in the middle; a mirror continues."""
     monkeypatch.setattr(_http, "TIMEOUT", 0.2)
-    done = threading.Event()
+    server.files[PATH] = CONTENT
+    done, answer = threading.Event(), server.RequestHandlerClass.do_GET
 
     def stall(self):
-        self.server.requests.append((self.path, None))
+        if self.path == PATH:
+            return answer(self)
+        if begun and not self.headers.get("Range"):
+            self.answer(200, CONTENT[:begun], Content_Length=str(len(CONTENT)))
+            self.wfile.flush()
         done.wait()
 
     monkeypatch.setattr(server.RequestHandlerClass, "do_GET", stall)
+    slow = server.url("/slow")
     try:
         with pytest.raises(DownloadError, match=r"no answer within 0.2 s"):
-            fetch(record(server.url(PATH)))
+            fetch(record(slow))
+        assert f"{slow}: c" in capfd.readouterr().err
+        assert fetch(record(slow, server.url(PATH))).read_bytes() == CONTENT
     finally:
         done.set()
+    assert server.requests[-1] == (PATH, f"bytes={begun}-" if begun else None)
+
+
+def test_redirections(server, monkeypatch):
+    """As storage behind a front door has them; one that leads nowhere is one line."""
+    server.files[PATH] = CONTENT
+    answer, places = server.RequestHandlerClass.do_GET, {"/to": PATH, "/loop": "/loop"}
+
+    def redirect(self):
+        if self.path not in places:
+            return answer(self)
+        self.answer(302, Location=places[self.path])
+
+    monkeypatch.setattr(server.RequestHandlerClass, "do_GET", redirect)
+    assert fetch(record(server.url("/to"))).read_bytes() == CONTENT
+    places["/file"] = "file:///etc/hostname"
+    with pytest.raises(DownloadError) as caught:
+        fetch(record(server.url("/loop"), server.url("/file")))
+    text = said(caught)
+    assert "infinite loop" in text and "is not allowed" in text
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 407, 410, 500])
+def test_refusals_are_named(server, status):
+    server.statuses[PATH] = [status] * 9
+    with pytest.raises(DownloadError, match=f"{PATH}: HTTP {status} [A-Z]") as caught:
+        fetch(record(server.url(PATH)))
+    said(caught)
+    assert len(server.requests) == (_http.ATTEMPTS if status == 500 else 1)
+
+
+def test_a_proxy(server, closed, monkeypatch):
+    """A proxy is asked for the whole address; one that is dead is named, its password is not."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first call
+    monkeypatch.setenv("http_proxy", server.url(""))
+    server.files["http://far.invalid/x"] = CONTENT
+    assert fetch(record("http://far.invalid/x")).read_bytes() == CONTENT
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{closed}")
+    with pytest.raises(DownloadError, match="reached through the proxy that http_proxy names") as e:
+        fetch(record("http://far.invalid/y"))
+    assert "secret" not in said(e)
+
+
+@pytest.fixture
+def packaged(monkeypatch, tmp_path):
+    """Weights that came with the package."""
+    monkeypatch.setattr(download, "ROOT", tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(CONTENT)
+    return tmp_path / "x.safetensors"
+
+
+def without_home():
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("home", [None, f"/{'x' * 300}"])
+def test_a_user_without_a_home_has_the_package(packaged, monkeypatch, home):
+    """As in a container that runs under any number: no home folder, or one out of reach."""
+    for name in ("VIZOO_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    if home is None:
+        monkeypatch.setattr(Path, "home", without_home)
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+    wanted = record("package:x.safetensors")
+    assert fetch(wanted) == packaged == find_local(wanted)
+    far = record("https://far.invalid/x")
+    assert find_local(far) is None
+    with pytest.raises(OSError, match=r"folder.* for downloaded weights .*: set VIZOO_HOME") as e:
+        fetch(far)
+    said(e)
+
+
+def test_a_file_that_cannot_be_read_is_no_end(server, monkeypatch):
+    server.files[PATH] = CONTENT
+    wanted = record(server.url(PATH))
+    mine, read = fetch(wanted), download.sha256_of
+
+    def unreadable(path):
+        if path == mine and len(server.requests) == 1:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(download, "sha256_of", unreadable)
+    assert fetch(wanted) == mine and len(server.requests) == 2
 
 
 def test_package_files_are_checked(monkeypatch, tmp_path):

@@ -170,8 +170,11 @@ def test_a_training_that_began_from_a_tag_is_read_without_it(trained, server, tm
         ({"pth": {}}, "no file's ending"),
         ({"a.b": {}}, "a tag has"),
         ({"ok": {"sources": ()}}, "dummy_small.ok: its record has no sources"),
-        ({"ok": {"architecture": {"widht": 3}}}, "dummy_small has no argument 'widht'"),
-        ({"ok": {"subnet": {"a": 3}}}, "has no argument 'subnet'"),
+        (
+            {"ok": {"architecture": {"widht": 3}}},
+            "dummy_small.ok has no architecture argument 'widht'",
+        ),
+        ({"ok": {"subnet": {"a": 3}}}, "has no architecture argument 'subnet'"),
     ],
 )
 def test_what_cannot_be_registered(family, weights, says):

@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+import typing
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from torch import nn
 
 from vizoo.vision.hub import registry
+from vizoo.vision.hub._arguments import check_arguments
 from vizoo.vision.hub.sharing import save_pretrained
 
 
@@ -58,6 +63,73 @@ def test_a_file_without_an_ending_is_no_name(family, tmp_path, monkeypatch):
 def test_unknown_argument_names_the_accepted(family, name):
     with pytest.raises(ValueError, match=r"no architecture argument 'widht'; it takes .*width"):
         registry.create_model(name, widht=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "says"),
+    [
+        ("fadnet_plus_tiny", {"max_disparity": "a"}, "max_disparity must be of type int, not 'a'"),
+        (
+            "fadnet_plus_tiny",
+            {"max_disparity": None},
+            "max_disparity must be of type int, not None",
+        ),
+        (
+            "fadnet_plus_tiny",
+            {"max_disparity": 96.0},
+            "max_disparity must be of type int, not 96.0",
+        ),
+        ("fadnet_plus_tiny", {"normalization": 3}, "normalization must be of type str, not 3"),
+        ("easnet", {"published_warp": 1}, "published_warp must be of type bool, not 1"),
+        ("easnet", {"subnet": ["a"]}, "subnet must be of type Mapping[str, Any] | None, not ['a']"),
+        (
+            "easnet",
+            {"subnet": {3: 1}},
+            "subnet must be of type Mapping[str, Any] | None, not {3: 1}",
+        ),
+        ("nasbench201", {"cells": True}, "cells must be of type int, not True"),
+        ("proxyless", {"width": "1.0"}, "width must be of type float, not '1.0'"),
+        ("proxyless", {"width": float("nan")}, "width must be of type float, not nan"),
+        ("covidnet3d_tiny", {"encoding": "012"}, "encoding must be of type Sequence[int] | None"),
+        ("covidnet3d_tiny", {"encoding": ["a"]}, "encoding must be of type Sequence[int] | None"),
+    ],
+)
+def test_a_value_of_another_type_is_one_line(name, architecture, says):
+    with pytest.raises(ValueError) as caught:
+        registry.create_model(name, **architecture)
+    assert str(caught.value).startswith(f"{name}: {says}") and "\n" not in str(caught.value)
+
+
+def test_a_name_among_values_is_refused_at_once():
+    with pytest.raises(ValueError, match="normalization 'imagnet' is unknown: choose 'imagenet'"):
+        registry.create_model("fadnet_plus_micro", normalization="imagnet")
+
+
+def test_values_that_count_as_of_the_type(family):
+    def dummy_odd(
+        width: float = 2, *, depth: int | None = None, kinds: Sequence[int] = (), free=None
+    ) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    registry.register_model(task="toy")(dummy_odd)
+    for given in (
+        {"width": 3, "kinds": (1, 2), "free": object()},
+        {"width": np.float32(3), "depth": np.int64(3), "kinds": [np.int8(1)]},
+        {"depth": None, "kinds": []},
+    ):
+        assert registry.create_model("dummy_odd", **given).architecture["name"] == "dummy_odd"
+    with pytest.raises(
+        ValueError, match=r"dummy_odd: kinds must be of type .*Sequence.int., not 'x+…"
+    ):
+        registry.create_model("dummy_odd", kinds="x" * 999)
+
+
+@pytest.mark.parametrize("name", registry.list_models())
+def test_defaults_are_of_their_types(name):
+    entry = registry.model_info(name)
+    hints = typing.get_type_hints(entry.function)
+    assert set(entry.arguments) <= set(hints)
+    check_arguments(name, entry.function, entry.defaults)
 
 
 def test_a_fault_inside_the_network_is_not_hidden(family):
