@@ -49,7 +49,7 @@ class Emulator:
         return self.libraries[file]
 
     def names(self, file: str) -> list[str]:
-        return [k.format(t) for k in self.kernels[file] for t in _kernels.TYPES.values()]
+        return sorted({k.format(t) for k in self.kernels[file] for t in _kernels.TYPES.values()})
 
     def build(self, file: str) -> Path:
         lines = [f'#include "{HEADER}"', f'#include "{_kernels.FOLDER / file}.cu"']

@@ -21,8 +21,10 @@ from ._work import progress, warn
 
 __all__ = ["run"]
 
-_FLUSH = 256 << 20
-"""Bytes written between two repetitions on a GPU, so that nothing is left in its caches."""
+_TURN = 256 << 20
+"""Bytes that calls on a GPU go through before inputs come again: its caches hold none by then."""
+_AHEAD = 20_000_000
+"""Cycles for which the GPU waits, about 10 ms, while Python starts what is measured."""
 _COLUMNS = ("floor us", "ours us", "of floor", "compiled us", "ratio", "peak MB", "out MB")
 _CALLS = 1000
 _IN_GRAPH = 100
@@ -61,72 +63,95 @@ def _lines(case: Case, copies: float, products: float, seconds: float) -> Iterat
     device = case.inputs[0].device
     torch.compiler.reset()  # else a size seen before makes the next one dynamic
     compiled = torch.compile(case.plain, dynamic=False) if device.type == "cuda" else None
+    with torch.no_grad():
+        size = case.call(*case.inputs).nbytes
+    held = sum(x.nbytes for x in case.inputs)
+    copied = -(-_TURN // (held + size)) if device.type == "cuda" else 1
+    sets = [case.inputs, *([x.clone() for x in case.inputs] for _ in range(copied - 1))]
     for backward in (False, True):
-        work, out = _work(case.call, case.inputs, backward)
         factor = 2 if backward else 1
-        traffic = factor * sum(x.nbytes for x in case.inputs) + out.nbytes + case.others
+        traffic = factor * held + size + case.others
         floor = max(traffic / copies, factor * case.operations / products)
-        work()  # compiles the kernel
-        held = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        with PeakMemory(device) as peak:
-            work()
-        ours = _time(work, device, seconds)
-        other = _time_compiled(compiled, case, backward, seconds) if compiled else math.nan
+        peak = _extra(_work(case.call, sets[:1], backward), device)
+        ours = _time(_work(case.call, sets, backward), device, seconds, copied)
+        other = math.nan
+        if compiled:
+            other = _time_compiled(compiled, case.name, sets, backward, seconds)
         numbers = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
-        numbers = (*numbers, (peak.bytes - held) / 1e6, out.nbytes / 1e6)
+        numbers = (*numbers, peak / 1e6, size / 1e6)
         cells = "".join(f"{x:12.2f}" for x in numbers)
         yield f"{case.name:<24}{case.size:<36}{'backward' if backward else 'forward':<9}{cells}"
 
 
 def _time_compiled(
-    compiled: Callable[..., Tensor], case: Case, backward: bool, seconds: float
+    compiled: Callable[..., Tensor],
+    name: str,
+    sets: list[list[Tensor]],
+    backward: bool,
+    seconds: float,
 ) -> float:
     """NaN, and a warning, where the compiler fails: the other figures stand without it."""
     try:
         # Buffers that the backward pass gives away would let it run once only.
         with torch._functorch.config.patch(donated_buffer=False):
-            work, _ = _work(compiled, case.inputs, backward)
-            return _time(work, case.inputs[0].device, seconds)
+            work = _work(compiled, sets, backward)
+            return _time(work, sets[0][0].device, seconds, len(sets))
     except Exception as error:
         reason = str(error).strip().splitlines()[:1]
-        warn(f"{case.name}: torch.compile: {type(error).__name__}: {''.join(reason)}")
+        warn(f"{name}: torch.compile: {type(error).__name__}: {''.join(reason)}")
         return math.nan
 
 
 def _work(
-    function: Callable[..., Tensor], inputs: list[Tensor], backward: bool
-) -> tuple[Callable[[], object], Tensor]:
-    """What to time, and the function's result."""
-    given = [x.detach().requires_grad_(backward) for x in inputs]
+    function: Callable[..., Tensor], sets: list[list[Tensor]], backward: bool
+) -> Callable[[], list[object]]:
+    """What to time: a call for each set of inputs, whose results are all held till the last."""
+    given = [[x.detach().requires_grad_(backward) for x in inputs] for inputs in sets]
     if not backward:
-        return torch.no_grad()(lambda: function(*given)), torch.no_grad()(function)(*given)
-    out = function(*given)
-    share = torch.randn_like(out)
-    return lambda: torch.autograd.grad(out, given, share, retain_graph=True), out
+        return torch.no_grad()(lambda: [function(*inputs) for inputs in given])
+    outs = [function(*inputs) for inputs in given]
+    calls = list(zip(outs, given, [torch.randn_like(x) for x in outs], strict=True))
+    return lambda: [torch.autograd.grad(*call, retain_graph=True) for call in calls]
 
 
-def _time(work: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Median seconds of a call, at least five of them."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
+def _extra(work: Callable[[], object], device: torch.device) -> int:
+    """Bytes at the peak of the second call beyond what was held before it."""
+    work()  # may compile, and keeps workspaces
+    if device.type != "cuda":
+        with PeakMemory(device) as peak:
+            work()
+        return peak.bytes
+    # What was asked for: the allocator gives out up to a megabyte more, as its blocks come.
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]
     work()
+    return torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - before
+
+
+def _time(
+    work: Callable[[], object], device: torch.device, seconds: float, calls: int = 1
+) -> float:
+    """Median seconds of one of the calls that `work` makes, over at least five repetitions."""
+    times: list[float] = []
+    work()
+    end = time.perf_counter() + seconds
     if device.type != "cuda":
         while len(times) < 5 or time.perf_counter() < end:
             start = time.perf_counter()
             work()
             times.append(time.perf_counter() - start)
-        return statistics.median(times)
-    flush = torch.empty(_FLUSH, dtype=torch.uint8, device=device)
+        return statistics.median(times) / calls
     with torch.cuda.device(device):
         while len(times) < 5 or time.perf_counter() < end:
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()  # while it runs the CPU gets ahead, so that launching is not measured
+            torch.cuda._sleep(_AHEAD)
             first.record()
-            work()
+            held = work()
             last.record()
             last.synchronize()
             times.append(first.elapsed_time(last) / 1e3)
-    return statistics.median(times)
+            del held
+    return statistics.median(times) / calls
 
 
 def _copy_rate(device: torch.device) -> float:

@@ -200,7 +200,10 @@ def compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> A
 _OPTIONS = {"std": "c++17"}
 
 
-_WANTED = ("Device", "LaunchConfig", "ObjectCode", "Program", "ProgramOptions", "Stream", "launch")
+_WANTED = (
+    *("Device", "LaunchConfig", "ObjectCode", "Program", "ProgramOptions", "Stream", "launch"),
+    "LEGACY_DEFAULT_STREAM",
+)
 
 
 @functools.cache

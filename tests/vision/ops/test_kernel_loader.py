@@ -26,7 +26,7 @@ def test_compiles(file, architecture):
     """Every kernel for every number type; the machine code names them all."""
     if _kernels._absent():
         pytest.skip(f"kernels were not compiled: {_kernels._absent()}")
-    names = tuple(k.format(t) for k in KERNELS[file] for t in _kernels.TYPES.values())
+    names = tuple({k.format(t) for k in KERNELS[file] for t in _kernels.TYPES.values()})
     code = _kernels.compile_kernels(file, names, architecture)
     assert set(code.symbol_mapping) == set(names)
     for name in code.symbol_mapping.values():

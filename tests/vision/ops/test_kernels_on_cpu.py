@@ -270,6 +270,26 @@ def test_nan_stays_where_it_is(emulator, case):
     close(forward(*arguments), wanted, TOLERANCE[torch.float32])
 
 
+@pytest.mark.parametrize("dtype", TYPES[1:], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "case", [x for x in CASES if x.startswith(("correlation", "groups, deep", "square, one"))]
+)
+def test_tensor_cores(emulator, case, dtype):
+    """In any layout, with threads in any order, and NaN stays where it is."""
+    (forward, _, exact, _), make = CASES[case]
+    given = cast(make(), lambda x: x.to(dtype))
+    given[0].view(-1)[given[0].numel() // 2] = math.nan
+    wanted = exact(*cast(given, lambda x: x.double()))
+    for change in (channels_last, every_second, lambda x: guarded(x, 1)):
+        changed = cast(given, change)
+        for emulator.backwards in (False, True):
+            with Guard() as guard:
+                found = forward(*changed)
+            assert guard.intact()
+            close(found, wanted, TOLERANCE[dtype])
+    assert all(x.startswith("banded") for x in emulator.launched)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_empty_batch(emulator, case):
     empty = [[level[:0] for level in x] if isinstance(x, list) else x for x in CASES[case][1]()]
@@ -288,6 +308,8 @@ def test_every_kernel_was_run(emulator):
     """So that none goes untested for lack of a case."""
     for case in CASES:
         run(case, cast(CASES[case][1](), lambda x: x.float()))
+    for dtype in TYPES[1:]:
+        SQUARE[0](*cast(CASES["square, one place"][1](), lambda x, dtype=dtype: x.to(dtype)))
     wanted = {k.format("float") for names in KERNELS.values() for k in names}
     assert set(emulator.launched) == wanted
 

@@ -357,9 +357,11 @@ def test_epipolar_correlation_takes_little_memory():
     with torch.no_grad():
         out = call(*last)
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        # What is asked for: the allocator gives out up to a megabyte more, as its blocks come.
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
         call(*last)
-    assert torch.cuda.max_memory_allocated() - before <= 1.05 * out.nbytes + (1 << 16)
+    peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    assert peak - before <= 1.05 * out.nbytes
 
 
 def test_deterministic_algorithms_take_the_reference(monkeypatch):

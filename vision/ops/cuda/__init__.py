@@ -10,6 +10,7 @@ from . import correlation, epipolar, mesh, regression, volume, warp
 __all__ = ["KERNELS"]
 
 KERNELS = {
+    "banded": correlation.BANDED,
     "correlation": correlation.KERNELS,
     "epipolar": epipolar.KERNELS,
     "mesh": mesh.KERNELS,
@@ -17,4 +18,4 @@ KERNELS = {
     "volume": volume.KERNELS,
     "warp": warp.KERNELS,
 }
-"""For each file of ``kernels/`` its functions; ``{}`` stands for the number type."""
+"""For each file of ``kernels/`` its functions; ``{}`` stands for any of the number types."""

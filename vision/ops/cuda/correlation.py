@@ -1,4 +1,7 @@
-"""Correlation along rows, in groups and in a square window: ``kernels/correlation.cu``."""
+"""Correlation along rows, in groups and in a square window: ``kernels/correlation.cu``.
+
+Forwards half types of many channels take the tensor cores instead: ``kernels/banded.cu``.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ from torch import Tensor
 from .._kernels import TYPES, launch
 
 KERNELS = (
-    "correlation_forward<{}, 1, 1>",
-    "correlation_forward<{}, 1, 2>",
+    "correlation_forward<float, 1, 1>",
+    "correlation_forward<float, 1, 2>",
     "correlation_forward<{}, 4, 1>",
     "correlation_backward<{}, 1, 16, 32>",
     "correlation_backward<{}, 2, 8, 32>",
     "correlation_backward<{}, 4, 4, 32>",
     "correlation_backward<{}, 4, 1, 16>",
 )
+BANDED = ("banded_forward<Half>", "banded_forward<BFloat>")
 
 _REACH = 64  # displacements that a block takes at most
 _DEPTH = 16  # of a thread
@@ -75,12 +79,18 @@ def _forward(
     if out.numel() == 0 or channels == 0:
         return out.zero_()
     pieces, rows = -(-width // 32), height * lines * batch * groups
-    subtiles, quads = 1, 1
+    blocks, subtiles, quads = -(-count // _REACH), 1, 1
+    features = left, *left.stride(), right, *right.stride(), out
+    sizes = batch, groups, channels, height, width, count, lines, shift, int(reverse)
     if channels <= 16 and pieces > 1:
         subtiles = 4
+    elif left.dtype != torch.float32:
+        span = -(-count // (4 * blocks)) * 4
+        grid = pieces * -(-count // span), height * lines, batch * groups
+        launch("banded", f"banded_forward<{TYPES[left.dtype]}>", grid, 128, *features, *sizes, span)
+        return out
     elif pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4):
         quads = 2
-    blocks = -(-count // _REACH)
     depths = -(-count // (blocks * _DEPTH))
     steps = -(-count // (depths * _DEPTH))
     launch(
@@ -88,8 +98,7 @@ def _forward(
         f"correlation_forward<{TYPES[left.dtype]}, {subtiles}, {quads}>",
         (-(-width // (32 * subtiles * quads)) * steps, height * lines, batch * groups),
         128,
-        *(left, *left.stride(), right, *right.stride(), out),
-        *(batch, groups, channels, height, width, count, lines, shift, int(reverse), depths),
+        *(*features, *sizes, depths),
     )
     return out
 

@@ -43,6 +43,19 @@ __device__ __forceinline__ void copy_async4(float* to, const float* from, bool w
 // Waits for all copies of this thread.
 __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// Adds to 16 rows by 8 columns, shared out among a warp as tensor cores do, a product 8 words deep; a
+// word is two numbers of a half type.
+#define TENSOR_CORES(T, SHAPE)                                                                    \
+  __device__ __forceinline__ void add_product(                                                    \
+      float(&c)[4], const unsigned(&a)[4], const unsigned(&b)[2], T) {                            \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "               \
+        "{%0, %1, %2, %3};"                                                                       \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                          \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                      \
+  }
+TENSOR_CORES(Half, "m16n8k16.row.col.f32.f16.f16.f32")
+TENSOR_CORES(BFloat, "m16n8k16.row.col.f32.bf16.bf16.f32")
+
 #else  // a host compiler, with _Float16
 
 inline float to_float(Half x) {
@@ -65,6 +78,25 @@ inline void copy_async4(float* to, const float* from, bool wanted) {
   for (int i = 0; i < 4; ++i) copy_async(to + i, from + i, wanted);
 }
 inline void copy_wait() {}
+
+template <typename T>
+void add_product(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], T) {
+  const int row = threadIdx.x % 32 & ~3, column = threadIdx.x % 4 * 8;  // first lanes that hold them
+  for (int word = 0; word < 8; ++word) {
+    const unsigned *part = a + word / 4 * 2, lane = word % 4;
+    unsigned left[2], right[2];
+    for (int i = 0; i < 2; ++i) {
+      left[i] = __shfl_sync(~0u, part[i], row + lane);
+      right[i] = __shfl_sync(~0u, b[word / 4], column + 4 * i + lane);
+    }
+    for (int i = 0; i < 4; ++i) {
+      for (int half = 0; half < 32; half += 16) {
+        const T x{static_cast<unsigned short>(left[i / 2] >> half)};
+        c[i] += to_float(x) * to_float(T{static_cast<unsigned short>(right[i % 2] >> half)});
+      }
+    }
+  }
+}
 
 #endif
 
@@ -105,6 +137,13 @@ template <typename N>
 __device__ __forceinline__ N least(N a, N b) {
   return a < b ? a : b;
 }
+
+// A block's tiles: X along a row and whatever else is cut into pieces, Y rows and lines of the
+// window, Z images and groups. A grid smaller than the work goes round again.
+#define EACH_TILE(X, Y, Z, ACROSS, DOWN, DEEP)              \
+  for (int Z = blockIdx.z; Z < (DEEP); Z += gridDim.z)      \
+    for (int Y = blockIdx.y; Y < (DOWN); Y += gridDim.y)    \
+      for (int X = blockIdx.x; X < (ACROSS); X += gridDim.x)
 
 // N neighbours, read and written at once.
 template <typename T, int N>

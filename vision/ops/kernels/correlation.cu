@@ -144,13 +144,6 @@ __device__ __forceinline__ void bring_planes(
   });
 }
 
-// A block's tiles: X along a row and whatever else is cut into pieces, Y rows and lines of the
-// window, Z images and groups. A grid smaller than the work goes round again.
-#define EACH_TILE(X, Y, Z, ACROSS, DOWN, DEEP)              \
-  for (int Z = blockIdx.z; Z < (DEEP); Z += gridDim.z)      \
-    for (int Y = blockIdx.y; Y < (DOWN); Y += gridDim.y)    \
-      for (int X = blockIdx.x; X < (ACROSS); X += gridDim.x)
-
 // A block takes 32 * QUADS * SUBTILES columns and 16 * `depths` displacements of a row, a thread
 // 4 * QUADS columns: more of them read less shared memory for each product. What threads are left
 // over share the channels, and their sums are added up in a fixed order.
