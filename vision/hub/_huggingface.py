@@ -48,10 +48,13 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         SourceError: not there or not reachable; the message is the reason alone.
     """
     hub = library()
-    # Only this is sure to ask no server.
-    found = hub.try_to_load_from_cache(
-        source.repository, source.path, revision=source.revision or None
-    )
+    try:
+        # Only this is sure to ask no server.
+        found = hub.try_to_load_from_cache(
+            source.repository, source.path, revision=source.revision or None
+        )
+    except ValueError as error:
+        raise SourceError(reason(error, source)) from error
     cached = Path(found) if isinstance(found, str) and os.path.isfile(found) else None
     if cached is not None and not again and (local or _COMMIT.fullmatch(source.revision)):
         return cached

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Frozen", "Source", "WeightsRecord", "parse_source", "thaw"]
+__all__ = ["REPOSITORY", "Frozen", "Source", "WeightsRecord", "parse_source", "thaw"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+REPOSITORY = r"\w(?:[\w.-]*\w)?/\w(?:[\w.-]*\w)?"
+"""Pattern of ``ORG/NAME`` on the Hugging Face Hub."""
 
 
 class Frozen(Mapping):
@@ -91,7 +92,7 @@ def parse_source(text: str) -> Source:
         source = Source("package", rest)
     elif kind == "hf-hub" and (found := re.fullmatch(r"([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)", rest)):
         source = Source("hf-hub", found[3], found[1], found[2] or "")
-        if not _REPOSITORY.fullmatch(source.repository):
+        if not re.fullmatch(REPOSITORY, source.repository):
             raise ValueError(f"{text!r}: {source.repository!r} is no repository ORG/NAME")
     else:
         raise ValueError(

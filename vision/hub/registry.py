@@ -31,6 +31,7 @@ __all__ = [
     "build_model",
     "create_model",
     "family_modules",
+    "has_scheme",
     "hub_spelling",
     "is_path",
     "list_models",
@@ -245,6 +246,8 @@ def model_info(name: str) -> ModelEntry:
         ValueError: no such model or tag; the message names the nearest, or how what was given is
             loaded.
     """
+    if isinstance(name, os.PathLike):
+        raise ValueError(_of_a_path(os.fspath(name)))
     if not isinstance(name, str):
         raise TypeError(f"a model's name is a string, got {type(name).__name__}")
     bare, dot, tag = name.partition(".")
@@ -293,9 +296,8 @@ def refusal(name: str) -> str:
     """Why `name` is no model, with the right spelling or the nearest names."""
     if name.startswith(REMOTE):
         return f"{name!r} is not registered here; create_model takes it, read_record describes it"
-    prefix, colon, rest = name.partition(":")
-    if colon and os.sep not in prefix:
-        if prefix in ("http", "https") and (found := _ON_THE_HUB.match(rest)):
+    if has_scheme(name):
+        if found := _ON_THE_HUB.match(name):
             return f"{name!r} is an address; the model is spelled 'hf-hub:{found[1]}'"
         kinds = "hf-hub:ORG/NAME[@REVISION] or local-dir:FOLDER"
         return f"{name!r} is no model's name; what comes from elsewhere is spelled {kinds}"
@@ -309,24 +311,33 @@ def refusal(name: str) -> str:
         return f"{bare} has no weights called {tag!r}; {hint}"
     last = re.split(r"[/\\]", name)[-1]
     if (is_path(name) or os.path.exists(name)) and last not in names:
-        if os.path.isdir(name) or name.endswith(("/", os.sep)):
-            return (
-                f"{name!r} is a folder, not a model's name; one of save_pretrained is loaded by "
-                f"create_model('local-dir:{name}')"
-            )
-        file = name.lower().endswith(_FILE_SUFFIXES)
-        folder = "" if file else f", a folder of save_pretrained by 'local-dir:{name}'"
-        return (
-            f"{name!r} is a path, not a model's name; a file is loaded with load_weights({name!r}) "
-            f"or create_model(NAME, weights={name!r}){folder}{hub_spelling(name)}"
-        )
+        return _of_a_path(name)
     names += list_models(pretrained=True) if dot else []
     near = difflib.get_close_matches(last.lower().replace("-", "_"), names, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names)}"
     return f"no model is called {name!r}; {hint}"
 
 
-_ON_THE_HUB = re.compile(r"//huggingface\.co/([\w.-]+/[\w.-]+)")
+_ON_THE_HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+)")
+
+
+def has_scheme(name: str) -> bool:
+    """Whether a string begins as an address does; a single letter is a drive of Windows."""
+    return re.match(r"[A-Za-z][\w+.-]+:", name) is not None
+
+
+def _of_a_path(name: str) -> str:
+    if os.path.isdir(name) or name.endswith(("/", os.sep)):
+        return (
+            f"{name!r} is a folder, not a model's name; one of save_pretrained is loaded by "
+            f"create_model('local-dir:{name}')"
+        )
+    file = name.lower().endswith(_FILE_SUFFIXES)
+    folder = "" if file else f", a folder of save_pretrained by 'local-dir:{name}'"
+    return (
+        f"{name!r} is a path, not a model's name; a file is loaded with load_weights({name!r}) "
+        f"or create_model(NAME, weights={name!r}){folder}{hub_spelling(name)}"
+    )
 
 
 def hub_spelling(name: str) -> str:

@@ -20,7 +20,7 @@ from ..io.files import atomic_write
 from ._http import SourceError
 from .card import model_card
 from .download import DownloadError, offline_flag, sha256_of
-from .record import Frozen, Source, WeightsRecord
+from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
 from .weights import (
     StoredWeights,
@@ -49,7 +49,7 @@ WEIGHTS = "model.safetensors"
 CARD = "README.md"
 FORMAT = 1
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
-_REPOSITORY = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?:@(.+))?")
+_REPOSITORY = re.compile(rf"({REPOSITORY})(?:@(.+))?")
 
 
 def save_pretrained(
@@ -195,7 +195,7 @@ def push_to_hub(
         ValueError: not such a folder, or a wrong repository name.
         OSError: the Hub refused or cannot be reached.
     """
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", repository):
+    if not re.fullmatch(REPOSITORY, repository):
         raise ValueError(f"{repository!r} is no repository; it is spelled ORG/NAME")
     if flag := offline_flag():
         raise DownloadError(f"{repository}: not pushed, since {flag}; unset it")

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .download import fetch, find_local
-from .registry import REMOTE, create_model, hub_spelling, is_path, list_models, model_info
+from .registry import (
+    REMOTE,
+    create_model,
+    has_scheme,
+    hub_spelling,
+    is_path,
+    list_models,
+    model_info,
+    refusal,
+)
 from .weights import StoredWeights, build, names_its_model, read_weights
 
 if TYPE_CHECKING:
@@ -108,8 +117,10 @@ def read_source(source: str | os.PathLike[str]) -> StoredWeights:
     if not is_name(source):
         if os.path.isfile(os.path.join(name, CONFIG)):
             return read_pretrained(f"local-dir:{name}")
-        if not os.path.exists(name) and (hint := hub_spelling(name)):
-            raise FileNotFoundError(f"{name}: no such weight file{hint}")
+        if not os.path.exists(name):
+            if has_scheme(name):
+                raise ValueError(refusal(name))
+            raise FileNotFoundError(f"{name}: no such weight file{hub_spelling(name)}")
         return read_weights(name)
     entry = model_info(name)
     if entry.tag is None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from vizoo.vision.hub import registry
 from vizoo.vision.hub._arguments import check_arguments
 from vizoo.vision.hub.sharing import save_pretrained
+from vizoo.vision.hub.sources import open_model
 
 
 def test_patterns(family):
@@ -40,6 +42,30 @@ def test_unknown_name_gives_the_nearest(family, name):
 def test_a_path_is_no_name(family, path):
     with pytest.raises(ValueError, match="is a path.*load_weights"):
         registry.create_model(path)
+
+
+@pytest.mark.parametrize("path", ["dummy_small", "x.safetensors", "C:\\x.ckpt"])
+def test_a_path_object_is_no_name(family, path):
+    with pytest.raises(ValueError, match="is a path, not a model's name; .*load_weights"):
+        registry.create_model(Path(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("https://huggingface.co/org/net/tree/main", "the model is spelled 'hf-hub:org/net'"),
+        ("https://example.org/x.safetensors", "comes from elsewhere is spelled hf-hub:ORG/NAME"),
+        ("hf_hub:org/net", "comes from elsewhere is spelled hf-hub:ORG/NAME"),
+        ("HF-HUB:org/net", "comes from elsewhere is spelled hf-hub:ORG/NAME"),
+        ("C:\\runs\\x.ckpt", "is a path|no such weight file"),
+    ],
+)
+def test_an_address_is_no_name(family, name, says):
+    """Neither for a network by name nor for what commands take."""
+    for function in (registry.create_model, open_model):
+        with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
+            function(name)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["results", "run.1", "."])

@@ -176,6 +176,8 @@ def test_no_such_folder(tmp_path, family, monkeypatch):
     (tmp_path / "x.safetensors").touch()
     with pytest.raises(FileNotFoundError, match="is a file; load it with load_weights"):
         create_model(f"local-dir:{tmp_path / 'x.safetensors'}")
+    with pytest.raises(FileNotFoundError, match="^~nobody_at_all/x: no such folder"):
+        create_model("local-dir:~nobody_at_all/x")
     with pytest.raises(ValueError, match="neither a folder nor ORG/NAME"):
         from_pretrained("just_a_word")
     monkeypatch.chdir(tmp_path.parent)  # the file's path could be a repository's name
@@ -237,6 +239,10 @@ def test_a_cut_on_the_hub_is_continued(net, published):
         ("hf-hub:org/net@../x", "ORG/NAME|no revision|no file|HTTP 40"),
         ("hf-hub:../net", "is spelled hf-hub:ORG/NAME"),
         ("hf-hub:net", "is spelled hf-hub:ORG/NAME"),
+        ("hf-hub:org/..", "is spelled hf-hub:ORG/NAME"),
+        ("hf-hub:-org/net", "is spelled hf-hub:ORG/NAME"),
+        ("hf-hub:org/net/model.safetensors", "is spelled hf-hub:ORG/NAME"),
+        ("hf-hub:org/a--b", "hf-hub:org/a--b: config.json: .*'org/a--b'"),
     ],
 )
 def test_failures_of_the_hub_are_one_line(published, name, says):
