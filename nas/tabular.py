@@ -164,19 +164,24 @@ def _read(
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in ("arch", *names)}
-    except (KeyError, ValueError, OSError, BadZipFile) as error:
+    except (KeyError, TypeError, ValueError, OSError, BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a table of accuracies ({reason})") from error
     arch = found.pop("arch")
-    if arch.shape != shape or arch.max() >= codes or len(np.unique(arch, axis=0)) != len(arch):
+    if (
+        arch.shape != shape
+        or not np.isin(arch, np.arange(codes)).all()
+        or len(np.unique(arch, axis=0)) != len(arch)
+    ):
         raise ValueError(
-            f"{path}: arch has the shape {arch.shape} and codes up to {arch.max()}; wanted are all "
-            f"{shape[0]} networks of {shape[1]} places, each once, with codes below {codes}"
+            f"{path}: arch has the shape {arch.shape} and values such as {arch.flat[:3].tolist()}; "
+            f"wanted are all {shape[0]} networks of {shape[1]} places, each once, with codes from "
+            f"0 to {codes - 1}"
         )
     for name, column in found.items():
-        if len(column) != len(arch):
-            raise ValueError(f"{path}: {name} has {len(column)} rows, arch has {len(arch)}")
-    return arch, found
+        if column.shape[:1] != arch.shape[:1]:
+            raise ValueError(f"{path}: {name} has the shape {column.shape}, arch {arch.shape}")
+    return arch.astype(np.intp), found
 
 
 def _table(

@@ -39,6 +39,7 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
         FileNotFoundError: no such file.
         ValueError: no tree, no supernet, or weights that are not trained.
     """
+    from ...vision.hub.registry import REMOTE, is_path
     from ...vision.hub.sources import read_source
     from ..lid.leaves import Leaves
     from ..lid.tree import ROOT, SplitTree
@@ -61,14 +62,21 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
         )
 
     def source(file: str) -> str:
-        return str(folder / file) if (folder / file).exists() else file
+        named = file.startswith(REMOTE) or not (is_path(file) or (folder / file).exists())
+        return file if named else str(folder / file)
 
     def read(file: str) -> tuple[Any, Any]:
         stored = read_source(source(file))
         return stored.state, stored.facts.get("subspace")
 
-    net, _, _ = load_supernet(source(next(iter(tree.checkpoints.values()))))
     try:
+        used = {leaf: source(tree.checkpoints[tree.weights_of(leaf)]) for leaf in tree.leaves}
+        for leaf, file in used.items():  # before hours of evaluating the other leaves
+            if is_path(file) and not file.startswith(REMOTE) and not Path(file).exists():
+                raise FileNotFoundError(
+                    f"{file}: no such file, which has the weights of leaf {leaf!r} of {args.tree}"
+                )
+        net, _, _ = load_supernet(used[tree.leaves[0]])
         return Leaves(tree, net, read), net, tree.space
     except ValueError as error:
         raise ValueError(f"{args.tree}: {error}") from error

@@ -88,9 +88,7 @@ def sample_dimensions(features: Tensor, k: int, estimator: str) -> Tensor:
     """As `lid`, with NaN for samples whose neighbours are all equally far."""
     if estimator not in ("paper", "unbiased"):
         raise ValueError(f"no dimension of each sample by {estimator!r}: choose paper or unbiased")
-    least = 2 if estimator == "paper" else 3
-    if k < least:
-        raise ValueError(f"k {k}: the {estimator} estimator needs {least} neighbours or more")
+    least = check_neighbours(k, estimator)
     count = len(features) if features.dim() else 0
     if count < k + 2:
         smaller = f", or k of at most {count - 2}" if count - 2 >= least else ""
@@ -111,10 +109,20 @@ def sample_dimensions(features: Tensor, k: int, estimator: str) -> Tensor:
     return found.masked_fill(alike, torch.nan)
 
 
+def check_neighbours(k: int, estimator: str) -> int:
+    """The least k of an estimator of each sample's dimension; raise a ValueError if it is less."""
+    least = 2 if estimator == "paper" else 3
+    if k < least:
+        raise ValueError(f"k {k}: the {estimator} estimator needs {least} neighbours or more")
+    return least
+
+
 def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
     """Intrinsic dimension of a batch from the ratio of the nearest two distances of each sample.
 
     A line through the origin is fitted to −log(1 − F) against the logarithms of the ratios.
+    Samples with an equal one have no ratio; as in `lid` they count as 0: the estimate from the
+    others is taken times their share.
 
     Args:
         features: (n, …), flattened sample by sample.
@@ -122,28 +130,25 @@ def two_nn(features: Tensor, *, last: bool = False) -> Tensor:
             instead of F = (i − 1) / n.
 
     Returns:
-        A scalar, float64; 0 where all samples are equal.
+        A scalar, float64; 0 where nearly all samples equal others, so that no ratio is left.
 
     Raises:
         ValueError: fewer than three samples, a feature that is not finite, or samples that are
-            equal to others but not to all, or equally far from all.
+            equally far from all others.
     """
     count = len(features) if features.dim() else 0
     if count < 3:
         raise ValueError(f"two neighbours need a batch of three samples, not of {count}")
-    apart = distances(features)
-    if not apart.any():
-        return apart.sum()
-    near = apart.fill_diagonal_(torch.inf).topk(2, largest=False).values
-    if (near[:, 0] == 0).any():
-        raise ValueError(
-            f"{int((near[:, 0] == 0).sum())} samples equal others, which have no ratio of distances"
-        )
+    near = distances(features).fill_diagonal_(torch.inf).topk(2, largest=False).values
+    near = near[near[:, 0] > 0]
+    share = len(near) / count
     logarithms = (near[:, 1] / near[:, 0]).log().sort().values
-    places = torch.arange(count, device=logarithms.device, dtype=torch.float64)
+    places = torch.arange(len(near), device=near.device, dtype=torch.float64)
     if last:
         places, logarithms = places[:-1] + 1, logarithms[:-1]
     squares = logarithms.square().sum()
-    if squares == 0:
+    if squares > 0:
+        return share * (-(1 - places / len(near)).log() @ logarithms / squares)
+    if share == 1:
         raise ValueError("the nearest two samples of each are equally far: no dimension fits")
-    return -(1 - places / count).log() @ logarithms / squares
+    return squares

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -92,7 +93,16 @@ class TreeFolder:
             if not path.exists():
                 with atomic_write(path) as temporary:
                     torch.save(dict(state or {}), temporary)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return _read(path)
+
+    def weights(self, name: str) -> dict[str, Any]:
+        """The checkpoint of a trained node.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ValueError: it is damaged.
+        """
+        return _read(self.checkpoint(name))
 
     def claim(self, names: Sequence[str], check: Callable[[], object] | None = None) -> str | None:
         """Take a node whose parent is trained; wait where other processes have all of these.
@@ -211,3 +221,13 @@ class TreeFolder:
                 f"{self._tree}: a tree of another training: {'; '.join(differing)}; name another "
                 "folder"
             )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file, from whose weights nodes start")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+        reason = str(error).partition(". ")[0] or type(error).__name__
+        raise ValueError(f"{path}: a damaged checkpoint ({reason}); name another folder") from error

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .tree import ROOT, SplitTree, parent_name
+from .tree import SplitTree
 
 __all__ = ["Leaves"]
 
@@ -38,18 +38,7 @@ class Leaves:
         self.read = read
         self._held: str | None = None
         for leaf in tree.leaves:
-            self.node_of(leaf)
-
-    def node_of(self, leaf: str) -> str:
-        """The node whose weights a leaf has: its own, or an ancestor's."""
-        name = leaf
-        while name not in self.tree.checkpoints:
-            if name == ROOT:
-                raise ValueError(
-                    f"leaf {leaf!r} of the tree has no checkpoint, nor has an ancestor"
-                )
-            name = parent_name(name)
-        return name
+            tree.weights_of(leaf)
 
     def activate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
         """Let the network run as an architecture, with its leaf's weights.
@@ -58,14 +47,29 @@ class Leaves:
             The architecture in canonical form.
 
         Raises:
-            ValueError: it is not of this space, or its leaf's checkpoint has another mask.
+            ValueError: it is not of this space, or its leaf's checkpoint has another mask or
+                tensors that do not fit the network.
         """
-        node = self.node_of(self.tree.leaf_of(architecture))
+        node = self.tree.weights_of(self.tree.leaf_of(architecture))
         if node != self._held:
             file = self.tree.checkpoints[node]
             state, mask = self.read(file)
             if mask is not None and SearchSpace.from_json(mask) != self.tree.space_of(node):
                 raise ValueError(f"{file}: weights of another part of the space than {node!r}")
+            self._check_shapes(file, state)
             self.net.load_state_dict(state)
             self._held = node
         return activate(self.net, architecture)
+
+    def _check_shapes(self, file: str, state: Mapping[str, Tensor]) -> None:
+        own = self.net.state_dict()
+        differing = [
+            name
+            for name in {**own, **state}
+            if name not in own or name not in state or own[name].shape != state[name].shape
+        ]
+        if differing:
+            raise ValueError(
+                f"{file}: weights of another network: {len(differing)} tensors are missing, "
+                f"surplus or of another shape, such as {differing[0]}"
+            )

@@ -97,6 +97,11 @@ def profile(
                 f"layer {name!r}: its output has the shape {bare[0]}, not (samples, …): name other "
                 "layers to profile"
             )
+        if len(counts := {len(t) for t in tensors}) > 1:
+            numbers = " and ".join(map(str, sorted(counts)))
+            raise ValueError(
+                f"layer {name!r}: its outputs have {numbers} samples: name other layers to profile"
+            )
         flat = [t.flatten(1) for t in tensors]
         features = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
         try:

@@ -15,7 +15,7 @@ from ..architecture import near
 from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, active
-from .estimators import Estimator
+from .estimators import Estimator, check_neighbours
 from .partition import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
 from .profile import gradients, named_layers, profile
 from .similarity import Measure, similarity
@@ -80,10 +80,12 @@ class Splitter:
             if word not in get_args(kind):
                 known = ", ".join(get_args(kind))
                 raise ValueError(f"{name} {word!r} is unknown: choose {known}")
-        if batches < 1 or k < 1:
-            raise ValueError(f"batches {batches} and k {k} must be at least 1")
+        if batches < 1 or batch_size < 1:
+            raise ValueError(f"batches {batches} and batch_size {batch_size} must be at least 1")
         if min_group is not None and min_group < 1:
             raise ValueError(f"min_group {min_group}: must be at least 1")
+        if criterion == "lid" and estimator != "two_nn":
+            check_neighbours(k, estimator)  # before a supernet is trained to be split
         neighbours, least = (2, 3) if estimator == "two_nn" else (k, k + 2)
         if criterion == "lid" and batch_size < least:
             raise ValueError(

@@ -372,8 +372,7 @@ class FewShotTraining(SupernetTask):
 
     def _start_from_parent(self, name: str) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
-        path = self._files.checkpoint(parent_name(name))
-        parent = torch.load(path, map_location="cpu", weights_only=True)
+        parent = self._files.weights(parent_name(name))
         if self.schedule.inherit:
             self.load_state_dict(parent["state_dict"])
             optimizer.load_state_dict(parent["optimizer_states"][0])

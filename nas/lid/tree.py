@@ -38,7 +38,7 @@ class Split:
 
     Attributes:
         choice: its name.
-        groups: values of the parts, two or more; each value once.
+        groups: values of the parts, two to ten; each value once.
         scores: what decided, as plain values: choice to figures.
     """
 
@@ -134,13 +134,13 @@ class SplitTree:
         values = [value for group in split.groups for value in group]
         own = space.choices[split.choice].values
         if (
-            len(split.groups) < 2
+            not 2 <= len(split.groups) <= 10  # a digit names a child
             or not all(split.groups)
             or sorted(map(repr, values)) != sorted(map(repr, own))
         ):
             raise ValueError(
-                f"node {name!r}: the groups {[list(g) for g in split.groups]} do not hold each "
-                f"value of {split.choice!r} once; it has {list(own)}"
+                f"node {name!r}: {[list(g) for g in split.groups]} are not two to ten groups that "
+                f"hold each value of {split.choice!r} once; it has {list(own)}"
             )
         children = child_names(name, len(split.groups))
         for child, group in zip(children, split.groups, strict=True):
@@ -161,6 +161,22 @@ class SplitTree:
             index = next(i for i, group in enumerate(split.groups) if value in group)
             name = child_names(name, len(split.groups))[index]
         return name
+
+    def weights_of(self, name: str) -> str:
+        """The node whose weights a node has: its own, or its nearest ancestor's that has any.
+
+        Raises:
+            ValueError: there is no such node, or it is without weights.
+        """
+        self.space_of(name)
+        found = name
+        while found not in self.checkpoints:
+            if found == ROOT:
+                raise ValueError(
+                    f"node {name!r} of the tree has no checkpoint, nor has an ancestor"
+                )
+            found = parent_name(found)
+        return found
 
     def path_splits(self, name: str) -> list[Split]:
         """The splits that lead to a node, the root's first."""
@@ -193,16 +209,18 @@ class SplitTree:
             raise ValueError(
                 f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
             )
-        splits, files = data.get("splits"), data.get("checkpoints", {})
-        if not isinstance(splits, dict) or not isinstance(files, dict):
-            raise ValueError("a damaged tree of splits: no splits by name")
+        splits, files, about = (data.get(key) for key in ("splits", "checkpoints", "about"))
+        if not all(isinstance(part, dict) for part in (splits, files, about)):
+            raise ValueError("a damaged tree of splits: no splits, checkpoints and about by name")
         tree = cls(SearchSpace.from_json(data.get("space")))
         for name in sorted(splits, key=lambda name: (depth(name), name)):
             tree.split(name, Split.from_json(splits[name]))
         for name, file in files.items():
             tree.space_of(name)
-            tree.checkpoints[name] = str(file)
-        tree.about = dict(data.get("about", {}))
+            if not isinstance(file, str):
+                raise ValueError(f"a damaged tree of splits: {file!r} is no file of node {name!r}")
+            tree.checkpoints[name] = file
+        tree.about = about
         return tree
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -312,6 +312,22 @@ def test_weights_that_parts_start_from_are_kept(tmp_path):
     assert any(not torch.equal(value, trained[key]) for key, value in start.items())
 
 
+def test_what_parts_start_from_has_to_be_there(tmp_path):
+    settings = {"epochs": (1, 1), "folder": str(tmp_path / "leaves")}
+    fit(tmp_path, trainer={"max_epochs": 1}, **settings)
+    path = tmp_path / "leaves/root.ckpt"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"leaves/root.ckpt: a damaged checkpoint \(.*; name ano"):
+        fit(tmp_path, **settings)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="root.ckpt: no such file, from whose weights"):
+        fit(tmp_path, **settings)
+    path.write_bytes(content)
+    fit(tmp_path, **settings)
+    assert SplitTree.load(tmp_path / "leaves/tree.json").checkpoints.keys() == {"root", "0", "1"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -136,12 +136,21 @@ def test_degenerate_features_are_refused(features, k, estimator, message):
 
 
 def test_two_neighbours_refuse_what_has_no_ratio():
-    with pytest.raises(ValueError, match="4 samples equal others"):
-        two_nn(torch.cat([torch.rand(30, 2), torch.zeros(4, 2)]))
     with pytest.raises(ValueError, match="three samples, not of 2"):
         two_nn(torch.rand(2, 2))
     with pytest.raises(ValueError, match="equally far: no dimension fits"):
         two_nn(torch.eye(5))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_equal_samples_count_as_nothing_to_two_neighbours(last):
+    """Far from the others they change no ratio but their own."""
+    x = noise(30, 3)
+    dead = torch.full((10, 3), 1e3).double()
+    found = two_nn(torch.cat([x, dead]), last=last)
+    assert float(found) == pytest.approx(0.75 * float(two_nn(x, last=last)), rel=1e-9)
+    for alive in (0, 1):  # too few for a line
+        assert two_nn(torch.cat([x[:alive], dead]), last=last) == 0
 
 
 def test_equal_samples_fill_no_direction():

@@ -155,11 +155,27 @@ def test_checkpoints_of_another_part_are_refused(capsys, leaves):
     assert "1.ckpt: weights of another part of the space than '0'" in capsys.readouterr().err
 
 
+def test_a_leaf_whose_file_is_gone_is_told_before_any_is_evaluated(capsys, leaves, monkeypatch):
+    (leaves / "1.ckpt").unlink()
+    Path("1.ckpt").write_text("of another tree")
+    monkeypatch.setattr(FitConfig, "evaluate", None)
+    assert rank("--tree", str(leaves / "tree.json")) == 2
+    said = capsys.readouterr().err
+    assert f"{leaves}/1.ckpt: no such file, which has the weights of leaf '1' of {leaves}" in said
+
+
+def test_parts_above_the_leaves_need_no_files(capsys, leaves):
+    (leaves / "root.ckpt").unlink()
+    assert rank("--tree", str(leaves / "tree.json"), "--samples", "1") == 0
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--choices", "blocks.0.widht"), "did you mean 'blocks.0.width'"),
         (("--layers", "block.*"), "no layer is called 'block.*'"),
+        (("--k", "1"), "k 1: the paper estimator needs 2 neighbours or more"),
+        (("--criterion", "gradient", "--batch-size", "0"), "batch_size 0 must be at least 1"),
         (("--batch-size", "5"), "batch_size 5: 4 neighbours need batches of 6 samples"),
         (
             ("--k", "7", "--batch-size", "9"),

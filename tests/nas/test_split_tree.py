@@ -84,16 +84,22 @@ def test_trees_are_files(tmp_path):
     [
         ({"format": "x"}, "not a tree of splits"),
         ({"version": 2}, "a tree of splits of version 2"),
-        ({"splits": []}, "no splits by name"),
+        ({"splits": []}, "no splits, checkpoints and about by name"),
+        ({"about": None}, "no splits, checkpoints and about by name"),
+        ({"checkpoints": {"root": None}}, "None is no file of node 'root'"),
         ({"splits": {"root": {}}}, "not a split: KeyError"),
         ({"splits": {"00": {"choice": "depth", "groups": [[1], [2]]}}}, "has no node '00'"),
         (
             {"splits": {"root": {"choice": "depth", "groups": [[1], [2]]}}},
-            "do not hold each value of 'depth' once; it has",
+            "not two to ten groups that hold each value of 'depth' once; it has",
         ),
         (
             {"splits": {"root": {"choice": "blocks.1.width", "groups": [[8], [16, 24]]}}},
             "cannot be split by 'blocks.1.width': only by a choice that matters in all",
+        ),
+        (
+            {"splits": {"root": {"choice": "depth", "groups": [[1, 2, 3]]}}},
+            r"\[\[1, 2, 3\]\] are not two to ten groups",
         ),
         ({"checkpoints": {"5": "a"}}, "has no node '5'"),
     ],
@@ -134,8 +140,26 @@ def test_leaves_take_their_own_weights():
     leaves.activate(space.largest())
     assert reads == ["root.ckpt", "1.ckpt"]
     del tree.checkpoints["root"]
-    with pytest.raises(ValueError, match="leaf '0' of the tree has no checkpoint"):
+    with pytest.raises(ValueError, match="node '0' of the tree has no checkpoint"):
         Leaves(tree, net, read)
+
+
+def test_more_groups_than_digits_are_refused():
+    space = SearchSpace([Choice("wide", tuple(range(11)))])
+    with pytest.raises(ValueError, match="are not two to ten groups"):
+        SplitTree(space).split("root", Split("wide", tuple((i,) for i in range(11))))
+
+
+def test_leaves_refuse_weights_of_another_network():
+    net = Net()
+    tree = SplitTree(search_space(net))
+    tree.checkpoints["root"] = "root.ckpt"
+    state = net.state_dict()
+    state["blocks.0.project.bias"] = torch.zeros(5)
+    del state["blocks.1.norm.weight"]
+    refused = "root.ckpt: weights of another network: 2 tensors are missing, .* such as blocks.0.pr"
+    with pytest.raises(ValueError, match=refused):
+        Leaves(tree, net, lambda _: (state, None)).activate(tree.space.largest())
 
 
 def test_a_profile_is_of_every_layers_output():
@@ -201,6 +225,17 @@ def test_samples_without_a_dimension_are_left_out_of_a_profile():
         profile(net, torch.eye(30), dict(net.named_children()), k=5)
 
 
+@pytest.mark.parametrize("estimator", ["paper", "unbiased", "two_nn"])
+def test_a_layer_that_is_dead_for_most_samples_has_a_small_dimension(estimator):
+    net = nn.Sequential(nn.Identity(), nn.ReLU())
+    batch = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    alive, settings = batch.relu(), {"k": 5, "estimator": estimator}
+    batch[10:] = -torch.rand(20, 4)
+    first, dead = profile(net, batch, dict(net.named_children()), **settings).tolist()
+    whole = float(profile(net[1:], alive, dict(net[1:].named_children()), **settings))
+    assert first > 0 and 0 < dead < whole
+
+
 def test_a_profile_holds_one_output_at_a_time():
     """Of a deep chain the outputs are gone when the next but one is measured."""
     import weakref
@@ -232,6 +267,16 @@ def test_a_profile_by_two_neighbours():
     assert split.split(net, search_space(net), [BATCH]).scores
     with pytest.raises(ValueError, match="2 neighbours need batches of 3 samples"):
         Splitter(estimator="two_nn", batch_size=2)
+
+
+def test_outputs_of_different_numbers_of_samples_are_refused():
+    class Both(nn.Module):
+        def forward(self, x):
+            return x, x[:3]
+
+    net = nn.ModuleDict({"both": Both()})
+    with pytest.raises(ValueError, match=r"layer 'both': its outputs have 3 and 12 samples: name"):
+        profile(net, BATCH, dict(net), k=5, forward=lambda net, x: net["both"](x))
 
 
 @pytest.mark.parametrize("shape", [(), (12,)])
@@ -358,7 +403,10 @@ def test_batches_are_joined():
         ({"method": "all"}, "method 'all' is unknown: choose best, exact, spectral, random"),
         ({"rule": "best"}, "rule 'best' is unknown: choose largest_mean_gap, "),
         ({"estimator": "mle"}, "estimator 'mle' is unknown: choose paper, unbiased"),
-        ({"batches": 0}, "batches 0 and k 20 must be at least 1"),
+        ({"batches": 0}, "batches 0 and batch_size 128 must be at least 1"),
+        ({"criterion": "gradient", "batch_size": 0}, "batches 50 and batch_size 0 must be at"),
+        ({"k": 1}, "k 1: the paper estimator needs 2 neighbours or more"),
+        ({"k": 2, "estimator": "unbiased"}, "k 2: the unbiased estimator needs 3 neighbours"),
         ({"min_group": 0}, "min_group 0: must be at least 1"),
         ({"batch_size": 21}, "batch_size 21: 20 neighbours need batches of 22 samples"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from statistics import fmean
 
 import numpy as np
@@ -105,6 +106,20 @@ def test_files_that_are_no_tables(tmp_path, cells):
     np.savez(tmp_path / "few.npz", arch=np.zeros((5, 6), np.uint8), **accuracies)
     with pytest.raises(ValueError, match=r"few.npz: arch has the shape \(5, 6\)"):
         nasbench201(tmp_path / "few.npz")
+    np.save(tmp_path / "bare.npy", np.zeros(3))
+    with pytest.raises(ValueError, match="bare.npy: not a table of accuracies"):
+        mbnet(tmp_path / "bare.npy")
+    codes = np.array(list(product(range(3), repeat=8)))
+    table = {"cifar10_test": np.zeros((6561, 3)), "params": np.ones(6561), "macs": np.ones(6561)}
+    for code in (-1, 3, 0.5):
+        np.savez(tmp_path / "codes.npz", arch=np.where(codes == 0, code, codes), **table)
+        with pytest.raises(ValueError, match=r"codes.npz: arch has the shape .* from 0 to 2$"):
+            mbnet(tmp_path / "codes.npz")
+    np.savez(tmp_path / "float.npz", arch=codes.astype(float), **table)
+    assert len(mbnet(tmp_path / "float.npz").rows) == 6561
+    np.savez(tmp_path / "short.npz", arch=codes, **{**table, "macs": np.float64(3)})
+    with pytest.raises(ValueError, match=r"short.npz: macs has the shape \(\), arch \(6561, 8\)"):
+        mbnet(tmp_path / "short.npz")
     with pytest.raises(ValueError, match="no column 'cifar'"):
         cells.look_up(cells.space.smallest(), "cifar")
     with pytest.raises(ValueError):
