@@ -20,7 +20,7 @@ from benchmarks._links import sent_bytes
 from vizoo import create_model
 from vizoo.nas import Choice, activate, extract, search_space
 from vizoo.nas.distributed import ACPSGD, AllReduce, CommHook, GTopK, PowerSGD, TopK
-from vizoo.nas.distributed.link import Link, fit_link, measure_all_reduce
+from vizoo.nas.distributed.link import Link, measure_all_reduce
 from vizoo.nas.distributed.merging import GroupedHook, bucket_caps, has_bucket_caps, own_buffers
 from vizoo.nas.distributed.planner import plan_groups
 from vizoo.nas.distributed.regions import active_regions
@@ -180,7 +180,7 @@ def run(rank: int, folder: Path, settings: dict) -> None:
     measured = both[0]
     # The first bytes after a pause pass unshaped: two messages of each size go before.
     found = measure_all_reduce(sizes=settings["sizes"], seconds=settings["seconds"] / 4)
-    link = Link(settings["processes"], *fit_link(*zip(*found, strict=True)))
+    link = Link.fitted(settings["processes"], found)
     if rank == 0:
         line = {"megabits": settings["megabits"], **asdict(link), "messages": found}
         _append(folder / "links.jsonl", line)

@@ -86,7 +86,7 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
     import torch
     import torch.distributed as dist
 
-    from ..distributed.link import SIZES, Link, fit_link, measure_all_reduce
+    from ..distributed.link import SIZES, Link, measure_all_reduce
     from ._progress import progress_bar
 
     torch.set_num_threads(1)
@@ -112,14 +112,7 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
         raise ValueError(f"the processes do not reach each other: {lines[0]}") from error
     if rank:
         return
-    sizes, seconds = zip(*found, strict=True)
-    alpha, beta = fit_link(sizes, seconds)
-    if not beta:
-        raise ValueError(
-            "large messages took no longer than small ones: measure again, on a machine and a "
-            "link with less to do, or with more --seconds"
-        )
-    link = Link(processes, alpha, beta)
+    link = Link.fitted(processes, found)
     report = {
         "backend": backend,
         "messages": [{"bytes": size, "seconds": time} for size, time in found],

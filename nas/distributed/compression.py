@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ class CommThread:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.group = dist.new_group()
+        self.group = _second_group(dist.group.WORLD)
         self._cuda = device if device.type == "cuda" else None
         self._stream = torch.cuda.Stream(device) if self._cuda else None
         self._tasks: queue.SimpleQueue = queue.SimpleQueue()
@@ -68,6 +69,15 @@ class CommThread:
                     future.set_result(result)
                 except Exception as error:  # raised by the backward pass
                     future.set_exception(error)
+
+
+@functools.lru_cache(maxsize=1)
+def _second_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of all processes for these threads, of which one runs at a time; kept for the next.
+
+    To leave one would be unsafe, since the others may still be reading its last message.
+    """
+    return dist.new_group()
 
 
 class Compressor(CommHook):

@@ -50,6 +50,21 @@ class Link:
                 f"alpha {self.alpha}, beta {self.beta}: seconds, at least 0 and more than 0"
             )
 
+    @classmethod
+    def fitted(cls, processes: int, messages: Sequence[tuple[float, float]]) -> Link:
+        """The link that fits measured messages, each (bytes, seconds).
+
+        Raises:
+            ValueError: they are of fewer than two sizes, or do not show a bandwidth.
+        """
+        alpha, beta = fit_link(*zip(*messages, strict=True))
+        if not beta:
+            raise ValueError(
+                "large messages took no longer than small ones: measure again, on a machine and a "
+                "link with less to do, or with more --seconds"
+            )
+        return cls(processes, alpha, beta)
+
     @property
     def hop(self) -> float:
         """Seconds a message from one process to another, without its bytes."""

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -35,16 +36,18 @@ class FSDP2Strategy(ModelParallelStrategy):
     Each child of a task's network `net` is a group of its own: its parameters are gathered before
     it runs, so other modules must not use its parts behind its back. Tasks may call `net`, and its
     methods `forward_...`, `losses` and `predict`. The result is that of `ddp`; checkpoints are
-    single files as ever. Gradients can be clipped, unlike with `DeARStrategy`.
+    single files as ever, to go on from where every parameter has been used. Gradients can be
+    clipped, unlike with `DeARStrategy`.
 
     Args:
         reshard_after_forward: give gathered parameters up after the forward pass and gather them
-            again in the backward pass: less memory, half as much again on the wire.
+            again in the backward pass: less memory, half as much again on the wire. Validation,
+            test and prediction keep them all the same.
         process_group_backend: such as `gloo` or `nccl`; by default that of the device.
 
     Raises:
-        ValueError: the task trains a supernet, or gradients would travel by gloo with a PyTorch
-            older than 2.15.
+        ValueError: the task trains a supernet, weights are to be averaged, or gradients would
+            travel by gloo with a PyTorch older than 2.15.
     """
 
     def __init__(
@@ -62,6 +65,12 @@ class FSDP2Strategy(ModelParallelStrategy):
             raise ValueError(
                 "FSDP2Strategy cannot train a supernet, whose modules change: take HookDDPStrategy"
             )
+        for callback in self.lightning_module.trainer.callbacks:
+            if isinstance(callback, (WeightAveraging, StochasticWeightAveraging)):
+                raise ValueError(
+                    f"{type(callback).__name__} copies a network that FSDP2Strategy divides: take "
+                    "it out of trainer.callbacks, or take HookDDPStrategy"
+                )
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
         if dist.get_backend() == "gloo" and TorchVersion(torch.__version__) < (2, 15):
@@ -77,7 +86,32 @@ class FSDP2Strategy(ModelParallelStrategy):
         )
 
     def on_validation_start(self) -> None:
-        broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
+        self._evaluate(True)
+
+    def on_validation_end(self) -> None:
+        self._evaluate(False)
+
+    def on_test_start(self) -> None:
+        self._evaluate(True)
+
+    def on_test_end(self) -> None:
+        self._evaluate(False)
+
+    def on_predict_start(self) -> None:
+        self._evaluate(True)
+
+    def on_predict_end(self) -> None:
+        self._evaluate(False)
+
+    def _evaluate(self, begins: bool) -> None:
+        """Gather parameters with the first batch alone: some processes may have more of them."""
+        if begins:
+            broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
+        net = self.lightning_module.net
+        for module in net.modules():
+            if isinstance(module, FSDPModule) and module is not net:
+                reshard = self.reshard_after_forward and not begins
+                module.set_reshard_after_forward(reshard, recurse=False)
 
     def teardown(self) -> None:
         vars(self.lightning_module).pop("configure_model", None)

@@ -170,7 +170,8 @@ class HookDDPStrategy(DDPStrategy):
     ) -> None:
         """Write a checkpoint, and beside it what this process's hook keeps."""
         if self.hook.error_feedback:
-            kept = {"step": checkpoint.get("global_step"), "world_size": self.world_size}
+            kept = {"kind": type(self.hook).__name__, "step": checkpoint.get("global_step")}
+            kept["world_size"] = self.world_size
             with atomic_write(_beside(filepath, self.global_rank)) as temporary:
                 torch.save({**kept, "hook": self.hook.state_dict()}, temporary)
         super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -183,8 +184,8 @@ class HookDDPStrategy(DDPStrategy):
             kept = {}
             if path.is_file():
                 kept = torch.load(path, map_location=self.root_device, weights_only=True)
-            now = checkpoint.get("global_step"), self.world_size
-            fits = (kept.get("step"), kept.get("world_size")) == now
+            now = type(self.hook).__name__, checkpoint.get("global_step"), self.world_size
+            fits = tuple(kept.get(key) for key in ("kind", "step", "world_size")) == now
             self.resume_hook(kept["hook"] if fits else None)
         return checkpoint
 

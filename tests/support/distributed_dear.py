@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from distributed_training import trainer, weights
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from torch import nn
+from torch.utils.data import DataLoader, Subset
 from toy_volumes import Net, Task, Volumes
 
 from vizoo.__main__ import main
@@ -55,6 +56,15 @@ def dear():
     return DeARStrategy(group_mb=0.001)
 
 
+def ways():
+    """Strategies by name."""
+    found = {"ddp": ddp, "dear": dear}
+    if SHARDS:
+        found["fsdp2"] = FSDP2Strategy
+        found["fsdp2, resharding"] = lambda: FSDP2Strategy(reshard_after_forward=True)
+    return found
+
+
 def parity(rank, processes, folder):
     """By optimiser and way: weights after training, and after each step."""
     found = {}
@@ -92,11 +102,7 @@ def parity(rank, processes, folder):
 def staged(rank):
     """By way: weights after training by another method than `forward`, and validation's losses."""
     found = {}
-    makers = {"ddp": ddp, "dear": dear, "fsdp2": FSDP2Strategy}
-    makers["fsdp2, resharding"] = lambda: FSDP2Strategy(reshard_after_forward=True)
-    for name, make in makers.items():
-        if "fsdp2" in name and not SHARDS:
-            continue
+    for name, make in ways().items():
         read = Read()
         settings = {"max_epochs": 2, "limit_val_batches": 1.0, "num_sanity_val_steps": 1}
         _, trained = fit(make(), 2, Staged, callback=read, **settings)
@@ -133,7 +139,41 @@ def refusals(rank):
             fit(dear(), 2, **settings)
         except ValueError as error:
             said.append(str(error))
+    if SHARDS:
+        try:
+            fit(FSDP2Strategy(), 2, callback=EMAWeightAveraging())
+        except ValueError as error:
+            said.append(str(error))
     return said
+
+
+class Uneven(Volumes):
+    """Three batches to validate and to predict, of which the first process has two."""
+
+    def val_dataloader(self):
+        first, last = ((0, 16), (16, 24))[self.trainer.global_rank]
+        return DataLoader(Subset(self.train, range(first, last)), batch_size=8)
+
+    predict_dataloader = val_dataloader
+
+
+class Predicting(Task):
+    def predict_step(self, batch, batch_idx):
+        return self.net(batch[0])
+
+
+def uneven(rank):
+    """By way: weights after training, validation's losses, and what is predicted."""
+    found = {}
+    for name, make in ways().items():
+        torch.manual_seed(0)
+        read, task = Read(), Predicting(spare=False, lr=0.01)
+        settings = {"callbacks": [read], "limit_val_batches": 1.0, "use_distributed_sampler": False}
+        trained = trainer(make(), 2, **settings)
+        trained.fit(task, Uneven(batch_size=6))
+        said = trained.predict(task, Uneven())
+        found[name] = weights(task.net).tolist(), read.losses, torch.cat(said).tolist()
+    return found
 
 
 class StagedNet(Net):

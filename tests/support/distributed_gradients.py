@@ -34,10 +34,11 @@ def network():
     )
 
 
-def distributed(hook, cap=0.005, net=None, **more):
+def distributed(hook, cap=0.005, net=None, noted=None, **more):
     """The network under `hook`, in buckets of `cap` megabytes, and what the hook was given.
 
-    The hook's gradients go into the second value: for each step name to gradient.
+    The hook's gradients go into the second value: for each step name to gradient. The indices of
+    buckets go into `noted`.
     """
     net = network() if net is None else net
     model = DistributedDataParallel(net, bucket_cap_mb=cap, **more)
@@ -47,6 +48,8 @@ def distributed(hook, cap=0.005, net=None, **more):
     def run(state, bucket):
         if bucket.index() == 0:
             given.append({})
+        if noted is not None:
+            noted.append(bucket.index())
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             given[-1][hook.names[id(parameter)]] = gradient.clone()
         return hook.reduce(bucket)
@@ -424,15 +427,18 @@ def powersgd_resumed(rank):
 
 
 def many_buckets(rank):
-    """All hooks with twenty parameters in twenty buckets, for three steps."""
+    """Buckets of the last of three steps with twenty parameters, by hook."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
     plain = {
         name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16", "subnet")
     }
-    for make in {**plain, **HOOKS}.values():
-        hook = make()
-        model, _ = distributed(hook, 0.0003, nn.Sequential(*layers))
+    found = {}
+    for name, make in {**plain, **HOOKS}.items():
+        hook, indices = make(), []
+        model, _ = distributed(hook, 0.0003, nn.Sequential(*layers), noted=indices)
         for _ in range(3):
+            indices.clear()
             model(torch.randn(2, 12)).sum().backward()
+        found[name] = indices
         hook.close()
-    return True
+    return found

@@ -75,6 +75,29 @@ def _trained(rank, subnets, arguments, apart=False):
     return error, right, travelled, used
 
 
+class Either(nn.Module):
+    """Two layers of one shape, of which a call uses one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(2))
+
+    def forward(self, x, which):
+        return self.layers[which](x)
+
+
+def _mixed_up(rank):
+    """Whether the layer that each process uses gets the mean of both processes' layers."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Either(), **SKIP, bucket_cap_mb=0)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
+    model(x, rank).sum().backward()
+    mixed = x.sum(0).expand(3, 3).clone()
+    dist.all_reduce(mixed)
+    unused = model.module.layers[1 - rank].weight.grad
+    return torch.allclose(model.module.layers[rank].weight.grad, mixed / 2), unused is None
+
+
 def _message(call):
     try:
         call()
@@ -101,6 +124,7 @@ def table(rank):
     if SKIP.keys() <= KNOWN.keys():
         found["mixed"] = _trained(rank, changing, {**SKIP, "bucket_cap_mb": 0.0006})
         found["single"] = _trained(rank, changing, {**SKIP, "bucket_cap_mb": 0})
+        found["mixed up"] = _mixed_up(rank)
     return found
 
 

@@ -210,15 +210,19 @@ def start_weights():
 
 
 def resumed_training(rank, folder):
-    """Weights after training with compression: in one go, resumed, and resumed with a file lost."""
-    from vizoo.nas.distributed import BytesSent, TopK
+    """Weights after training with compression: in one go, resumed, and resumed with a file lost.
+
+    And of another hook, resumed from this one's file and from none.
+    """
+    from vizoo.nas.distributed import ACPSGD, BytesSent, TopK
 
     place = "everything"
 
-    def fit(epochs, checkpoint=None):
+    def fit(epochs, checkpoint=None, hook=None):
         torch.manual_seed(0)
         task = Regression()
-        strategy = HookDDPStrategy(TopK(0.1, warmup=[0.5]), process_group_backend="gloo")
+        hook = hook or TopK(0.1, warmup=[0.5])
+        strategy = HookDDPStrategy(hook, process_group_backend="gloo")
         found = trainer(strategy, 2, max_epochs=epochs, callbacks=[BytesSent()])
         found.fit(SupernetTask(task), Shares(32, batch_size=4), ckpt_path=checkpoint)
         found.save_checkpoint(f"{folder}/{place}.ckpt")
@@ -230,12 +234,14 @@ def resumed_training(rank, folder):
     fit(2)
     half, place = f"{folder}/half.ckpt", "end"
     again = fit(4, half)[0]
+    others = [fit(4, half, ACPSGD())[0]]
     if rank == 1:
         os.unlink(f"{half}.rank1")
     dist.barrier()
     lost = fit(4, half)[0]
+    others.append(fit(4, half, ACPSGD())[0])
     files = sorted(os.listdir(folder))
-    return whole, again, lost, len(residuals), logged, files
+    return whole, again, lost, len(residuals), logged, files, others
 
 
 def powersgd_training(rank):

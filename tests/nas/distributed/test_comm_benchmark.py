@@ -69,6 +69,20 @@ def test_a_reason_is_given_where_links_are_refused(benchmark, monkeypatch, tmp_p
     assert reason == "the kernel refuses a private network (unshare -Urn: not permitted)"
 
 
+def test_without_links_it_simulates(benchmark, monkeypatch, capsys):
+    comm = benchmark("comm")
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCH_CPP_LOG_LEVEL"):
+        monkeypatch.setenv(name, "")  # taken back behind the test
+    monkeypatch.setattr(comm, "private_network", lambda: (None, "refused"))
+    words = ["comm", "--models", "lcnet_075", "--alone-steps", "1", "--markdown"]
+    monkeypatch.setattr(sys, "argv", words)
+    comm.main()
+    said = capsys.readouterr().out
+    assert "nothing measured: refused" in said and "ms a step among" not in said
+    assert said.count("lcnet_075, SIMULATED: times as fast as plain") == 2
+    assert said.count("| 100 Gb/s | 1024 |") == 2
+
+
 @pytest.mark.slow
 def test_it_measures_where_links_can_be_shaped(root, benchmark, tmp_path):
     if benchmark("_links").private_network()[0] is None:

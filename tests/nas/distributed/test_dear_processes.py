@@ -42,6 +42,14 @@ def test_a_task_may_call_methods_of_its_network():
             close(seen, losses, 1e-6)
 
 
+def test_processes_need_not_have_as_many_batches_to_validate_or_predict():
+    for found, samples in zip(run_ranks(2, remote.uneven), (16, 8), strict=True):
+        assert len(found["ddp"][2]) == samples
+        for values in found.values():
+            for value, plain in zip(values, found["ddp"], strict=True):
+                close(value, plain, 1e-6)
+
+
 def test_configs_train(tmp_path):
     one, other = run_ranks(2, remote.configured, str(tmp_path))
     assert one == other
@@ -65,12 +73,14 @@ def test_shards_begin_on_their_device(monkeypatch):
 
 def test_what_does_not_fit_is_one_line():
     for said in run_ranks(2, remote.refusals):
-        clipping, scaler, second, unused, other = said
+        clipping, scaler, second, unused, other, *averages = said
         assert clipping.startswith("DeARStrategy has no gradients to clip")
         assert "take bf16-mixed; or take HookDDPStrategy" in scaler
         assert second.startswith("Eva needs whole gradients before the optimiser's step")
         assert "net.spare.weight got none (2 did not)" in unused
         assert "not by LBFGS" in other
+        if remote.SHARDS:
+            assert averages[0].startswith("EMAWeightAveraging copies a network that FSDP2Strategy")
         assert not any("\n" in line for line in said)
     with pytest.raises(ValueError, match="group_mb 0: must be more than 0"):
         DeARStrategy(0)

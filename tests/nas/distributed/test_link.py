@@ -32,6 +32,12 @@ def test_neither_is_negative():
     assert beta == 0 and 1e-3 < alpha < 1e-2
 
 
+def test_messages_that_show_no_bandwidth_are_no_link():
+    assert Link.fitted(4, [(1e3, 2e-3), (1e6, 1.002)]).beta == pytest.approx(1e-6, rel=1e-2)
+    with pytest.raises(ValueError, match="took no longer than small ones: measure again"):
+        Link.fitted(4, [(1e3, 1e-2), (1e6, 1e-3)])
+
+
 def test_long_messages_decide_on_bytes():
     """A shaper lets short messages pass faster than its rate; long ones take 20 % more a byte."""
     sizes = [4e3, 1.6e4, 6.5e4, 2.6e5, 1e6, 4e6]

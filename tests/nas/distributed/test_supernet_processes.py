@@ -167,9 +167,10 @@ def test_bad_strategies_are_one_line(arguments, says):
 
 def test_compressed_training_resumes_with_what_was_left_out(tmp_path):
     one, other = run_ranks(2, remote.resumed_training, str(tmp_path))
-    whole, again, lost, residuals, megabytes, files = one
+    whole, again, lost, residuals, megabytes, files, others = one
     assert whole == again == other[0]
     assert lost == other[2] != whole  # where one has lost its file all start anew
+    assert others[0] == others[1] == other[6][0]  # so does another hook
     assert residuals > 5 and 0 < megabytes < 1e-3
     assert "half.ckpt.rank0" in files and "end.ckpt.rank1" in files
 
