@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
 import pickletools
 import re
 import warnings
+import zipfile
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
 
-__all__ = ["blocked_globals", "load_pickle"]
+__all__ = ["blocked_globals", "load_pickle", "stand_in"]
 
 SHOWN = 12
 """How many blocked names an error lists before it only counts."""
@@ -35,6 +37,7 @@ _HARMLESS = re.compile(
     r"torch\.device|torch\.b?float\d*|torch\._utils\._rebuild_\w+|torch\._tensor\.\w+|"
     r"torch\.nn\.parameter\.Parameter|torch\.Tensor|torch\.serialization\.\w+"
 )
+_PLACE = re.compile(r"\[enforce fail at [^]]*\] \. ")
 _PICKLES = 4  # older PyTorch wrote three small ones before the one that counts
 
 
@@ -56,13 +59,26 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
                 f"{path}: refused, because its pickle would run more than tensors need: "
                 f"{', '.join(names[:SHOWN])}{more}; save its state dict alone"
             ) from error
-        raise ValueError(f"{path}: not a checkpoint that can be read safely") from error
+        what = stand_in(path) or "not a checkpoint that can be read safely"
+        raise ValueError(f"{path}: {what}") from error
     except OSError:
         raise
     # On a damaged file the unpickler raises whatever its bytes lead to: IndexError, TypeError …
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = _PLACE.sub("", str(error)).partition("\n")[0].partition(". ")[0]
+        reason = reason or type(error).__name__
         raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
+
+
+def stand_in(path: Path) -> str:
+    """What a download may have left instead of the file that was meant, or an empty string."""
+    with path.open("rb") as file:
+        head = file.read(64).lstrip().lower()
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "a web page, not the file: the server wanted a confirmation or a login; get it again"
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS, not the file: get that with git lfs pull"
+    return ""
 
 
 def blocked_globals(path: Path) -> list[str]:
@@ -74,14 +90,22 @@ def blocked_globals(path: Path) -> list[str]:
         with torch.serialization.safe_globals(_NUMPY):
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # no zip: an older file, or a damaged one
-        names = [name for name in _named(path) if not _HARMLESS.fullmatch(name)]
+        names = []
+    names = names or [name for name in _named(path) if not _HARMLESS.fullmatch(name)]
+    names = [name if name.isprintable() else ascii(name) for name in names]
     return sorted(set(names), key=lambda name: (name.startswith("torch."), name))
 
 
 def _named(path: Path) -> list[str]:
-    """Names of all that the pickles at the beginning of a file refer to."""
+    """Names of all that the pickles at the beginning of a file refer to, or the one in a zip."""
     names: list[str] = []
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        names += _of_one(io.BytesIO(archive.read(name)))
+            return names
         with path.open("rb") as file:
             for _ in range(_PICKLES):
                 names += _of_one(file)

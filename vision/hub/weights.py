@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..io.files import atomic_write
-from ._pickles import load_pickle
+from ._pickles import load_pickle, stand_in
 from .registry import PACKAGE, build_model, model_info
 
 __all__ = [
@@ -378,7 +378,8 @@ def open_safetensors(path: Path) -> Any:
     try:
         return safe_open(os.fspath(path), framework="pt")
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error})") from error
+        what = stand_in(path) or f"not a safetensors file, or cut short ({error})"
+        raise ValueError(f"{path}: {what}") from error
 
 
 def all_tensors(file: Any) -> dict[str, Tensor]:

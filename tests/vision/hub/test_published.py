@@ -1,6 +1,8 @@
 """Published checkpoints: unwrapping, and which family they belong to."""
 
 import io
+import pickle
+import tarfile
 import zipfile
 
 import numpy as np
@@ -84,6 +86,79 @@ def test_no_state_dict(tmp_path, content, says):
     torch.save(content, tmp_path / "x.pth")
     with pytest.raises(ValueError, match=f"x.pth.*{says}"):
         read_published(tmp_path / "x.pth")
+
+
+class Runs:
+    """Would write a file if it were unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("kind", ["zip", "legacy", "bare"])
+def test_what_a_pickle_would_run_is_named_and_not_run(tmp_path, kind, protocol):
+    path, written = tmp_path / "x.tar", tmp_path / "written"
+    content = {"state_dict": STATE, "more": {"deep": [({"down": Runs(written)},)]}}
+    if kind == "bare":
+        path.write_bytes(pickle.dumps({"a": Runs(written)}, protocol))
+    else:
+        options = {"pickle_protocol": protocol, "_use_new_zipfile_serialization": kind == "zip"}
+        torch.save(content, path, **options)
+    with pytest.raises(ValueError, match=r"x.tar: refused, .* more than tensors need: \w+\.open;"):
+        read_published(path)
+    assert not written.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x80\x04\x8c\x05a\nb\x1b[\x8c\x04evil\x93.", r"need: 'a\\nb\\x1b\[\.evil';"),
+        (b"(S'true'\nios\nsystem\n.", "need: os.system;"),
+        (b"\x80\x02(" + b"".join(b"cmod%d\nf\n" % i for i in range(50)) + b"t.", "… 38 more;"),
+        (b"<!DOCTYPE html><title>Virus scan", "a web page, not the file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file"),
+        (b"", "not a checkpoint, or damaged"),
+    ],
+)
+def test_files_that_are_no_checkpoint(tmp_path, content, says):
+    (tmp_path / "x.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=f"x.pth: .*{says}") as caught:
+        read_published(tmp_path / "x.pth")
+    assert str(caught.value).isprintable()
+    if b"\x80" not in content:
+        (tmp_path / "x.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=says if "not the file" in says else "cut short"):
+            read_published(tmp_path / "x.safetensors")
+
+
+def test_archives_write_nothing(tmp_path):
+    """Neither a zip nor a tar with entries that lead elsewhere is unpacked."""
+    folder = tmp_path / "deep/er"
+    folder.mkdir(parents=True)
+    torch.save(STATE, folder / "whole.pth")
+    with (
+        zipfile.ZipFile(folder / "whole.pth") as whole,
+        zipfile.ZipFile(folder / "x.pth", "w") as x,
+    ):
+        for name in whole.namelist():
+            x.writestr(name, whole.read(name))
+        x.writestr("../../escaped", "x")
+        x.writestr(str(tmp_path / "absolute"), "x")
+    with tarfile.open(folder / "x.tar", "w") as archive:
+        for name in ("pickle", "../../escaped", str(tmp_path / "absolute")):
+            archive.addfile(tarfile.TarInfo(name))
+        archive.add(folder / "whole.pth", "whole.pth")
+    for name in ("x.pth", "x.tar"):
+        with pytest.raises(ValueError, match=f"{name}: not a checkpoint, or damaged") as caught:
+            read_published(folder / name)
+        assert len(str(caught.value)) < 300
+    assert {path.name for path in tmp_path.rglob("*")} == {
+        *("deep", "er", "whole.pth", "x.pth", "x.tar"),
+    }
 
 
 def test_recognise(family, tmp_path):
