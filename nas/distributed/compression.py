@@ -89,16 +89,23 @@ class Compressor(CommHook):
     Args:
         start_step: steps at the start whose gradients travel as they are.
         error_feedback: whether what is left out is kept.
+        forget_after: what was left out of a parameter that no subnet has used for more than so
+            many steps is dropped, since the other weights have moved on; 0 keeps it.
 
     Raises:
-        ValueError: `start_step` is negative.
+        ValueError: `start_step` or `forget_after` is negative.
     """
 
-    def __init__(self, start_step: int = 0, error_feedback: bool = True) -> None:
-        if start_step < 0:
-            raise ValueError(f"start_step {start_step}: must be at least 0")
+    def __init__(
+        self, start_step: int = 0, error_feedback: bool = True, forget_after: int = 0
+    ) -> None:
+        if min(start_step, forget_after) < 0:
+            raise ValueError(
+                f"start_step {start_step} and forget_after {forget_after}: must be at least 0"
+            )
         self.start_step = start_step
         self.error_feedback = error_feedback
+        self.forget_after = forget_after
         self._thread: CommThread | None = None
         self.grids: dict[str, tuple[Tensor, ...]] = {}
 
@@ -107,6 +114,7 @@ class Compressor(CommHook):
         self.residuals: dict[str, Tensor] = {}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.step = -1
+        self.used_at: dict[str, int] = {}
         self.rank = dist.get_rank()
         self._thread = CommThread(device)
 
@@ -127,6 +135,7 @@ class Compressor(CommHook):
         def work() -> None:
             if not whole:
                 return
+            self._forget([name for name, _ in whole])
             items = [(name, self.used(name, gradient)) for name, gradient in whole]
             if scale != 1:
                 torch._foreach_div_([gradient for _, gradient in items], scale)
@@ -180,10 +189,11 @@ class Compressor(CommHook):
 
     def state_dict(self) -> dict[str, Any]:
         residuals = {name: residual.clone() for name, residual in self.residuals.items()}
-        return {"step": self.step, "residuals": residuals}
+        return {"step": self.step, "residuals": residuals, "used_at": dict(self.used_at)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
+        self.used_at = dict(state.get("used_at", {}))
         # Copies, since they change in place.
         kept = state["residuals"].items()
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
@@ -191,6 +201,13 @@ class Compressor(CommHook):
     def close(self) -> None:
         if self._thread is not None:
             self._thread.close()
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """Drop what is too old of the parameters that this step uses."""
+        for name in names if self.forget_after else ():
+            if self.step - self.used_at.get(name, self.step) > self.forget_after:
+                self.residuals.pop(name, None)
+            self.used_at[name] = self.step
 
     def _dense(self, items: list[Item]) -> None:
         flat = self.all_reduced(torch.cat([gradient.flatten() for _, gradient in items]))

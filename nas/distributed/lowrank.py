@@ -33,13 +33,20 @@ class ACPSGD(Compressor):
         rank: columns of a factor; published are 4 for ResNets and 32 for BERT.
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
+        forget_after: see `Compressor`.
 
     Raises:
         ValueError: `rank` is less than 1.
     """
 
-    def __init__(self, rank: int = 4, start_step: int = 2, error_feedback: bool = True) -> None:
-        super().__init__(start_step, error_feedback)
+    def __init__(
+        self,
+        rank: int = 4,
+        start_step: int = 2,
+        error_feedback: bool = True,
+        forget_after: int = 0,
+    ) -> None:
+        super().__init__(start_step, error_feedback, forget_after)
         if rank < 1:
             raise ValueError(f"rank {rank}: must be at least 1")
         self.factor_rank = rank

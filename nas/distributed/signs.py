@@ -22,6 +22,7 @@ class EFSign(Compressor):
     Args:
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
+        forget_after: see `Compressor`.
     """
 
     def average(self, items: list[Item]) -> None:

@@ -33,9 +33,14 @@ class _Sparse(Compressor):
     """Args as for `TopK`."""
 
     def __init__(
-        self, density: float, warmup: Sequence[float], start_step: int, error_feedback: bool
+        self,
+        density: float,
+        warmup: Sequence[float],
+        start_step: int,
+        error_feedback: bool,
+        forget_after: int,
     ) -> None:
-        super().__init__(start_step, error_feedback)
+        super().__init__(start_step, error_feedback, forget_after)
         _check(density, *warmup)
         self.density = density
         self.warmup = tuple(warmup)
@@ -74,6 +79,7 @@ class TopK(_Sparse):
         warmup: densities of the first epochs, as published; an empty list for none.
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
+        forget_after: see `Compressor`.
 
     Raises:
         ValueError: a setting is out of range.
@@ -88,6 +94,7 @@ class TopK(_Sparse):
         warmup: Sequence[float] = _WARMUP,
         start_step: int = 0,
         error_feedback: bool = True,
+        forget_after: int = 0,
     ) -> None:
         self.auto = density == "auto"
         if self.auto and (start_step < 5 or densities):
@@ -96,7 +103,7 @@ class TopK(_Sparse):
                 "densities"
             )
         least = _LEAST if self.auto else density
-        super().__init__(least, warmup, start_step, error_feedback)
+        super().__init__(least, warmup, start_step, error_feedback, forget_after)
         if selector not in ("exact", "gaussian"):
             raise ValueError(f"selector {selector!r}: choose exact or gaussian")
         self.selector = selector
@@ -220,6 +227,7 @@ class GTopK(_Sparse):
         warmup: densities of the first epochs, as published; an empty list for none.
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
+        forget_after: see `Compressor`.
 
     Raises:
         ValueError: a setting is out of range.
@@ -232,8 +240,9 @@ class GTopK(_Sparse):
         warmup: Sequence[float] = _WARMUP,
         start_step: int = 0,
         error_feedback: bool = True,
+        forget_after: int = 0,
     ) -> None:
-        super().__init__(density, warmup, start_step, error_feedback)
+        super().__init__(density, warmup, start_step, error_feedback, forget_after)
         if feedback not in ("conserve", "paper"):
             raise ValueError(f"feedback {feedback!r}: choose conserve or paper")
         self.feedback = feedback

@@ -28,6 +28,7 @@ from vizoo.nas.distributed.sparse import (
     pack,
     unpack,
 )
+from vizoo.nas.distributed.timing import alone
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"
 SIZES = {"0.weight": 1280, "0.bias": 64, "2.weight": 4096, "2.bias": 64, "4.weight": 320}
@@ -76,6 +77,16 @@ def test_what_subnets_do_not_use_keeps_what_was_left_out():
         assert missing <= 1e-6 and unused > 8 and outside == 0 and own, name
         assert sent < untold[name][2] and untold[name][0] <= 1e-6, name
     assert max(outside for _, _, _, outside, _ in untold.values()) > 0
+
+
+@pytest.mark.parametrize("name", sorted(remote.HOOKS))
+def test_what_was_left_out_long_ago_is_forgotten(name):
+    for others, forget_after, kept in ((2, 3, True), (3, 3, False), (9, 0, True)):
+        with alone():
+            before, gradient, mean, after = remote.returned(name, others, forget_after)
+        assert before.abs().max() > 1e-3
+        expected = gradient + before if kept else gradient
+        torch.testing.assert_close(mean + after, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("processes", [2, _slow(4)])
@@ -273,7 +284,7 @@ def test_registered_hooks_are_made():
         ),
         (lambda: GTopK(feedback="none"), "feedback 'none': choose conserve or paper"),
         (lambda: ACPSGD(0), "rank 0: must be at least 1"),
-        (lambda: ACPSGD(start_step=-1), "start_step -1: must be at least 0"),
+        (lambda: ACPSGD(start_step=-1), "start_step -1 and forget_after 0: must be at least 0"),
         (lambda: PowerSGD(start_step=0), "rank 4 and start_step 0: at least 1 and 2"),
     ],
 )
