@@ -37,7 +37,7 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: no tree, no supernet, or weights that are not trained.
+        ValueError: no tree, no supernet, or weights that are not trained or not of this tree.
     """
     from ...vision.hub.registry import REMOTE, is_path
     from ...vision.hub.sources import read_source
@@ -70,14 +70,11 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
         return stored.state, stored.facts.get("subspace")
 
     try:
-        used = {leaf: source(tree.checkpoints[tree.weights_of(leaf)]) for leaf in tree.leaves}
-        for leaf, file in used.items():  # before hours of evaluating the other leaves
-            if is_path(file) and not file.startswith(REMOTE) and not Path(file).exists():
-                raise FileNotFoundError(
-                    f"{file}: no such file, which has the weights of leaf {leaf!r} of {args.tree}"
-                )
-        net, _, _ = load_supernet(used[tree.leaves[0]])
-        return Leaves(tree, net, read), net, tree.space
+        net, _, _ = load_supernet(source(tree.checkpoints[tree.weights_of(tree.leaves[0])]))
+        leaves = Leaves(tree, net, read)
+        for leaf in tree.leaves:  # refuses a file before hours of evaluating other leaves
+            leaves.load(leaf)
+        return leaves, net, tree.space
     except ValueError as error:
         raise ValueError(f"{args.tree}: {error}") from error
 

@@ -161,7 +161,8 @@ def _given(path: str, space: SearchSpace) -> list[Architecture]:
     from ..space import Architecture
 
     content = read_json(path, "architectures")
-    if not isinstance(content, list) or len(content) < 2:
+    listed = isinstance(content, list) and all(isinstance(item, dict) for item in content)
+    if not listed or len(content) < 2:
         raise ValueError(f"{path}: wanted a JSON list of two architectures or more")
     try:
         read = (Architecture.from_json(c) if "choices" in c else c for c in content)

@@ -190,10 +190,9 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def _check(args: argparse.Namespace) -> None:
-    args.population = args.population or (16 if args.direct else 100)
-    args.generations = (
-        args.generations if args.generations is not None else 8 if args.direct else 50
-    )
+    for name, direct, predicted in (("population", 16, 100), ("generations", 8, 50)):
+        if getattr(args, name) is None:
+            setattr(args, name, direct if args.direct else predicted)
     least = {"population": 4, "generations": 0, "batches": 1, "val_batches": 0, "verify": 0}
     least["samples"] = 10
     for name, bound in least.items():
@@ -235,11 +234,16 @@ def _predicted(
     costs: CostRegressor,
     kept: list[Constraint],
 ) -> dict[str, Any] | None:
-    """Evaluate a sample and what a search by predictions finds; how well errors are predicted."""
+    """Evaluate a sample and what a search by predictions finds; how well errors are predicted.
+
+    A space of no more subnets than the sample is evaluated whole, which leaves none to predict.
+    """
     from ..efficiency.build import plan
 
     chosen = [architecture for architecture, _ in plan(space, args.samples, 0, args.seed)]
     errors_of(chosen, "evaluating subnets")
+    if len(chosen) == space.count():
+        return None
     predictor = evaluations.predictor(args.seed, chosen)
     found = _search(args, space, predictor.predict, costs, kept)
     step = max(1, math.ceil(len(found) / max(1, args.verify)))

@@ -47,10 +47,18 @@ class Leaves:
             The architecture in canonical form.
 
         Raises:
-            ValueError: it is not of this space, or its leaf's checkpoint has another mask or
-                tensors that do not fit the network.
+            ValueError: it is not of this space, or as `load` says.
         """
-        node = self.tree.weights_of(self.tree.leaf_of(architecture))
+        self.load(self.tree.leaf_of(architecture))
+        return activate(self.net, architecture)
+
+    def load(self, leaf: str) -> None:
+        """Let the network have a leaf's weights.
+
+        Raises:
+            ValueError: its checkpoint has another mask, or tensors that do not fit the network.
+        """
+        node = self.tree.weights_of(leaf)
         if node != self._held:
             file = self.tree.checkpoints[node]
             state, mask = self.read(file)
@@ -59,7 +67,6 @@ class Leaves:
             self._check_shapes(file, state)
             self.net.load_state_dict(state)
             self._held = node
-        return activate(self.net, architecture)
 
     def _check_shapes(self, file: str, state: Mapping[str, Tensor]) -> None:
         own = self.net.state_dict()

@@ -17,6 +17,7 @@ from vizoo.__main__ import main
 from vizoo.nas.commands import search as search_module
 from vizoo.nas.commands._evaluations import Evaluations
 from vizoo.nas.commands._task import FitConfig
+from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.registry import create_model
@@ -69,6 +70,19 @@ def test_by_predictions(capsys, tmp_path):
     assert main(["subnet", "--supernet", "supernet.safetensors", *words]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["objective"].startswith("smallest val/error predicted from 1")
+
+
+def test_a_space_as_small_as_the_sample_is_evaluated_whole(capsys, tmp_path):
+    save_weights(create_model("toy", widths=(4,)), "small.safetensors")
+    small = search_space(create_model("toy", widths=(4,))).restrict({"depth": [1, 2]})
+    tree = SplitTree(small)
+    tree.checkpoints["root"] = "small.safetensors"
+    tree.save("tree.json")
+    words = ("--tree", "tree.json", "--data", "toy.yaml", "--out", "front", "--metric", "val/error")
+    assert main(["search", *words, "--input", "16x24", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    check_front(report, tmp_path)
+    assert report["evaluated"] == small.count() == 6 and report["predictor"] is None
 
 
 def test_direct(capsys, tmp_path):
@@ -219,6 +233,7 @@ def test_weights_that_the_training_began_from_may_be_gone():
         (("--metric", "val/epe"), "--metric val/epe: ToyTask logs val/error"),
         (("--cost", "latency"), "latency needs --table FILE; `vizoo latency build` makes one"),
         (("--samples", "3"), "--samples 3: must be at least 10"),
+        (("--population", "0"), "--population 0: must be at least 4"),
         (("--population", "2"), "--population 2: must be at least 4"),
         (("--out", "toy.yaml"), "--out toy.yaml: is a file; name a folder"),
         (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),

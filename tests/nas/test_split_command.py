@@ -139,6 +139,15 @@ def test_rank_of_one_supernet_and_given_architectures(capsys):
     assert report["evaluated"] == 2 and report["truth"] is None
 
 
+@pytest.mark.parametrize("given", [[1, 2], ["a", "b"], [None, {}], {"a": 1}, [{"depth": 1}]])
+def test_what_is_no_list_of_architectures_is_refused(capsys, given):
+    Path("given.json").write_text(json.dumps(given))
+    words = ("--supernet", "supernet.safetensors", "--architectures", "given.json")
+    assert rank(*words) == 2
+    said = capsys.readouterr().err
+    assert "given.json: wanted a JSON list of two architectures or more" in said
+
+
 def test_search_by_leaves(capsys, leaves):
     words = ("--tree", str(leaves / "tree.json"), *DATA, "--metric", "val/error", "--direct")
     words += ("--population", "4", "--generations", "1", "--input", "16x24", "--batches", "1")
@@ -156,12 +165,15 @@ def test_checkpoints_of_another_part_are_refused(capsys, leaves):
 
 
 def test_a_leaf_whose_file_is_gone_is_told_before_any_is_evaluated(capsys, leaves, monkeypatch):
-    (leaves / "1.ckpt").unlink()
-    Path("1.ckpt").write_text("of another tree")
     monkeypatch.setattr(FitConfig, "evaluate", None)
+    content = (leaves / "1.ckpt").read_bytes()
+    (leaves / "1.ckpt").write_bytes(content[: len(content) // 2])
     assert rank("--tree", str(leaves / "tree.json")) == 2
-    said = capsys.readouterr().err
-    assert f"{leaves}/1.ckpt: no such file, which has the weights of leaf '1' of {leaves}" in said
+    assert f"{leaves}/1.ckpt: not a checkpoint, or damaged" in capsys.readouterr().err
+    (leaves / "1.ckpt").unlink()
+    Path("1.ckpt").write_bytes(content)  # of another tree, here
+    assert rank("--tree", str(leaves / "tree.json")) == 2
+    assert f"{leaves}/1.ckpt: no such weight file" in capsys.readouterr().err
 
 
 def test_parts_above_the_leaves_need_no_files(capsys, leaves):
