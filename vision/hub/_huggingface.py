@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -109,6 +110,8 @@ def reason(error: Exception, source: Source) -> str:
         return f"HTTP {status} from {where}"
     if isinstance(error, OSError) and error.errno is not None:
         return f"{error.filename or 'the cache of the Hub'}: {error.strerror}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{where} does not answer as the Hub does"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if isinstance(error, ValueError) else f"cannot reach {where} ({text})"
 

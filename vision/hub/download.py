@@ -21,6 +21,7 @@ __all__ = [
     "DownloadError",
     "cache_folder",
     "cached_path",
+    "difference",
     "fetch",
     "find_local",
     "offline_flag",
@@ -57,12 +58,12 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
             if source.kind == "package":
                 failures.append(f"{text}: {error}")
             continue
-        if (wrong := _wrong(path, record)) is None:
+        if (wrong := difference(path, record)) is None:
             return path
         damaged.add(text)
         failures.append(f"{text}: {path}: {wrong}")
     if (path := _downloaded(record)) is not None:
-        if (wrong := _wrong(path, record)) is None:
+        if (wrong := difference(path, record)) is None:
             return path
         failures.append(f"{path}: {wrong}")
     flag = offline_flag()
@@ -76,7 +77,7 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
             if source.kind == "url":
                 return _from_url(source, record, name)
             path = _huggingface.obtain(source, again=text in damaged)
-            if (wrong := _wrong(path, record)) is not None:
+            if (wrong := difference(path, record)) is not None:
                 raise SourceError(wrong)
             return path
         except SourceError as error:
@@ -180,7 +181,7 @@ def _from_url(source: Source, record: WeightsRecord, name: str) -> Path:
                 progress.say(f"waiting for another process that downloads {name}")
                 lock.acquire()
             try:
-                if path.is_file() and _wrong(path, record) is None:
+                if path.is_file() and difference(path, record) is None:
                     return path
                 return _complete(source, record, path, part, progress)
             finally:
@@ -200,7 +201,7 @@ def _complete(
     continued = part.is_file() and part.stat().st_size > 0
     check_room(path.parent, record.size - (part.stat().st_size if continued else 0))
     download(source.path, part, record.size, progress)
-    wrong = _wrong(part, record)
+    wrong = difference(part, record)
     if wrong is not None:
         part.unlink()
         if not continued:
@@ -211,8 +212,8 @@ def _complete(
     return path
 
 
-def _wrong(path: Path, record: WeightsRecord) -> str | None:
-    """What differs from the record, or None."""
+def difference(path: Path, record: WeightsRecord) -> str | None:
+    """What of a file is not as its record says, or None."""
     try:
         size = path.stat().st_size
         if size != record.size:

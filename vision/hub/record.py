@@ -185,7 +185,8 @@ class WeightsRecord:
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name} must hold JSON values: {error}") from error
             object.__setattr__(self, name, frozen)
-        if isinstance(self.classes, str) or not all(isinstance(n, str) for n in self.classes):
+        listed = isinstance(self.classes, (list, tuple))
+        if not listed or not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"classes are names, a list of strings, not {self.classes!r}")
         object.__setattr__(self, "classes", tuple(self.classes))
         self._check_metrics()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..io.files import atomic_write
 from ._http import SourceError
 from .card import model_card
-from .download import DownloadError, offline_flag, sha256_of
+from .download import DownloadError, difference, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
 from .weights import (
@@ -81,8 +81,8 @@ def save_pretrained(
         The record of the weights, without sources: those are known when it is published.
 
     Raises:
-        ValueError: a model without ``architecture``, a fact of a wrong form, or weights that are
-            not finite.
+        ValueError: a model without ``architecture``, a fact of a wrong form, a dtype of integers,
+            or weights that are not finite.
         OSError: the folder cannot be written.
     """
     folder = Path(folder)
@@ -146,13 +146,12 @@ def read_pretrained(name: str) -> StoredWeights:
         As `from_pretrained`.
     """
     model, record, path = _open(name)
-    size, digest = path.stat().st_size, sha256_of(path)
-    if (size, digest) != (record.size, record.sha256):
+    if (wrong := difference(path, record)) is not None:
         # What is wrong inside says more than that something is.
         check_stored(read_weights(path), path)
         raise ValueError(
-            f"{path}: its SHA-256 is {digest[:12]}…, not {record.sha256[:12]}… as {CONFIG} says: "
-            "damaged or replaced; get it again, or load the file alone with load_weights"
+            f"{path}: {wrong} as {CONFIG} says: damaged or replaced; get it again, or load the "
+            "file alone with load_weights"
         )
     from .sources import read_recorded
 
@@ -296,7 +295,7 @@ def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecor
     where = f"{name}: {CONFIG}" if name else str(path)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: no JSON, or damaged ({error})") from error
     if not isinstance(config, Mapping) or config.get("library") != "vizoo":
         raise ValueError(f'{where}: not of save_pretrained: no "library": "vizoo" in it')
@@ -311,6 +310,7 @@ def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecor
     if not isinstance(model, str):
         raise ValueError(f"{where}: names no model")
     try:
+        model_info(model)
         record = WeightsRecord.from_json(config.get("record"))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
@@ -319,6 +319,8 @@ def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecor
 
 def _cast(name: str, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
     """The state with its matrices in `dtype`; ValueError where values are not finite then."""
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"dtype {dtype} is of integers; weights need a floating-point one")
     matrices = [] if dtype is None else [key for key, value in state.items() if value.ndim > 1]
     floating = [key for key in matrices if state[key].is_floating_point()]
     cast = {**state, **{key: state[key].to(dtype) for key in floating}}

@@ -177,8 +177,11 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
         The model.
 
     Raises:
-        ValueError: `subspace` is no part of the model's search space.
+        ValueError: one of them is of a wrong type, or `subspace` no part of the model's space.
     """
+    for name, kind in (("classes", (list, tuple)), ("input", Mapping), ("subspace", Mapping)):
+        if facts.get(name) and not isinstance(facts[name], kind):
+            raise ValueError(f"its {name!r} is of a wrong type, {type(facts[name]).__name__}")
     if facts.get("classes"):
         model.classes = tuple(map(str, facts["classes"]))
     if facts.get("input"):
@@ -262,7 +265,8 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> N
         source: what the error calls the state, such as its path.
 
     Raises:
-        ValueError: names of the missing, surplus and misshapen tensors (the first few of each).
+        ValueError: names of the tensors that are missing, surplus, misshapen or of another type,
+            such as integers for floating-point values (the first few of each).
     """
     own = model.state_dict()
     missing = [key for key in own if key not in state]
@@ -272,13 +276,19 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> N
         for key in own
         if key in state and state[key].shape != own[key].shape
     ]
-    if missing or surplus or misshapen:
+    mistyped = [
+        f"{key} {_type(state[key])} instead of {_type(own[key])}"
+        for key in own
+        if key in state and not _casts(state[key].dtype, own[key].dtype)
+    ]
+    if missing or surplus or misshapen or mistyped:
         parts = [
             f"{len(names)} {word} ({few(names)})"
             for word, names in (
                 ("missing", missing),
                 ("surplus", surplus),
                 ("misshapen", misshapen),
+                ("of another type", mistyped),
             )
             if names
         ]
@@ -311,12 +321,19 @@ def _read_safetensors(path: Path) -> StoredWeights:
         try:
             header = json.loads(text)
             name, architecture = header["name"], header["architecture"]
-            if not isinstance(name, str) or not isinstance(architecture, dict):
-                raise TypeError("name or architecture of a wrong type")
-        except (ValueError, KeyError, TypeError) as error:
+            facts = header.get("facts") or {}
+            kinds = (str, name), (dict, architecture), (dict, facts)
+            if not all(isinstance(value, kind) for kind, value in kinds):
+                raise TypeError("name, architecture or facts of a wrong type")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: its '{KEY}' metadata is damaged: {error}") from error
+        if header.get("format", FORMAT) != FORMAT:
+            raise ValueError(
+                f"{path}: of format {header['format']!r}, and this vizoo reads {FORMAT}: "
+                "pip install --upgrade vizoo"
+            )
         state = all_tensors(file)
-    return StoredWeights(name, architecture, state, dict(header.get("facts") or {}))
+    return StoredWeights(name, architecture, state, facts)
 
 
 def _read_lightning(path: Path) -> StoredWeights:
@@ -393,6 +410,17 @@ def few(names: Iterable[str]) -> str:
     names = list(names)
     more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
+
+
+def _casts(given: torch.dtype, own: torch.dtype) -> bool:
+    """Whether values keep their kind: only their precision may change."""
+    if given.is_floating_point or own.is_floating_point:
+        return given.is_floating_point and own.is_floating_point
+    return given.is_complex == own.is_complex and (given == torch.bool) == (own == torch.bool)
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shape(tensor: Tensor) -> str:

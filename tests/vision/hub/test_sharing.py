@@ -147,6 +147,8 @@ def test_file_names_never_leave_the_folder(folder, file, tmp_path):
         ({"library": "timm"}, "not of save_pretrained"),
         ({"format": 2}, "of format 2, and this vizoo reads 1: pip install --upgrade"),
         ({"model": None}, "names no model"),
+        ({"model": "dummy_smal"}, "config.json: no model is called 'dummy_smal'; did you mean"),
+        ({"model": "hf-hub:evil/net"}, "config.json: 'hf-hub:evil/net' is not registered here"),
         ({"model": "dummy_deep"}, "holds weights of dummy_small instead of dummy_deep"),
         ({"record": {}}, "the record lacks licence"),
         ({"file": "other.safetensors"}, "other.safetensors: missing, though config.json names it"),
@@ -155,6 +157,32 @@ def test_file_names_never_leave_the_folder(folder, file, tmp_path):
 def test_wrong_configs(folder, changes, says):
     edited(folder, **changes)
     with pytest.raises((ValueError, OSError), match=says):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"classes": 3}, "config.json: classes are names, a list of strings, not 3"),
+        ({"future": 1}, "config.json: the record has unknown future"),
+        ({"architecture": {"width": "3"}}, "holds width 3 instead of '3': the record is wrong"),
+        ({"architecture": {"width": 3, "depth": 1}}, "no architecture argument 'depth'; it takes"),
+        ({"size": 3}, r"model.safetensors: has [\d,]+ bytes instead of 3 as config.json says"),
+        ({"sources": ["package:../x"]}, "config.json: .* must stay in its folder"),
+    ],
+)
+def test_wrong_records(folder, changes, says):
+    config = json.loads((folder / "config.json").read_text())
+    edited(folder, record=config["record"] | changes)
+    with pytest.raises(ValueError, match=says) as caught:
+        from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 200_000, b'{"a": 1'])
+def test_damaged_configs(folder, content):
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config.json: (no JSON, or damaged|not of save_pre)"):
         from_pretrained(folder)
 
 
@@ -190,6 +218,8 @@ def test_no_such_folder(tmp_path, family, monkeypatch):
 def test_what_is_not_released(net, tmp_path):
     with pytest.raises(ValueError, match="metrics need"):
         save_pretrained(net, tmp_path / "x", **{**FACTS, "command": ""})
+    with pytest.raises(ValueError, match="is of integers; weights need a floating-point one"):
+        save_pretrained(net, tmp_path / "x", dtype=torch.int8, **FACTS)
     net.first.bias.data[0] = float("inf")
     with pytest.raises(ValueError, match=r"first\.bias: values that are not finite"):
         save_pretrained(net, tmp_path / "x", **FACTS)
@@ -317,6 +347,25 @@ def test_push(net, hub, folder, monkeypatch):
     monkeypatch.setenv("VIZOO_OFFLINE", "1")
     with pytest.raises(DownloadError, match="VIZOO_OFFLINE=1; unset it"):
         push_to_hub(folder, "org/new", token="secret")
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(403, "HTTP 403 .*`hf auth login` with"), (413, "HTTP 413"), (200, "does not answer as the")],
+)
+def test_a_push_that_the_hub_refuses_is_one_line(hub, folder, monkeypatch, status, says):
+    answer = hub.RequestHandlerClass.do_POST
+
+    def refuse(self):
+        if "/commit/" not in self.path:
+            return answer(self)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(status, b"<html>no</html>")
+
+    monkeypatch.setattr(hub.RequestHandlerClass, "do_POST", refuse)
+    with pytest.raises(DownloadError, match=f"^org/new: not pushed: .*{says}") as caught:
+        push_to_hub(folder, "org/new", token="secret")
+    assert "\n" not in str(caught.value) and hub.repositories["org/new"] == [("0" * 40, {})]
 
 
 def test_a_damaged_folder_is_not_pushed(hub, folder):

@@ -82,6 +82,48 @@ def test_misfits_are_listed_and_change_nothing(family):
     assert all(torch.equal(net.state_dict()[key], value) for key, value in before.items())
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fits"),
+    [(torch.float16, True), (torch.float64, True), (torch.int32, False), (torch.complex64, False)],
+)
+def test_only_the_precision_may_differ(family, dtype, fits):
+    net = create_model("dummy_small")
+    state = net.state_dict()
+    state["first.bias"] = torch.ones(2, dtype=dtype)
+    if fits:
+        load_state(net, state, "x.pth")
+        assert net.first.bias.dtype == torch.float32 and bool((net.first.bias == 1).all())
+        return
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(ValueError, match=rf"1 of another type \(first\.bias {kind} instead of f"):
+        load_state(net, state, "x.pth")
+    assert not (net.first.bias == 1).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"format": 2}, "of format 2, and this vizoo reads 1: pip install --upgrade vizoo"),
+        ({"facts": [1]}, "metadata is damaged: name, architecture or facts of a wrong type"),
+        ({"facts": {"classes": 5}}, "its 'classes' is of a wrong type, int"),
+        ({"facts": {"input": [1]}}, "its 'input' is of a wrong type, list"),
+        ({"facts": {"subspace": "x"}}, "its 'subspace' is of a wrong type, str"),
+        ({"architecture": {"width": "3"}}, "dummy_small: width must be of type .*int.*, not '3'"),
+        (None, "metadata is damaged: maximum recursion depth"),
+    ],
+)
+def test_metadata_of_another_form(saved, changes, says):
+    _, path = saved
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["vizoo"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    text = "[" * 200_000 if changes is None else json.dumps(header | changes)
+    save_file(tensors, path, {"vizoo": text})
+    with pytest.raises(ValueError, match=f"net.safetensors: .*{says}") as caught:
+        load_weights(path)
+    assert "\n" not in str(caught.value)
+
+
 def broken(kind, path):
     path = path / (
         "x.ckpt" if kind in ("text.ckpt", "pickle", "plain", "other") else "x.safetensors"
