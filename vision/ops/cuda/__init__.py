@@ -11,6 +11,7 @@ __all__ = ["KERNELS"]
 
 KERNELS = {
     "banded": correlation.BANDED,
+    "sliced": correlation.SLICED,
     "correlation": correlation.KERNELS,
     "epipolar": epipolar.KERNELS,
     "mesh": mesh.KERNELS,

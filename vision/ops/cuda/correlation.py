@@ -1,6 +1,7 @@
 """Correlation along rows, in groups and in a square window: ``kernels/correlation.cu``.
 
-Forwards half types of many channels take the tensor cores instead: ``kernels/banded.cu``.
+Forwards, rows of many channels have kernels of their own: half types on tensor cores,
+``kernels/banded.cu``, and float32, ``kernels/sliced.cu``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from torch import Tensor
 from .._kernels import TYPES, launch
 
 KERNELS = (
-    "correlation_forward<float, 1, 1>",
     "correlation_forward<float, 1, 2>",
     "correlation_forward<{}, 4, 1>",
     "correlation_backward<{}, 1, 16, 32>",
@@ -20,10 +20,11 @@ KERNELS = (
     "correlation_backward<{}, 4, 1, 16>",
 )
 BANDED = ("banded_forward<Half>", "banded_forward<BFloat>")
+SLICED = ("sliced_forward",)
 
-_REACH = 64  # displacements that a block takes at most
 _DEPTH = 16  # of a thread
 _MANY = 1024  # pieces of 32 columns: enough for large tiles to keep a GPU busy
+_DEEP = 64  # channels: beyond, threads share them
 
 
 def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
@@ -79,26 +80,28 @@ def _forward(
     if out.numel() == 0 or channels == 0:
         return out.zero_()
     pieces, rows = -(-width // 32), height * lines * batch * groups
-    blocks, subtiles, quads = -(-count // _REACH), 1, 1
+    many = pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4)
     features = left, *left.stride(), right, *right.stride(), out
     sizes = batch, groups, channels, height, width, count, lines, shift, int(reverse)
-    if channels <= 16 and pieces > 1:
-        subtiles = 4
+    shallow = channels <= 16 and pieces > 1
+    file, threads, reach, unit = "correlation", 128, 64, _DEPTH
+    if shallow:
+        kernel, columns = f"correlation_forward<{TYPES[left.dtype]}, 4, 1>", 128
     elif left.dtype != torch.float32:
-        span = -(-count // (4 * blocks)) * 4
-        grid = pieces * -(-count // span), height * lines, batch * groups
-        launch("banded", f"banded_forward<{TYPES[left.dtype]}>", grid, 128, *features, *sizes, span)
-        return out
-    elif pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4):
-        quads = 2
-    depths = -(-count // (blocks * _DEPTH))
-    steps = -(-count // (depths * _DEPTH))
+        file, kernel, columns, unit = "banded", f"banded_forward<{TYPES[left.dtype]}>", 32, 4
+    elif channels <= _DEEP and many:
+        kernel, columns = "correlation_forward<float, 1, 2>", 64
+    else:
+        file, kernel, columns, reach = "sliced", "sliced_forward", 40, 48
+    units = -(-count // (-(-count // reach) * unit))  # of displacements that a block takes
+    if file == "sliced":  # 40 threads for each unit, in whole warps
+        threads = 32 * -(-40 * units // 32)
     launch(
-        "correlation",
-        f"correlation_forward<{TYPES[left.dtype]}, {subtiles}, {quads}>",
-        (-(-width // (32 * subtiles * quads)) * steps, height * lines, batch * groups),
-        128,
-        *(*features, *sizes, depths),
+        file,
+        kernel,
+        (-(-width // columns) * -(-count // (units * unit)), height * lines, batch * groups),
+        threads,
+        *(*features, *sizes, units if unit == _DEPTH else units * unit),
     )
     return out
 

@@ -14,45 +14,47 @@ constexpr int PITCH_OUT = COLUMNS + 4;
 constexpr int PLACES = 5;  // products side by side of a warp, and between them another warp's
 constexpr int PIECES = DEEP * (2 * COLUMNS + REACH) / 4 / THREADS;
 
-__device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
-template <typename T>
-__device__ __forceinline__ unsigned bits_of(T x) {
-  return x.bits;
-}
-
-// Four columns of a word, which holds one float or two neighbouring channels.
-template <typename T>
+// Four columns of two neighbouring channels: where a thread reads them, to which word they go.
 struct Piece {
-  static constexpr int CHANNELS = 4 / sizeof(T);
-  const T* at;
   i64 channel, column;
   int first, to;
   unsigned inside;  // a bit for each column
-  bool whole;       // and all four lie side by side
+  bool across;      // all are inside, and the four of a channel lie side by side
+  bool paired;      // the two of a column lie side by side
 
-  __device__ __forceinline__ Pack<unsigned, 4> read(int channels) const {
-    Pack<T, 4> got[CHANNELS];
+  // As they come, so that reads need not be waited for.
+  template <typename T>
+  __device__ __forceinline__ Pack<unsigned, 4> read(const T* from, int channels) const {
+    Pack<unsigned, 4> got{};
+    if (channels <= 0) return got;
+    if (across) {
+      const auto even = *reinterpret_cast<const Pack<unsigned, 2>*>(from);
+      Pack<unsigned, 2> odd{};
+      if (channels > 1) odd = *reinterpret_cast<const Pack<unsigned, 2>*>(from + channel);
+      return {even.v[0], even.v[1], odd.v[0], odd.v[1]};
+    }
 #pragma unroll
-    for (int h = 0; h < CHANNELS; ++h) {
-      got[h] = Pack<T, 4>{};
-      if (first + h >= channels) continue;
-      const T* from = at + h * channel;
-      if (whole) {
-        got[h] = *reinterpret_cast<const Pack<T, 4>*>(from);
+    for (int k = 0; k < 4; ++k, from += column) {
+      if (!(inside >> k & 1)) continue;
+      if (paired && channels > 1) {
+        got.v[k] = *reinterpret_cast<const unsigned*>(from);
       } else {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          if (inside >> k & 1) got[h].v[k] = from[k * column];
-        }
+        got.v[k] = from->bits | (channels > 1 ? from[channel].bits << 16 : 0);
       }
     }
-    Pack<unsigned, 4> words;
+    return got;
+  }
+
+  // A word for each column.
+  __device__ __forceinline__ Pack<unsigned, 4> words(const Pack<unsigned, 4>& got) const {
+    if (!across) return got;
+    Pack<unsigned, 4> out;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      words.v[k] = bits_of(got[0].v[k]);
-      if (CHANNELS == 2) words.v[k] |= bits_of(got[CHANNELS - 1].v[k]) << 16;
+      const int shift = k % 2 * 16;
+      out.v[k] = (got.v[k / 2] >> shift & 0xffff) | got.v[2 + k / 2] >> shift << 16;
     }
-    return words;
+    return out;
   }
 };
 
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(THREADS, 3) banded_forward(
     const T* right, i64 right_b, i64 right_c, i64 right_y, i64 right_x,
     T* out, i64 batch_, i64 groups_, i64 channels_, i64 height_, i64 width_, i64 count_,
     i64 lines_, i64 shift_, i64 reversed, i64 span_) {
-  constexpr int CHUNK = DEEP * Piece<T>::CHANNELS, TILE = DEEP * (PITCH + WIDE);
+  constexpr int CHUNK = 2 * DEEP, TILE = DEEP * (PITCH + WIDE);
   __shared__ __align__(16) unsigned memory[2 * TILE];
   static_assert(2 * TILE >= REACH * PITCH_OUT, "the result is staged there too");
 
@@ -81,19 +83,20 @@ __global__ void __launch_bounds__(THREADS, 3) banded_forward(
     const bool meets = other >= 0 && other < height;
     const i64 c0 = static_cast<i64>(group) * channels;
 
-    Piece<T> pieces[PIECES];
+    Piece pieces[PIECES];
+    const T* at[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
       const int n = threadIdx.x + i * THREADS;
       const int word = last ? n % DEEP : n / 32, k = 4 * (last ? n / DEEP : n % 32) - COLUMNS;
       const bool is_right = k >= 0;
       const int from = is_right ? start - REACH + k : x0 + COLUMNS + k;
-      Piece<T>& p = pieces[i];
+      Piece& p = pieces[i];
       p.channel = is_right ? right_c : left_c, p.column = is_right ? right_x : left_x;
-      p.first = word * Piece<T>::CHANNELS;
-      p.at = is_right ? right + image * right_b + other * right_y
-                      : left + image * left_b + y * left_y;
-      p.at += (c0 + p.first) * p.channel + from * p.column;
+      p.first = 2 * word;
+      at[i] = is_right ? right + image * right_b + other * right_y
+                       : left + image * left_b + y * left_y;
+      at[i] += (c0 + p.first) * p.channel + from * p.column;
       p.to = is_right ? DEEP * PITCH + word * WIDE + k : word * PITCH + COLUMNS + k;
       p.inside = 0;
 #pragma unroll
@@ -101,8 +104,9 @@ __global__ void __launch_bounds__(THREADS, 3) banded_forward(
         const bool wanted = !is_right || k + m + have > REACH;
         p.inside |= static_cast<unsigned>(wanted && static_cast<unsigned>(from + m) < width) << m;
       }
-      p.whole = p.inside == 15 && p.column == 1 && p.channel % 4 == 0 &&
-          reinterpret_cast<unsigned long long>(p.at) % (4 * sizeof(T)) == 0;
+      const auto address = reinterpret_cast<unsigned long long>(at[i]);
+      p.across = p.inside == 15 && p.column == 1 && p.channel % 4 == 0 && address % 8 == 0;
+      p.paired = p.channel == 1 && p.column % 2 == 0 && address % 4 == 0;
     }
 
     const int products = (have + 22) / 8;
@@ -113,19 +117,20 @@ __global__ void __launch_bounds__(THREADS, 3) banded_forward(
       if (c > 0) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-          *reinterpret_cast<Pack<unsigned, 4>*>(now + pieces[i].to) = held[i];
+          *reinterpret_cast<Pack<unsigned, 4>*>(now + pieces[i].to) = pieces[i].words(held[i]);
         }
         __syncthreads();
       }
       if (c < channels) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
-          held[i] = pieces[i].read(channels - c), pieces[i].at += CHUNK * pieces[i].channel;
+          held[i] = pieces[i].read(at[i], channels - c - pieces[i].first);
+          at[i] += CHUNK * pieces[i].channel;
         }
       }
 #pragma unroll
       for (int deep = 0; deep < DEEP; deep += 8) {
-        if (c == 0 || c - CHUNK + deep * Piece<T>::CHANNELS >= channels) continue;
+        if (c == 0 || c - CHUNK + 2 * deep >= channels) continue;
         const unsigned* l = now + (deep + t) * PITCH + x;
         const unsigned* r = now + DEEP * PITCH + (deep + t) * WIDE + x + REACH + 8;
         const unsigned a[4] = {l[0], l[8], l[4 * PITCH], l[4 * PITCH + 8]};
