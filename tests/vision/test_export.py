@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -160,6 +161,27 @@ def test_a_file_of_weights(tmp_path):
     exported = vizoo.export(path, tmp_path / "net.pt", to="torchscript", size=(64, 64))
     assert exported.metadata["weights"] == "mine.safetensors"
     assert exported.metadata["architecture"] == {"max_disparity": 32}
+
+
+def test_files_run_without_vizoo(tmp_path):
+    """In a process that cannot import it; the network has operators that vizoo registers."""
+    net = vizoo.create_model("fadnet_plus_micro").eval()
+    pair = torch.rand(2, 1, 3, 64, 64)
+    with torch.inference_mode():
+        torch.save([*pair, net(*pair)], tmp_path / "known.pt")
+    export(net, tmp_path / "net.pt2", to="torch-export", size=(64, 64))
+    export(net, tmp_path / "net.pt", to="torchscript", size=(64, 64))
+    code = """
+import sys
+sys.modules["vizoo"] = None
+import torch
+*pair, wanted = torch.load("known.pt")
+for net in (torch.export.load("net.pt2").module(), torch.jit.load("net.pt")):
+    torch.testing.assert_close(net(*pair), wanted, rtol=1e-4, atol=1e-3)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
