@@ -372,7 +372,12 @@ def test_composites_take_kernels(chosen, name):
     def derivatives(function, inputs):
         out = function(*inputs, *rest)
         first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
-        return out, first, torch.autograd.grad(first[0].square().sum(), inputs)
+        try:
+            return out, first, torch.autograd.grad(first[0].square().sum(), inputs)
+        except RuntimeError as error:  # earlier PyTorch has no second ones of grid_sample
+            if "derivative for aten::grid_sampler_2d_backward" not in str(error):
+                raise
+            return out, first
 
     found = derivatives(overload, given)
     double = [x.detach().double().requires_grad_() for x in given]
