@@ -162,21 +162,24 @@ def subnets_conservation(rank, told):
 class Either(nn.Module):
     """Two layers, of which a call uses one."""
 
-    def __init__(self):
+    def __init__(self, inputs, outputs):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(40, 48, bias=False) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(inputs, outputs, bias=False) for _ in range(2))
 
     def forward(self, x, which):
         return self.layers[which](x)
 
 
 def returned(name, others, forget_after):
-    """Of a layer that is used again after steps of the other: what was left out, the gradient,
-    its approximate mean, and what is left out then."""
+    """A step of a layer, after one of it and some of the other.
+
+    Returns:
+        What was left out before, the gradient, its approximate mean, and what is left out then.
+    """
     hook, key = HOOKS[name](), "layers.0.weight"
     hook.forget_after = forget_after
     torch.manual_seed(0)
-    model, given = distributed(hook, net=Either(), find_unused_parameters=True)
+    model, given = distributed(hook, net=Either(40, 48), find_unused_parameters=True)
     left = [None]
     for which in (0, *[1] * others, 0):
         left.append(hook.residuals[key].clone() if key in hook.residuals else None)

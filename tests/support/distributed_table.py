@@ -8,6 +8,7 @@ import inspect
 
 import torch
 import torch.distributed as dist
+from distributed_gradients import Either
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from toy_regression import Net
@@ -75,21 +76,10 @@ def _trained(rank, subnets, arguments, apart=False):
     return error, right, travelled, used
 
 
-class Either(nn.Module):
-    """Two layers of one shape, of which a call uses one."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(2))
-
-    def forward(self, x, which):
-        return self.layers[which](x)
-
-
 def _mixed_up(rank):
     """Whether the layer that each process uses gets the mean of both processes' layers."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(Either(), **SKIP, bucket_cap_mb=0)
+    model = DistributedDataParallel(Either(3, 3), **SKIP, bucket_cap_mb=0)
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
     model(x, rank).sum().backward()
     mixed = x.sum(0).expand(3, 3).clone()
