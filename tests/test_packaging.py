@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from vizoo.vision.hub.registry import list_models, model_info
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -74,6 +76,16 @@ def test_the_wheel_holds_every_module_and_config(root, source, names):
     assert wanted - set(names) == set()
     if any((root / "configs").rglob("*.yaml")):
         assert any(name.startswith("vizoo/configs/") for name in names)
+
+
+def test_the_wheel_holds_the_trained_weights_and_stays_small(source, wheel, names):
+    records = [model_info(name).record for name in list_models(pretrained=True)]
+    places = {text for record in records for text in record.sources if text.startswith("package:")}
+    assert places
+    wanted = {f"vizoo/{text.removeprefix('package:')}" for text in places}
+    wanted |= {f"vizoo/{f.relative_to(source)}" for f in (source / "stereo/weights").iterdir()}
+    assert wanted - set(names) == set()
+    assert wheel.stat().st_size < 40e6
 
 
 def test_the_wheel_holds_nothing_else(names):
