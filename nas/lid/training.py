@@ -166,7 +166,7 @@ class FewShotTraining(SupernetTask):
             f"--model.processes {self.trainer.world_size}",
         )
         if not self.trainer.fast_dev_run:
-            # Nodes are not always trained in their order, so that no epoch's number is the end.
+            # What was stopped behind its last epoch may have a node to finish, or others to train.
             self.trainer.fit_loop.max_epochs = self._limit + 1
 
     def on_train_start(self) -> None:
@@ -181,6 +181,7 @@ class FewShotTraining(SupernetTask):
             self._begun["weights"] = f"{tensor_digest(self.state_dict().values()):x}"
         if not self.trainer.fast_dev_run:
             self._open_folder(resumed)
+            self._set_end()
         self.task.on_train_start()
 
     def on_train_epoch_start(self) -> None:
@@ -339,6 +340,13 @@ class FewShotTraining(SupernetTask):
             self._claim()
         elif done >= self._limit:
             self.trainer.should_stop = True
+        self._set_end()
+
+    def _set_end(self) -> None:
+        """Let the loop end with the last epoch, unless that came before others' nodes."""
+        loop = self.trainer.fit_loop
+        behind = loop.epoch_progress.current.processed >= self._limit
+        loop.max_epochs = self._limit + (behind and self._next is not None)
 
     def _claim(self) -> None:
         """Take the next node, which the next epoch begins; stop where none is left."""

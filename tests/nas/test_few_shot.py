@@ -58,6 +58,17 @@ def test_levels_follow_each_other(tmp_path, criterion):
     assert active(task.task.net) == task.full_space.largest()
 
 
+def test_epochs_are_told_of_as_many_as_there_are(tmp_path):
+    told = []
+
+    class Telling(Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            told.append((trainer.current_epoch, trainer.max_epochs))
+
+    fit(tmp_path, epochs=(1, 1), trainer={"callbacks": [Telling()]})
+    assert told == [(0, 3), (1, 3), (2, 3)]
+
+
 def test_the_log_says_what_decided(tmp_path, caplog):
     """Mean similarities, not sums of pairs; of a choice of two values none is inside."""
     _, task = fit(tmp_path, epochs=(1, 1))
