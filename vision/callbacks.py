@@ -1,11 +1,13 @@
-"""What training runs share: last.ckpt, whole checkpoints, a line an epoch, parts that stay."""
+"""What training runs share: checkpoints, a line an epoch, one end for all, parts that stay."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -22,7 +24,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .io.files import atomic_write
 
-__all__ = ["EpochLines", "Frozen", "KeepLast", "WholeCheckpoints"]
+__all__ = ["EpochLines", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
 
 
 class Frozen(Callback):
@@ -108,6 +110,38 @@ class EpochLines(Callback):
         where = f"epoch {trainer.current_epoch + 1}{last}, step {trainer.global_step}"
         rank_zero_info(f"{where}: {', '.join(parts)}")
         self._started = time.perf_counter()
+
+
+class StopTogether(Callback):
+    """Ends all processes of a fit behind the same step when a SIGTERM reaches any of them.
+
+    Lightning's own handler waits for the others within the signal, while they may wait for this
+    process to finish its step.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the signal over until the fit ends, when Lightning puts back what was there."""
+        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Agree; Lightning looks at its flag after every step and epoch."""
+        if trainer.world_size > 1:
+            stop = trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+            trainer._signal_connector.received_sigterm = stop
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self._asked = True
 
 
 class KeepLast(Checkpoint):

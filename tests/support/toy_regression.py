@@ -56,8 +56,8 @@ class Regression(LightningModule):
         init_weights: not used; tasks have it.
 
     Where the environment says so in KILL_AT, the process ends, as by `kill -9`, in the step of
-    this number; in that of TERM_AT it is sent a SIGTERM; in that of MEET_AT it waits until another
-    process, which it started, trains too.
+    this number; in that of TERM_AT it is sent a SIGTERM, of several processes only TERM_RANK if it
+    is set; in that of MEET_AT it waits until another process, which it started, trains too.
     """
 
     def __init__(self, lr=0.05, schedule="none", init_weights: str | None = None):
@@ -79,7 +79,8 @@ class Regression(LightningModule):
     def training_step(self, batch, batch_idx):
         if self.global_step == int(os.environ.get("KILL_AT", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.global_step == int(os.environ.get("TERM_AT", -1)):
+        meant = int(os.environ.get("TERM_RANK", self.global_rank)) == self.global_rank
+        if self.global_step == int(os.environ.get("TERM_AT", -1)) and meant:
             os.kill(os.getpid(), signal.SIGTERM)
         if self.global_step == int(os.environ.get("MEET_AT", -1)):
             end = time.monotonic() + 300

@@ -27,7 +27,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from ..callbacks import EpochLines, KeepLast, WholeCheckpoints
+from ..callbacks import EpochLines, KeepLast, StopTogether, WholeCheckpoints
 from ..configs import resolve_config
 from ..hub.weights import load_pickle
 from ..memory import keep_freed_memory
@@ -193,7 +193,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         seed_everything_default=0,
         # Without it the second run into a folder fails.
         save_config_kwargs={"overwrite": True},
-        trainer_defaults={"callbacks": [keeper, EpochLines()]},
+        trainer_defaults={"callbacks": [keeper, EpochLines(), StopTogether()]},
         auto_configure_optimizers=False,
         parser_kwargs={
             "prog": "vizoo",
@@ -289,7 +289,7 @@ def _instantiate(class_type: type, *args: Any, **kwargs: Any) -> Any:
 
 
 def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
-    if not keeper.written:
+    if not keeper.written or rank_zero_only.rank != 0:
         return
     kept = []
     words = iter(args)

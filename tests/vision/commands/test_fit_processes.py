@@ -1,0 +1,37 @@
+"""`vizoo fit` over several processes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from trainers import fit_process
+
+CONFIG = """
+model: toy_regression.Regression
+data: toy_regression.Data
+trainer:
+  max_epochs: 3
+  accelerator: cpu
+  devices: 2
+  strategy: ddp
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
+    # Two steps an epoch: within the second.
+    done = fit_process(tmp_path, CONFIG, TERM_AT="2", TERM_RANK=rank)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.count("stopped; resume with: vizoo fit") == 1
+    last = tmp_path / "checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 3
+
+    resumed = fit_process(tmp_path, CONFIG, "--ckpt_path", str(last))
+    assert resumed.returncode == 0, resumed.stderr
+    assert torch.load(last, weights_only=True)["global_step"] == 6
