@@ -23,6 +23,7 @@ __all__ = [
     "LeakyConvolution",
     "dilated_convolution",
     "initialize",
+    "peak_argmin",
     "resize",
 ]
 
@@ -234,6 +235,27 @@ def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     if x.shape[-2:] == size:
         return x
     return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
+
+
+def peak_argmin(scores: Tensor, step: int = 1) -> tuple[Tensor, Tensor]:
+    """Disparity of the highest peak alone: a soft-argmin that does not mix near and far surfaces.
+
+    Chen et al., "On the Over-smoothing Problem of CNN Based Disparity Estimation", ICCV 2019,
+    section 3.2; here a peak is always the likeliest candidate and its two neighbours on each side.
+
+    Args:
+        scores: (B, D, h, w), high where the match is good.
+        step: pixels between two candidates.
+
+    Returns:
+        The disparity, (B, 1, h, w), and the share of all chances that lies in its peak, 0 to 1.
+    """
+    width = min(5, scores.shape[1])
+    first = (scores.argmax(1, keepdim=True) - 2).clamp(0, scores.shape[1] - width)
+    candidates = first + torch.arange(width, device=scores.device).view(1, -1, 1, 1)
+    peak = scores.gather(1, candidates)
+    share = (peak.logsumexp(1, keepdim=True) - scores.logsumexp(1, keepdim=True)).exp()
+    return (peak.softmax(1) * candidates).sum(1, keepdim=True) * step, share
 
 
 def initialize(module: nn.Module) -> None:

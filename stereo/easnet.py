@@ -31,7 +31,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract, search_space
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import DeformableConv2d, normalize_pair
+from ..vision.layers import DeformableConv2d, convex_upsample, normalize_pair
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
 from ._easnet_inference import FusedDilatedBlock
 from ._easnet_layers import (
@@ -41,6 +41,7 @@ from ._easnet_layers import (
     LeakyConvolution,
     dilated_convolution,
     initialize,
+    peak_argmin,
     resize,
 )
 from ._easnet_published import WIDTHS, convert_published, published_architecture
@@ -89,33 +90,40 @@ class Refinement(nn.Module):
     Args:
         blocks: how many of the six dilated blocks run.
         published_warp: read the right image beside the grid, as published.
+        certainty: be told how certain the disparity is, too.
     """
 
-    def __init__(self, blocks: int | Choice, published_warp: bool) -> None:
+    def __init__(self, blocks: int | Choice, published_warp: bool, certainty: bool = False) -> None:
         super().__init__()
         self.published_warp = published_warp
         self.conv1 = LeakyConvolution(6, 16)
-        self.conv2 = LeakyConvolution(1, 16)
+        self.conv2 = LeakyConvolution(1 + certainty, 16)
         self.dilated_blocks = elastic.Sequential(
             *(DilatedBlock(32, dilation) for dilation in _DILATIONS), length=blocks
         )
         self.final_conv = nn.Conv2d(32, 1, 3, 1, 1)
 
-    def forward(self, disparity: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """Disparity in pixels of the images' size, (B, 1, H, W).
+    def forward(
+        self, disparity: Tensor, left: Tensor, right: Tensor, certainty: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Disparity in pixels of the images' size, (B, 1, H, W), and its features, (B, 32, H, W).
 
         Args:
             disparity: (B, 1, h, w), in pixels of its own size.
             left: (B, 3, H, W), standardised.
             right: the same shape.
+            certainty: (B, 1, h, w), 0 to 1.
         """
         ratio = left.shape[-1] / disparity.shape[-1]
         disparity = resize(disparity, left.shape[-2:]) * ratio
         warped = warp_by_disparity(right, disparity, align_corners=not self.published_warp)
         views = self.conv1(torch.cat((warped - left, left), 1))
-        x = torch.cat((views, self.conv2(disparity.to(views.dtype))), 1)
-        residual = self.final_conv(self.dilated_blocks(x))
-        return F.relu(disparity + residual.to(disparity.dtype))
+        known = [disparity]
+        if certainty is not None:
+            known.append(resize(certainty, left.shape[-2:]))
+        x = torch.cat((views, self.conv2(torch.cat(known, 1).to(views.dtype))), 1)
+        x = self.dilated_blocks(x)
+        return F.relu(disparity + self.final_conv(x).to(disparity.dtype)), x
 
 
 class EASNet(nn.Module):
@@ -126,6 +134,10 @@ class EASNet(nn.Module):
         levels: how many levels of features there are at most, 2 to 4.
         extended: make aggregation and refinement elastic too.
         published_warp: read the right image beside the grid, as published weights need.
+        sharp: keep edges sharp: the finest disparity is that of its scores' highest peak (see
+            `peak_argmin`), the first refinement is told how certain that is, and its result is
+            enlarged by learned convex combinations (Teed and Deng, "RAFT", ECCV 2020, section
+            3.3) where no refinement at full size follows.
 
     Raises:
         ValueError: `max_disparity` is no positive multiple of 24, or `levels` out of range.
@@ -140,8 +152,10 @@ class EASNet(nn.Module):
         levels: int = len(WIDTHS),
         extended: bool = False,
         published_warp: bool = False,
+        sharp: bool = False,
     ) -> None:
         super().__init__()
+        self.sharp = sharp
         if not 2 <= levels <= len(WIDTHS):
             raise ValueError(f"levels must be 2 to {len(WIDTHS)}, not {levels}")
         if max_disparity < 24 or max_disparity % 24:
@@ -164,13 +178,21 @@ class EASNet(nn.Module):
             for level in range(2)
         ]
         self.refinement = elastic.ModuleList(
-            [Refinement(count, published_warp) for count in blocks],
+            [
+                Refinement(count, published_warp, certainty=sharp and level == 0)
+                for level, count in enumerate(blocks)
+            ],
             length=Choice("refinement.levels", (1, 2)) if extended else 2,
         )
         self.apply(initialize)
         for refinement in self.refinement.children():
             # Corrections of many pixels would leave the last ReLU without a gradient.
             nn.init.normal_(refinement.final_conv.weight, 0, 0.01)
+        if sharp:
+            self.upsampling = nn.Conv2d(32, 9 * 2**2, 3, 1, 1)
+            nn.init.normal_(self.upsampling.weight, 0, 0.01)
+            with torch.no_grad():
+                self.upsampling.bias[16:20] = 3  # starts near the middle of the nine
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.
@@ -223,18 +245,31 @@ class EASNet(nn.Module):
 
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Disparities, coarsest first, in full-resolution pixels; scores, finest level first."""
-        width = left.shape[-1]
+        height, width = left.shape[-2:]
         left, right = normalize_pair(left, right)
+        if self.sharp:  # 1/3 and 1/2 shall be whole pixels
+            right_edge, bottom = ((size + 5) // 6 * 6 - size for size in (width, height))
+            beyond = (0, right_edge, 0, bottom)
+            left, right = (F.pad(view, beyond, mode="replicate") for view in (left, right))
         costs = self.aggregation(self.cost_volumes(self.features(left), self.features(right)))
         scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
         found = [soft_argmin(-level.float()) for level in reversed(scores)]
+        share = None
+        if self.sharp:
+            found[-1], share = peak_argmin(scores[0].float())
         half = [_half(view) for view in (left, right)]
-        for refine, images in zip(self.refinement, (half, (left, right)), strict=False):
-            found.append(refine(found[-1], *images))
+        sizes = zip(self.refinement, (half, (left, right)), (share, None), strict=False)
+        for refine, images, certainty in sizes:
+            disparity, features = refine(found[-1], *images, certainty)
+            found.append(disparity)
         if len(self.refinement) == 1:
-            ratio = width / found[-1].shape[-1]
-            found.append(resize(found[-1], left.shape[-2:]) * ratio)
-        return [disparity * (width / disparity.shape[-1]) for disparity in found], scores
+            ratio = left.shape[-1] / disparity.shape[-1]
+            if self.sharp:
+                disparity = convex_upsample(disparity, self.upsampling(features))
+            found.append(resize(disparity, left.shape[-2:]) * ratio)
+        found = [disparity * (left.shape[-1] / disparity.shape[-1]) for disparity in found]
+        found[-1] = found[-1][..., :height, :width]
+        return found, scores
 
 
 def _second_convolution(index: int, kind: Choice, extended: bool, channels: int) -> nn.Module:
@@ -277,16 +312,23 @@ def easnet_extended(
     max_disparity: int = 192,
     levels: int = len(WIDTHS),
     published_warp: bool = False,
+    sharp: bool = False,
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet with elastic aggregation and refinement too, or one of its subnets."""
-    net = {"max_disparity": max_disparity, "levels": levels, "published_warp": published_warp}
-    return _build(subnet, extended=True, **net)
+    return _build(
+        subnet,
+        max_disparity=max_disparity,
+        levels=levels,
+        extended=True,
+        published_warp=published_warp,
+        sharp=sharp,
+    )
 
 
 @register_model(task="stereo", weights=EASNET_SMALL)
 def easnet_small(*, max_disparity: int = 96) -> EASNet:
-    """A subnet of `easnet_extended` of 0.24 M parameters, with half as many disparities."""
+    """A subnet of `easnet_extended`, sharp, 0.32 M parameters, with half as many disparities."""
     choices = {
         "scale": [3],
         "stages.*.depth": [2],
@@ -294,7 +336,7 @@ def easnet_small(*, max_disparity: int = 96) -> EASNet:
         "stages.*.expand": [4],
         "aggregation.depth": [3],
         "refinement.levels": [1],
-        "refinement.0.blocks": [2],
+        "refinement.0.blocks": [6],
     }
-    supernet = EASNet(max_disparity=max_disparity, levels=3, extended=True)
+    supernet = EASNet(max_disparity=max_disparity, levels=3, extended=True, sharp=True)
     return extract(supernet, search_space(supernet).restrict(choices).largest())

@@ -8,6 +8,7 @@ Searching Elastic and Accurate Network Architecture for Stereo Matching", ECCV 2
   stand beside them in the aggregation, which thereby sees the image's edges;
 - the aggregation has widths of its own instead of one channel a disparity, so that coarse levels
   can reason about what is hidden;
+- the finest disparity is that of the scores' highest peak, which keeps edges sharp;
 - instead of refinements at 1/2 and full size, full-size disparities are convex combinations of
   their neighbours at 1/3 (Teed and Deng, "RAFT: Recurrent All-Pairs Field Transforms for Optical
   Flow", ECCV 2020, section 3.3).
@@ -40,6 +41,7 @@ from ._easnet_layers import (
     LeakyConvolution,
     dilated_convolution,
     initialize,
+    peak_argmin,
 )
 from ._easnet_published import WIDTHS
 from ._weights import EASNET_LIGHT
@@ -171,7 +173,7 @@ class EASNetLight(nn.Module):
         self, features: Tensor, scores: Tensor, size: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Disparity of full size and at 1/3, both in full-resolution pixels."""
-        disparity = soft_argmin(-scores.float(), step=FINEST)
+        disparity, _ = peak_argmin(scores.float(), step=FINEST)
         full = convex_upsample(disparity, self.upsampling(features))
         return full[..., : size[0], : size[1]], disparity
 

@@ -11,6 +11,7 @@ from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.stereo._easnet_layers import peak_argmin
 from vizoo.stereo.easnet import convert_published, published_architecture
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state, load_weights, save_weights
@@ -64,7 +65,7 @@ class TestNetwork(StereoNetworkTester):
 
 class TestSmall(TestNetwork):
     name = "easnet_small"
-    parameters = 238_737
+    parameters = 323_525
     architecture = exported = {"max_disparity": 48}
 
 
@@ -111,6 +112,26 @@ def test_predictions_at_every_scale(levels):
     if levels == 1:  # the full size is the half size, enlarged
         enlarged = torch.nn.functional.interpolate(predictions[1], (48, 96), mode="bilinear")
         torch.testing.assert_close(predictions[0], enlarged)
+
+
+def test_a_second_peak_does_not_pull_the_disparity():
+    chances = torch.full((1, 40, 1, 2), 1e-6)
+    chances[:, [10, 12, 30]] = torch.tensor([0.33, 0.32, 0.35]).view(1, 3, 1, 1)
+    chances[:, 30, :, 1] = 0
+    disparity, share = peak_argmin(chances.log(), step=3)
+    assert disparity[0, 0, 0, 0].item() == pytest.approx(90, abs=0.01)
+    assert share[0, 0, 0, 0].item() == pytest.approx(0.35, abs=1e-3)
+    assert disparity[0, 0, 0, 1].item() == pytest.approx(3 * (3.3 + 3.84) / 0.65, abs=0.01)
+    assert share[0, 0, 0, 1].item() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("candidates", [1, 3, 4, 5, 9])
+def test_a_peak_at_the_end_of_the_candidates(candidates):
+    scores = torch.zeros(2, candidates, 1, 1)
+    scores[0, 0], scores[1, -1] = 20, 20
+    disparity, share = peak_argmin(scores)
+    assert disparity.flatten().tolist() == pytest.approx([0, candidates - 1], abs=1e-4)
+    assert share.flatten().tolist() == pytest.approx([1, 1], abs=1e-4)
 
 
 @pytest.mark.parametrize("height, width", [(25, 31), (37, 100), (24, 24)])
