@@ -8,6 +8,7 @@ from network_tester import StereoNetworkTester
 from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.supernet import search_space
+from vizoo.stereo._easnet_layers import peak_argmin
 from vizoo.stereo.easnet_light import EASNetLight, cosines
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.ops import soft_argmin
@@ -25,6 +26,17 @@ class TestNetwork(StereoNetworkTester):
     architecture = {"subnet": search_space(EASNetLight()).largest().to_json()}
     exported = {"subnet": search_space(EASNetLight()).smallest().to_json()}
 
+    @pytest.fixture(scope="class")
+    def net(self):
+        """Random weights whose scores have one peak: rounding chooses none."""
+        torch.manual_seed(0)
+        net = create_model(self.name, **self.architecture).eval()
+        with torch.no_grad():
+            finest = next(iter(net.heads))
+            finest.weight *= 0.01
+            finest.bias -= (torch.arange(len(finest.bias)) - 8).square()
+        return net
+
 
 def test_disparities_come_of_the_scores():
     torch.manual_seed(0)
@@ -40,7 +52,8 @@ def test_disparities_come_of_the_scores():
     ]
     assert [step for _, step in volumes] == [3, 6, 12]
     torch.testing.assert_close(stage[0], full)
-    for disparity, (scores, step) in zip(stage[1:], volumes, strict=True):
+    torch.testing.assert_close(stage[1], peak_argmin(volumes[0][0], step=3)[0])
+    for disparity, (scores, step) in zip(stage[2:], volumes[1:], strict=True):
         torch.testing.assert_close(disparity, soft_argmin(-scores, step=step))
     assert 0 <= full.min() and full.max() <= 45
 

@@ -27,10 +27,14 @@ def fit_process(
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(config)
     settings = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", **environment}
+    # What a fit within this process left would tell the new one that it is part of a job.
+    job = ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    inherited = {name: value for name, value in os.environ.items() if name not in job}
     return subprocess.run(
         [sys.executable, "-m", "vizoo", "fit", "--config", "toy.yaml", *words],
         cwd=folder,
-        env={**os.environ, **settings},
+        env={**inherited, **settings},
         capture_output=True,
         text=True,
+        timeout=900,
     )

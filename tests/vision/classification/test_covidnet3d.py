@@ -116,7 +116,7 @@ def test_encodings():
         ({"encoding": [8] * 20}, "has 21 numbers: 20"),
         ({"encoding": [8] * 20 + [9]}, "number 20 of the encoding is 9: must be 0 to 8"),
         ({"encoding": [8, 10] + [8] * 19}, "number 1 of the encoding is 10: must be 0 to 9"),
-        ({"encoding": [0.5] * 21}, "number 0 of the encoding is 0.5"),
+        ({"encoding": [0.5] * 21}, "encoding must be of type Sequence"),
         ({"encoding": MIXED, "subnet": {}}, "either an encoding or a subnet"),
         ({"subnet": {"version": 1, "choices": {"depth": 2}}}, "no choice 'depth'"),
         ({"classes": 1, "encoding": MIXED}, "two classes or more"),

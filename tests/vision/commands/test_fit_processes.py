@@ -22,6 +22,7 @@ trainer:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
