@@ -36,7 +36,7 @@ class Command:
 
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
-        "stereo.commands.demo",
+        "cli.demo",
         "disparity, error, points and speed of a stereo pair, as one page",
         (
             "vizoo demo",

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from ..efficiency.table import LatencyTable
     from ..space import Architecture, SearchSpace
 
-__all__ = ["Bench", "add_conditions", "load_supernet", "set_up", "supernets"]
+__all__ = [
+    "Bench",
+    "add_conditions",
+    "load_supernet",
+    "set_up",
+    "supernets",
+    "table_of_weights",
+]
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -137,6 +144,31 @@ def set_up(
         smallest = count(extract(on_meta(net), space.smallest()), *bench.inputs("meta"))
         table.check(net.architecture, space, bench.conditions, smallest, args.table)
     return bench
+
+
+def table_of_weights(
+    args: argparse.Namespace, net: nn.Module, space: SearchSpace
+) -> LatencyTable | None:
+    """The latency table that lies beside a supernet's weights, where it fits what is asked for.
+
+    Args:
+        args: with `supernet` and the options of `add_conditions`.
+        net: the supernet.
+        space: its search space.
+    """
+    from ...vision.hub.sources import beside_weights
+    from ..efficiency.table import LatencyTable
+
+    path = beside_weights(args.supernet, ".latency.json")
+    if path is None or not path.is_file():
+        return None
+    table = LatencyTable.load(path)
+    size = f"{table.conditions.height}x{table.conditions.width}"
+    asked = (args.device or "cpu", args.dtype or "float32", args.input or size)
+    if asked != (table.conditions.device, table.conditions.dtype, size):
+        return None
+    same = table.model == dict(net.architecture) and table.space.holds(space)
+    return table if same and table.complete else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._costs import add_limits, constraints, cost_predictors, limits, open_table
 from ._quantities import show_quantity
-from ._supernets import add_conditions, load_supernet, set_up
+from ._supernets import add_conditions, load_supernet, set_up, table_of_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..space import Architecture, SearchSpace
     from ._supernets import Bench
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "most_macs", "move_table", "run", "search_within"]
 
 _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
@@ -95,17 +95,26 @@ def run(args: argparse.Namespace) -> int:
     net, space, trained = load_supernet(args.supernet)
     wanted = None if args.architecture is None else _given(args.architecture, space)
     table = open_table(args)
+    searched = wanted is None and "latency" in bounds
+    near = table_of_weights(args, net, space) if searched and table is None else None
+    if near is not None and args.input is None:
+        args.input = f"{near.conditions.height}x{near.conditions.width}"
     bench = set_up(args, net, space, table)
     predictors: dict[str, CostRegressor] = {}
     if wanted is not None:
         architecture, costs, rounds, named = wanted, _costs(bench, wanted), [], None
     else:
-        if table is None and "latency" in bounds:
+        if near is not None:
+            table = move_table(near, bench)
+        elif searched and table is None:
             args.table = str(out.with_suffix(".latency.json"))
             table = _own_table(bench, args.table)
         predictors = cost_predictors(bench, table)
         objective, named = _objective(args, space, predictors)
-        architecture, costs, rounds = _search(args, bench, predictors, objective, bounds)
+        settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}
+        architecture, costs, rounds = search_within(
+            bench, predictors, objective, bounds, **settings
+        )
     subnet = bench.network(architecture)
     difference = _difference(bench, subnet, architecture)
     recalibrated = None
@@ -131,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
         "described": str(bench.conditions),
         "software": software(),
         "table": args.table,
+        "table_moved_from": None if near is None else str(near.conditions),
     }
 
     from ...vision.hub.weights import save_weights
@@ -182,6 +192,19 @@ def _given(source: str, space: SearchSpace) -> Architecture:
         raise ValueError(f"{source}: {error}") from error
 
 
+def most_macs(
+    predictors: dict[str, CostRegressor],
+) -> Callable[[list[Architecture]], list[float]]:
+    """The objective that prefers capacity, since nobody has measured accuracy."""
+    return lambda found: (-predictors["macs"].predict(found)).tolist()
+
+
+def move_table(table: LatencyTable, bench: Bench) -> LatencyTable:
+    """A table of another machine, scaled by what its reference subnet takes on this one."""
+    costs = _costs(bench, bench.space.smallest())
+    return table.moved(bench.conditions, costs["measured"]["median"])
+
+
 def _own_table(bench: Bench, path: str) -> LatencyTable:
     """A small table beside the result, or the one that an earlier run left there."""
     from ..efficiency.provenance import software
@@ -202,7 +225,7 @@ def _objective(
 ) -> tuple[Callable[[list[Architecture]], list[float]], str]:
     """What is minimised, and its name."""
     if args.evaluations is None:
-        return lambda found: (-predictors["macs"].predict(found)).tolist(), "most multiply-adds"
+        return most_macs(predictors), "most multiply-adds"
 
     from ._evaluations import Evaluations
 
@@ -214,14 +237,24 @@ def _objective(
     return predictor.predict, f"{name}{agreement}"
 
 
-def _search(
-    args: argparse.Namespace,
+def search_within(
     bench: Bench,
     predictors: dict[str, CostRegressor],
     objective: Callable[[list[Architecture]], list[float]],
     bounds: dict[str, float],
+    *,
+    seed: int = 0,
+    population: int = 64,
+    generations: int = 30,
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
+
+    Args:
+        bench: where subnets are measured.
+        predictors: of the costs that are bounded.
+        objective: what is minimised.
+        bounds: quantity to its limit.
+        seed, population, generations: of `evolve`, called once a round.
 
     Returns:
         The architecture, its costs, and what each round aimed at and found.
@@ -243,9 +276,9 @@ def _search(
             bench.space,
             objective,
             constraints=constraints(predictors, aims),
-            seed=args.seed,
-            population=args.population,
-            generations=args.generations,
+            seed=seed,
+            population=population,
+            generations=generations,
         ).best
         if architecture in tried:
             break
@@ -335,6 +368,8 @@ def _lines(report: dict[str, Any]) -> str:
         value = show_quantity(kind, _figure(report, kind))
         predicted = report["predicted"].get(kind)
         told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
+        if kind == "latency" and report["table_moved_from"]:
+            told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
         met = "met" if kind not in report["missed"] else "MISSED"
         found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
     same = report["difference_to_supernet"]

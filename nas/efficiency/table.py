@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +143,27 @@ class LatencyTable:
     def held_out(self) -> list[Sample]:
         """The samples that tell their error."""
         return [sample for sample in self.samples if sample.held_out]
+
+    def moved(self, conditions: Conditions, reference: float) -> LatencyTable:
+        """The same measurements as another machine would have made them.
+
+        Latencies of subnets are taken to stand in the same ratios there: good enough to aim a
+        search by, whose result is then measured.
+
+        Args:
+            conditions: of the other machine; the input's size and type must be the same.
+            reference: milliseconds of the reference subnet there.
+
+        Raises:
+            ValueError: it is a table of another size, number or kind of device.
+        """
+        theirs = replace(
+            self.conditions, device_name=conditions.device_name, threads=conditions.threads
+        )
+        if difference := theirs.difference(conditions):
+            raise ValueError(f"a latency table of {difference} cannot be moved")
+        samples = [replace(sample, reference=reference) for sample in self.samples]
+        return replace(self, conditions=conditions, samples=samples)
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .record import WeightsRecord
 
-__all__ = ["is_name", "load_network", "open_model", "read_source"]
+__all__ = ["beside_weights", "is_name", "load_network", "open_model", "read_source"]
 
 
 def load_network(model: str | os.PathLike[str] | nn.Module, task: str) -> nn.Module:
@@ -161,6 +161,26 @@ def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) ->
     said |= {"trained_on": record.trained_on, "licence": record.licence}
     facts = {**stored.facts, **{key: value for key, value in said.items() if value}}
     return StoredWeights(stored.name, architecture, stored.state, facts)
+
+
+def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
+    """Where a file that belongs to weights would lie: a supernet's front, its latency table.
+
+    Args:
+        source: what `open_model` takes.
+        ending: instead of the weights' own, such as ``.latency.json``.
+
+    Returns:
+        The path, which need not exist; None where the weights are not on this machine.
+    """
+    name = os.fspath(source)
+    if name.startswith(REMOTE):
+        return None
+    if not is_name(source):
+        return Path(name).with_suffix(ending)
+    entry = model_info(name)
+    path = find_local(entry.record) if entry.weights else None
+    return None if path is None else path.with_name(f"{entry.name}{ending}")
 
 
 def is_name(source: str | os.PathLike[str]) -> bool:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from vizoo.__main__ import main
+from vizoo.cli._demo import networks, pair
 from vizoo.nas.elastic import BatchNorm2d, Conv2d
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import extract, search_space
-from vizoo.stereo.commands import _demo_networks, _demo_pair
 from vizoo.vision.hub import download, registry
 from vizoo.vision.hub.record import WeightsRecord
 from vizoo.vision.hub.sharing import save_pretrained
@@ -60,13 +60,14 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ENTRIES", {})
     monkeypatch.setattr(download, "ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(_demo_networks, "SHIPPED", ("match_super", "match_plain"))
-    monkeypatch.setattr(_demo_networks, "_SCENES", 2)
-    monkeypatch.setattr(_demo_networks, "_HEIGHT", 32)
-    monkeypatch.setattr(_demo_networks, "_WIDTH", 48)
-    monkeypatch.setitem(_demo_pair._SCENE, "height", 48)
-    monkeypatch.setitem(_demo_pair._SCENE, "width", 96)
-    monkeypatch.setattr(_demo_pair, "_SECONDS", 0.05)
+    monkeypatch.setattr(networks, "LEAD", "match_plain")
+    networks._batches.cache_clear()
+    monkeypatch.setattr(networks, "_SCENES", 2)
+    monkeypatch.setattr(networks, "_HEIGHT", 32)
+    monkeypatch.setattr(networks, "_WIDTH", 48)
+    monkeypatch.setitem(pair._SCENE, "height", 48)
+    monkeypatch.setitem(pair._SCENE, "width", 96)
+    monkeypatch.setattr(pair, "_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
     for function in (match_plain, match_super):
         function.__module__ = module.__name__
@@ -116,50 +117,55 @@ def own(tmp_path):
     return ["l.png", "r.png"]
 
 
-def refused(capsys, *words):
-    assert main(["demo", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("vizoo: error: ") and said.err.count("\n") == 1
-    assert not os.path.exists("demo")
-    return said.err
+PAIR = ["demo", "--seed", "3"]
 
 
 def test_a_generated_pair(front, tmp_path, capsys):
-    assert main(["demo", "--json"]) == 0
+    assert main(["demo", "--model", "match_super", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     page = (tmp_path / report["page"]).read_text()
     assert report["page"] == os.path.join("demo", "pair.html")
     assert report["bytes"] == len(page.encode())
     assert all((tmp_path / file).is_file() for file in report["files"])
+    assert report["pair"]["size"] == [48, 96]
     names = [network["name"] for network in report["networks"]]
-    assert names == ["large subnet", "middle subnet", "small subnet", "match_plain.toy"]
+    subnets = ["large subnet", "middle subnet", "small subnet"]
+    assert names == [*subnets, "match_plain.toy", "StereoSGBM (OpenCV)"]
     assert [n["architecture"] and n["architecture"]["choices"]["width"] for n in report["networks"]]
     widths = [n["architecture"]["choices"]["width"] for n in report["networks"][:3]]
     assert widths == [6, 4, 2]
     assert all(n["latency"]["median"] > 0 and n["epe"] > 0 for n in report["networks"])
+    assert report["networks"][-1]["weights"] is None
     assert report["front"] == {"metric": "val/epe", "subnets": 3}
     assert report["weights"]["trained on"] == "scenes <made> for tests"
     for piece in ("scenes &lt;made&gt; for tests", "<svg", "mean error (EPE) [px]", "latency [ms]"):
         assert piece in page
-    assert 'class="cloud"' in page and "Truth" in page and "Toy, float32, 2 threads" in page
-    assert page.count("<img ") == 2 + 3 + 3
+    assert 'class="cloud"' in page and "True disparity" in page and "Toy, float32" in page
+    assert "vizoo infer stereo demo/pair/left.png demo/pair/right.png --model match_super" in page
+    assert page.count("<img ") == 3 + 4 + 3
+
+
+def test_the_best_shipped_network_leads_beside_opencv(shipped, tmp_path, capsys):
+    assert main([*PAIR, "--json"]) == 0
+    names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
+    assert names == ["match_plain.toy", "StereoSGBM (OpenCV)"]
+    assert "One supernet" not in (tmp_path / "demo/pair.html").read_text()
 
 
 def test_the_page_needs_nothing_else(front, tmp_path):
-    assert main(["demo"]) == 0
+    assert main(["demo", "--model", "match_super"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
     addresses = re.findall(r"""(?:src|href|url|action|data)\s*[=(]\s*["']?([^"'\s>)]+)""", page)
-    assert addresses and all(address.startswith("data:") for address in addresses)
+    assert addresses and all(address.startswith(("data:", "#")) for address in addresses)
     assert "default-src 'none'" in page
     assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(|@import", page)
 
 
 @pytest.mark.parametrize(("most", "says"), [(1, "pixels, once each"), (3, "median of 3")])
 def test_a_single_measurement_has_no_range(shipped, monkeypatch, most, says):
-    monkeypatch.setattr(_demo_pair, "_MOST", most)
-    monkeypatch.setattr(_demo_pair, "_SECONDS", 1e6)
-    assert main(["demo"]) == 0
+    monkeypatch.setattr(pair, "_MOST", most)
+    monkeypatch.setattr(pair, "_SECONDS", 1e6)
+    assert main(PAIR) == 0
     with open("demo/pair.html", encoding="utf-8") as file:
         page = file.read()
     assert says in page and ("10 to 90 %" in page) == (most > 1)
@@ -167,7 +173,7 @@ def test_a_single_measurement_has_no_range(shipped, monkeypatch, most, says):
 
 
 def test_without_a_front(shipped, tmp_path):
-    assert main(["demo", "--seed", "3"]) == 0
+    assert main(["demo", "--seed", "3", "--model", "match_super"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
     assert "did not come with the weights" in page and "<svg" not in page
     assert "Generated scene 3" in page
@@ -175,7 +181,7 @@ def test_without_a_front(shipped, tmp_path):
 
 def test_a_front_of_another_supernet(front, capsys):
     front.write_text(front.read_text().replace('"width": 4', '"width": 5'))
-    assert main(["demo"]) == 2
+    assert main(["demo", "--model", "match_super"]) == 2
     assert "match_super.front.json: a front of another supernet" in capsys.readouterr().err
     assert not os.path.exists("demo")
 
@@ -186,7 +192,8 @@ def test_a_pair_of_ones_own(shipped, own, tmp_path, capsys):
     assert "page: demo/yours.html" in said.out and "EPE" not in said.out
     assert "\ndisparity: demo/yours\n" in said.out and not list(tmp_path.glob("demo/yours/*.ply"))
     page = (tmp_path / "demo/yours.html").read_text()
-    assert "No calibration was given" in page and "Truth" not in page
+    assert "No calibration was given" in page and "True disparity" not in page
+    assert "StereoSGBM" in page and "vizoo infer stereo l.png r.png --out result" in page
     assert (tmp_path / "demo/yours/l_disparity.pfm").is_file()
     (tmp_path / "calib.txt").write_text(
         "cam0=[80 0 31.5; 0 80 19.5; 0 0 1]\ncam1=[80 0 31.5; 0 80 19.5; 0 0 1]\n"
@@ -212,7 +219,7 @@ def test_weights_of_ones_own(models, tmp_path, capsys):
     save_weights(net, tmp_path / "mine.safetensors", trained_on="my garden")
     assert main(["demo", "--model", "mine.safetensors"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
-    assert "my garden" in page and "No weights of a supernet" in page
+    assert "my garden" in page and "One supernet" not in page
 
 
 def test_a_released_folder(models, tmp_path, capsys):
@@ -225,14 +232,16 @@ def test_a_released_folder(models, tmp_path, capsys):
 
 def test_a_folder_that_bears_a_model_s_name_is_not_meant(shipped, tmp_path, capsys):
     (tmp_path / "match_plain").mkdir()
-    assert main(["demo", "--json"]) == 0
+    assert main([*PAIR, "--json"]) == 0
     names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
     assert "match_plain.toy" in names
 
 
 def test_no_weights(models, capsys):
-    said = refused(capsys)
-    assert "no trained stereo weights" in said and "`vizoo demo --train`" in said
+    assert main(["demo"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("vizoo: error: ") and not os.path.exists("demo")
+    assert "no trained stereo weights" in said and "--model FILE" in said
 
 
 @pytest.mark.parametrize(
@@ -247,7 +256,9 @@ def test_no_weights(models, capsys):
         (["--seed", "-1"], "must not be negative"),
         (["--epochs", "2"], "belongs to --train"),
         (["--train", "--epochs", "0"], "--epochs must be at least 1"),
-        (["--train", "--model", "x"], "not both"),
+        (["--train", "--model", "x"], "--train or --model, not both"),
+        (["--train", "--seed", "1"], "--train or --seed, not both"),
+        (["--train", "l.png", "r.png"], "--train or LEFT and RIGHT, not both"),
         (["--model", "none.safetensors"], "none.safetensors: no such weight file"),
         (["--device", "abacus"], "abacus"),
         (["--out", "l.png/x"], "l.png is a file"),
@@ -267,6 +278,6 @@ def test_interrupted_leaves_nothing(shipped, monkeypatch, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_demo_pair, "_scores", stop)
-    assert main(["demo"]) == 130
+    monkeypatch.setattr(pair, "scores", stop)
+    assert main(PAIR) == 130
     assert not os.path.exists("demo")

@@ -6,6 +6,7 @@ anew on generated scenes before it is shown.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
     from ...nas.search.front import Front
     from ...nas.space import Architecture
 
-__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
+__all__ = [
+    "Candidate",
+    "Weights",
+    "candidates",
+    "choose",
+    "open_weights",
+    "recalibrate_on_scenes",
+]
 
-SHIPPED = ("easnet_light", "easnet_small", "fadnet_plus_tiny")
-"""Models whose weights come with the package, the supernet first."""
+LEAD = "easnet_small"
+"""The model whose shipped weights do best on photographs."""
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
 _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
@@ -37,14 +45,14 @@ class Weights:
         name: the model's name and tag, or the file's name.
         net: in evaluation mode, on the CPU.
         facts: what there is to say of the weights: ``trained on``, ``licence``, ``SHA-256`` …
-        front: where a front of its subnets would lie.
+        front: where a front of its subnets would lie; None if that is no place on this machine.
     """
 
     source: str
     name: str
     net: nn.Module
     facts: dict[str, str]
-    front: Path
+    front: Path | None
 
     @property
     def elastic(self) -> bool:
@@ -74,18 +82,18 @@ class Candidate:
 
 
 def choose(model: str | os.PathLike[str] | None) -> list[str]:
-    """The weights to show, the main ones first: what was asked for, then what is shipped.
+    """The weights to show, the main ones first: what was asked for, beside the best shipped.
 
     Raises:
         ValueError: nothing was asked for and nothing is shipped.
     """
     from ...vision.hub.registry import model_info
 
-    shipped = [name for name in SHIPPED if model_info(name).weights]
+    shipped = [LEAD] if model_info(LEAD).weights else []
     if model is None and not shipped:
         raise ValueError(
-            "no trained stereo weights come with this version; `vizoo demo --train` trains a small "
-            "network in about ten minutes, `vizoo demo --model FILE` shows weights of yours"
+            "no trained stereo weights come with this version; `vizoo demo --model FILE` shows "
+            "weights of yours"
         )
     if model is None:
         return shipped
@@ -101,18 +109,17 @@ def open_weights(source: str) -> Weights:
         ValueError: no such model, no trained weights for it, or weights of no stereo model.
         OSError: its weights cannot be had.
     """
-    from ...vision.hub.download import fetch
     from ...vision.hub.registry import model_info
-    from ...vision.hub.sources import is_name, open_model, read_source
+    from ...vision.hub.sources import beside_weights, is_name, open_model, read_source
 
     net, _ = open_model(source, task="stereo")
+    front = beside_weights(source, ".front.json")
     if not is_name(source):
         stored = read_source(source).facts
         known = {"trained on": stored.get("trained_on", "not said in the file")}
         known["licence"] = stored.get("licence", "")
-        beside = Path(source.removeprefix("local-dir:"))
         facts = {name: str(value) for name, value in known.items()}
-        return Weights(source, beside.name, net, facts, beside.with_suffix(".front.json"))
+        return Weights(source, Path(source.removeprefix("local-dir:")).name, net, facts, front)
     entry = model_info(source)
     record, full = entry.record, source if entry.tag else entry.tagged_names[0]
     facts = {
@@ -123,7 +130,7 @@ def open_weights(source: str) -> Weights:
         "size": f"{record.size / 1e6:.1f} MB",
         "SHA-256": record.sha256,
     }
-    return Weights(full, full, net, facts, fetch(record, full).parent / f"{entry.name}.front.json")
+    return Weights(full, full, net, facts, front)
 
 
 def candidates(
@@ -148,7 +155,7 @@ def candidates(
         elif weights is elastic[0]:
             tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
             subnets, front = _subnets(weights)
-            _recalibrate([subnet.net for subnet in subnets], device)
+            recalibrate_on_scenes([subnet.net for subnet in subnets], device)
             found += subnets
     return found, front
 
@@ -158,7 +165,7 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     from ...nas.supernet import extract, search_space
 
     space = search_space(weights.net)
-    front = Front.load(weights.front, space) if weights.front.is_file() else None
+    front = Front.load(weights.front, space) if weights.front and weights.front.is_file() else None
     if front is not None:
         rows = front.spread(3)
         chosen = [(row.architecture, (row.costs[front.cost], row.error)) for row in rows]
@@ -173,19 +180,26 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     return found, front
 
 
-def _recalibrate(nets: list[nn.Module], device: torch.device) -> None:
+def recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:
+    """Measure the statistics of batch normalisation of each network on generated scenes."""
+    from ...nas.recalibration import recalibrate
+
+    batches = [tuple(view.to(device) for view in batch) for batch in _batches()]
+    for net in nets:
+        net.to(device)
+        recalibrate(net, batches)
+        net.cpu()
+
+
+@functools.cache
+def _batches() -> list[tuple[torch.Tensor, ...]]:
     import torch
 
     from ...datasets.stereo import GeneratedStereo
-    from ...nas.recalibration import recalibrate
 
     scenes = GeneratedStereo(_SCENES, _HEIGHT, _WIDTH, seed=_SEED)
     samples = [scenes[index] for index in range(_SCENES)]
-    batches = [
+    return [
         tuple(torch.stack([s[side] for s in samples[at : at + _BATCH]]) for side in _SIDES)
         for at in range(0, _SCENES, _BATCH)
     ]
-    for net in nets:
-        net.to(device)
-        recalibrate(net, [tuple(view.to(device) for view in batch) for batch in batches])
-        net.cpu()

@@ -12,16 +12,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...nas.efficiency.measure import Timing
+    from ...stereo.infer import StereoResult
+    from ...stereo.rectification import PairGeometry
     from ...vision.io.calibration import StereoCalibration
-    from ..infer import StereoResult
-    from ..rectification import PairGeometry
-    from ._demo_networks import Candidate
+    from .networks import Candidate
 
-__all__ = ["Finding", "Sample", "generated_sample", "own_sample", "scene_sample", "show_all"]
+__all__ = [
+    "CLASSICAL",
+    "Finding",
+    "Sample",
+    "generated_sample",
+    "own_sample",
+    "scores",
+    "show_all",
+]
 
+CLASSICAL = "StereoSGBM (OpenCV)"
 # A room with things in front of it, not too crowded to be looked at.
-_SCENE = {"height": 288, "width": 576, "max_disparity": 96, "clutter": 0.5, "photometric": False}
-_SECONDS, _MOST = 10.0, 20  # of all timing together, and repetitions
+_SCENE = {"height": 540, "width": 960, "max_disparity": 96, "clutter": 0.6, "photometric": False}
+_SECONDS, _MOST = 6.0, 20  # of all timing together, and repetitions
 
 
 @dataclass(frozen=True)
@@ -57,54 +66,57 @@ class Sample:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one network made of a pair.
+    """What a network, or OpenCV, made of a pair.
 
     Attributes:
-        candidate: the network.
+        name: short, for tables and pictures.
         result: its disparity.
-        parameters, macs: of the network, on this pair's size.
-        timing: of a forward pass on this pair, milliseconds.
+        timing: of one pair of this size, milliseconds.
         scores: ``epe`` (pixels), ``bad1`` … ``d1`` (shares), empty without truth.
+        candidate: the network; None for OpenCV.
+        parameters, macs: of the network, on this pair's size.
     """
 
-    candidate: Candidate
+    name: str
     result: StereoResult
-    parameters: int
-    macs: int
     timing: Timing
     scores: dict[str, float]
+    candidate: Candidate | None = None
+    parameters: int = 0
+    macs: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The figures; milliseconds under ``latency``."""
-        architecture = self.candidate.architecture
-        return {
-            "name": self.candidate.name,
-            "weights": self.candidate.weights.source,
-            "architecture": None if architecture is None else architecture.to_json(),
-            "parameters": self.parameters,
-            "macs": self.macs,
+        figures = {
+            "name": self.name,
+            "weights": None,
+            "architecture": None,
             "latency": self.timing.to_json(),
             **{name: round(value, 5) for name, value in self.scores.items()},
         }
+        if self.candidate is not None:
+            architecture = self.candidate.architecture
+            figures["weights"] = self.candidate.weights.source
+            figures["architecture"] = None if architecture is None else architecture.to_json()
+            figures |= {"parameters": self.parameters, "macs": self.macs}
+        return figures
 
 
 def generated_sample(seed: int) -> Sample:
-    """A generated scene, exact truth with it; the same for the same seed."""
+    """A generated scene, exact truth with it; the same for the same seed.
+
+    Its cameras are 0.1 m apart and have the image's width as focal length.
+    """
     from ...datasets.stereo import GeneratedStereo
-
-    scene = GeneratedStereo(1, seed=seed, **_SCENE)[0]
-    return scene_sample(scene, f"Generated scene {seed}")
-
-
-def scene_sample(scene: dict[str, Any], title: str) -> Sample:
-    """A generated scene, with cameras 0.1 m apart whose focal length is the image's width."""
     from ...vision.io.calibration import StereoCalibration
 
+    scene = GeneratedStereo(1, seed=seed, **_SCENE)[0]
     height, width = scene["left"].shape[1:]
     calibration = StereoCalibration(
         focal=float(width), baseline=0.1, cx=width / 2, cy=height / 2, width=width, height=height
     )
     views = (scene["left"], scene["right"])
+    title = f"Generated scene {seed}"
     return Sample(title, *views, calibration, True, scene["disparity"], scene["valid"])
 
 
@@ -120,9 +132,9 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         FileNotFoundError: there is no such file.
         ValueError: an image or the calibration cannot be read, or the sizes differ.
     """
+    from ...stereo.rectification import measure_pair
     from ...vision.io.calibration import StereoCalibration, read_calibration
     from ...vision.io.images import read_image
-    from ..rectification import measure_pair
 
     views = [read_image(left), read_image(right)]
     sizes = [f"{view.shape[2]}x{view.shape[1]}" for view in views]
@@ -148,29 +160,36 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
 
 
 def show_all(
-    sample: Sample, found: list[Candidate], device: str, tell: Callable[[str], Any]
+    sample: Sample, networks: list[Candidate], device: str, tell: Callable[[str], Any]
 ) -> list[Finding]:
-    """Run every network on the pair, then time them in turns.
+    """Run every network and OpenCV's semi-global matching on the pair, then time them in turns.
 
     Args:
         sample: the pair; gets a note where it is too near for the first network.
-        found: the networks.
+        networks: the first is the main one.
         device: as `StereoPredictor` takes it.
         tell: called with what takes time.
+
+    Returns:
+        One finding each, semi-global matching's last.
     """
     from ...nas.efficiency.counts import count, on_meta
     from ...nas.efficiency.measure import measure_in_turns
+    from ...stereo.classical import semi_global_matching
+    from ...stereo.infer import StereoPredictor, StereoResult
+    from ...stereo.rectification import beyond_reach
     from ...vision.complexity import example_inputs
-    from ..infer import StereoPredictor
-    from ..rectification import beyond_reach
 
-    predictors = [StereoPredictor(candidate.net, device=device) for candidate in found]
+    predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
     far = beyond_reach(predictors[0].max_disparity, sample.geometry, sample.calibration)
-    sample.notes.extend(f"{found[0].name}: {note}" for note in far)
+    sample.notes.extend(f"{networks[0].name}: {note}" for note in far)
     tell("disparities")
     results = [predictor(sample.left, sample.right) for predictor in predictors]
-    views = [view[None].to(predictors[0].device) for view in (sample.left, sample.right)]
+    pair = (sample.left, sample.right)
+    results.append(StereoResult(semi_global_matching(*pair), results[0].image))
+    views = [view[None].to(predictors[0].device) for view in pair]
     calls = [lambda net=predictor.net: net(*views) for predictor in predictors]
+    calls.append(lambda: semi_global_matching(*pair))
     start = time.perf_counter()
     measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=1)
     round_ = time.perf_counter() - start
@@ -178,23 +197,25 @@ def show_all(
     tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
     timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
     findings = []
-    for candidate, result, timing in zip(found, results, timings, strict=True):
+    for candidate, result, timing in zip(networks, results, timings, strict=False):
         inputs = example_inputs(candidate.net, *sample.size, device="meta")
         costs = count(on_meta(candidate.net), *inputs)
-        scores = _scores(sample, result)
-        findings.append(Finding(candidate, result, costs.parameters, costs.macs, timing, scores))
-    return findings
+        known = (candidate.name, result, timing, scores(sample, result))
+        findings.append(Finding(*known, candidate, costs.parameters, costs.macs))
+    classical = Finding(CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
+    return [*findings, classical]
 
 
-def _scores(sample: Sample, result: StereoResult) -> dict[str, float]:
+def scores(sample: Sample, result: StereoResult) -> dict[str, float]:
+    """EPE, bad-1, bad-2, bad-3 and D1 of a disparity; empty where the truth is not known."""
     import torch
 
-    from ..metrics import DisparityMetrics
+    from ...stereo.metrics import DisparityMetrics
 
     if sample.truth is None:
         return {}
     metrics = DisparityMetrics()
-    found = torch.from_numpy(result.disparity)[None, None]
-    metrics.update(found, sample.truth[None], sample.valid[None])
+    disparity = torch.from_numpy(result.disparity)[None, None]
+    metrics.update(disparity, sample.truth[None], sample.valid[None])
     values = metrics.compute()
     return {name: values[name].item() for name in ("epe", "bad1", "bad2", "bad3", "d1")}

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vizoo.vision.viz import page
-from vizoo.vision.viz.plot import Series, front_plot, nice_ticks
-from vizoo.vision.viz.viewer import cloud_viewer
+from vizoo.cli._demo import page
+from vizoo.cli._demo.plot import Series, front_plot, loss_plot
+from vizoo.cli._demo.viewer import cloud_viewer
 
 NASTY = "<b>\"'&$title</b>"
 
@@ -70,6 +70,7 @@ def test_a_page_is_well_formed_and_escapes():
         page.gallery(page.figure(picture, NASTY, below=page.colour_bar(0, 9, "<px>"))),
         page.table([NASTY, "b"], [[NASTY, "1"]]),
         page.facts({NASTY: NASTY, "empty": ""}),
+        page.panels(page.panel(NASTY, page.command(NASTY, "second line"))),
         cloud()[2],
         front_plot(Series(NASTY, [(1, 2)]), Series("m", [(1, 2)], [NASTY]), NASTY, NASTY),
     ]
@@ -121,35 +122,41 @@ def test_clouds_without_points_are_refused():
         cloud_viewer(behind, np.zeros((3, 3)), focal=1, size=(2, 2), caption="")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.93, 2.7, [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]),
-        (100, 400, [100, 150, 200, 250, 300, 350, 400]),
-        (0, 0, None),
-        (5, 5, None),
-        (1e-9, 3e9, None),
-    ],
-)
-def test_ticks_enclose(low, high, ticks):
-    found = nice_ticks(low, high)
-    assert found[0] <= low and found[-1] >= high and len(found) <= 9
-    assert len(set(found)) == len(found) > 1
-    assert ticks is None or found == ticks
+def marks(svg, colour):
+    """Where the points of a colour of the page's are drawn, from the left; not the legend's."""
+    tag = "{http://www.w3.org/2000/svg}use"
+    drawn = ElementTree.fromstring(svg[: svg.index('<g id="legend')] + "</g></g></svg>")
+    uses = [use for use in drawn.iter(tag) if colour in use.get("style", "")]
+    return sorted((float(use.get("x")), float(use.get("y"))) for use in uses)
 
 
 def test_a_front_is_drawn():
     points = [(300.0, 1.2), (100.0, 2.0), (200.0, 1.5)]
     svg = front_plot(Series("front", points), Series("m", points[:1], ["here"]), "ms", "px")
-    root = ElementTree.fromstring(svg)
-    circles = [element for element in root.iter() if element.tag == "circle"]
-    assert len(circles) == 3 + 1 + 2  # two are the legend's
-    by_x = sorted((float(c.get("cx")), float(c.get("cy"))) for c in circles[:3])
-    assert [y for _, y in by_x] == sorted(y for _, y in by_x)  # slower is better: further down
-    assert "here" in svg
+    front = marks(svg, "var(--first)")
+    assert len(front) == 3 and marks(svg, "var(--second)") == front[2:]
+    assert [y for _, y in front] == sorted(y for _, y in front)  # slower is better: further down
+    assert "here" in svg and "ms" in svg and "px" in svg
     for bad in ([], [(1.0, float("nan"))]):
         with pytest.raises(ValueError, match="needs points"):
             front_plot(Series("front", bad), None, "x", "y")
+
+
+def test_a_training_is_drawn():
+    losses = Series("loss", [(step, 50.0 / (1 + step)) for step in range(40)])
+    svg = loss_plot(losses, 20, "step", "loss")
+    ElementTree.fromstring(svg)
+    assert "interrupted, resumed" in svg and "mean of the last 15" in svg
+    assert "interrupted" not in loss_plot(losses, None, "step", "loss")
+    with pytest.raises(ValueError, match="needs points"):
+        loss_plot(Series("loss", []), None, "step", "loss")
+
+
+@pytest.mark.parametrize("light", ["currentColor", "var(--line)", "var(--first)"])
+def test_plots_take_the_page_s_colours_and_words(light):
+    svg = loss_plot(Series("loss", [(0, 1.0), (1, 0.5)]), None, "step", "loss")
+    assert light in svg and "<text" in svg
+    assert "<style" not in svg and not re.search("#0[1-4]0[1-4]0[1-4]", svg)
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")

@@ -17,10 +17,13 @@ import numpy as np
 __all__ = [
     "cards",
     "colour_bar",
+    "command",
     "facts",
     "figure",
     "gallery",
     "page",
+    "panel",
+    "panels",
     "paragraph",
     "picture_uri",
     "section",
@@ -129,6 +132,23 @@ def colour_bar(low: float, high: float, unit: str, *, palette: str = "turbo") ->
         f'<div class="bar" style="background: linear-gradient(90deg, {stops})"></div>'
         f'<div class="ticks">{"".join(ticks)}</div>'
     )
+
+
+def command(*lines: str) -> str:
+    """Commands as they are typed, one a line."""
+    return f"<pre><code>{html.escape(chr(10).join(lines))}</code></pre>"
+
+
+def panel(heading: str, *parts: str) -> str:
+    """A framed piece of a page: a smaller heading and HTML below it."""
+    return "\n".join(
+        (f'<article class="panel"><h3>{html.escape(heading)}</h3>', *parts, "</article>")
+    )
+
+
+def panels(*parts: str) -> str:
+    """Panels side by side where there is room."""
+    return f'<div class="panels">{"".join(parts)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

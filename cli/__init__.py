@@ -1,0 +1,1 @@
+"""Commands: each file parses words, calls the library and prints."""

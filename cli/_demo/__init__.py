@@ -1,0 +1,1 @@
+"""What `vizoo demo` measures and draws."""

@@ -1,0 +1,150 @@
+"""A picture of what each other family does: by trained weights where there are some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .pair import Sample
+
+__all__ = ["Card", "family_cards"]
+
+_UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the page shows of a family.
+
+    Attributes:
+        title: the family.
+        text: what it is for, and whether a trained network made the pictures.
+        pictures: (H, W, 3) uint8 RGB each, with its caption.
+        commands: that make the like of them, and that train a network.
+    """
+
+    title: str
+    text: str
+    pictures: list[tuple[np.ndarray, str]]
+    commands: list[str]
+
+
+def family_cards(sample: Sample, device: str) -> list[Card]:
+    """One card a family, in the order of the README.
+
+    Args:
+        sample: a pair, for the stereo network.
+        device: as `StereoPredictor` takes it.
+    """
+    return [_fadnet(sample, device), _dispmvs(), _spheredepth(), _covidnet(), _images()]
+
+
+def _fadnet(sample: Sample, device: str) -> Card:
+    from ...stereo.infer import StereoPredictor
+    from ...vision.viz.colour import colour_range, colourise
+    from .pair import scores
+
+    model = "fadnet_plus_tiny"
+    result = StereoPredictor(model, device=device)(sample.left, sample.right)
+    low, high = colour_range(sample.truth, sample.valid[0].numpy())
+    error = scores(sample, result)["epe"]
+    picture = colourise(result.disparity, low=low, high=high)
+    return Card(
+        "FADNet++: stereo, fast",
+        "Encoder, correlation and decoder in two stages: the fastest of the stereo networks. "
+        "A trained network made this picture.",
+        [(picture, f"The pair above, seen by {model}: EPE {error:.2f} px.")],
+        [
+            "vizoo infer stereo demo/pair/left.png demo/pair/right.png "
+            f"--model {model} --out result",
+            "vizoo fit --config stereo/fadnet_tiny_generated.yaml",
+        ],
+    )
+
+
+def _dispmvs() -> Card:
+    from ...datasets.mvs.generator import generate_scene
+    from ...vision.viz.colour import colourise
+
+    scene = generate_scene(3, 256, 320, seed=0)
+    photographs = [_pixels(scene.views[index].image) for index in (0, 1)]
+    depth, known = scene.views[0].truth()
+    picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
+    captions = ("One photograph,", "another one of the ring,", "and the first one's depth.")
+    return Card(
+        "DispMVS: many photographs with cameras",
+        f"Depth maps and a fused, coloured cloud. {_UNTRAINED}",
+        list(zip([*photographs, picture], captions, strict=True)),
+        [
+            "vizoo scene scene",
+            "vizoo fit --config mvs/dispmvs_generated.yaml",
+            "vizoo infer mvs scene --model last.ckpt --out result",
+        ],
+    )
+
+
+def _spheredepth() -> Card:
+    from ...datasets.panorama.rooms import furnished_room
+    from ...vision.viz.colour import colourise
+
+    picture, depth = furnished_room(0).panorama(256, 512)
+    coloured = colourise(depth, palette="turbo_r", logarithmic=True)
+    return Card(
+        "SphereDepth: panoramas",
+        f"Depth all around, on a sphere without seams or distorted poles. {_UNTRAINED}",
+        [(picture, "A panorama of a room,"), (coloured, "and how far everything is.")],
+        [
+            "vizoo rooms rooms",
+            "vizoo fit --config panorama/spheredepth_generated.yaml",
+            "vizoo infer panorama rooms/*/*.png --model last.ckpt --out result",
+        ],
+    )
+
+
+def _covidnet() -> Card:
+    from ...datasets.ct.chest import Chest
+
+    values, lesions, _ = Chest(1, "covid").scan((40, 192, 192))
+    place = int(lesions.sum(axis=(1, 2)).argmax())
+    grey = ((values[place].astype(np.float32) + 1000) / 1400).clip(0, 1)
+    plain = np.repeat(np.rint(grey * 255).astype(np.uint8)[..., None], 3, axis=2)
+    marked = plain.copy()
+    marked[lesions[place]] = (0.5 * marked[lesions[place]] + (120, 40, 0)).astype(np.uint8)
+    return Card(
+        "CovidNet3D: chest CT, found by search",
+        "A differentiable search finds the network; it names the class and shows where it looked. "
+        f"Research software, not a medical device. {_UNTRAINED}",
+        [(plain, "A slice of a generated scan,"), (marked, "and where its lesions are.")],
+        [
+            "vizoo scans scans --layout dicom",
+            "vizoo fit --config classification/covidnet3d_search_generated.yaml",
+            "vizoo infer ct scans/NCP --model last.ckpt --out result",
+        ],
+    )
+
+
+def _images() -> Card:
+    from ...datasets.images.lesions import KINDS, draw_lesions
+
+    kinds = KINDS[:4]
+    pictures = []
+    for number, kind in enumerate(kinds):
+        image, _ = draw_lesions(kind, 128, np.random.default_rng(number))
+        drawn = np.rint(image.transpose(1, 2, 0) * 255).astype(np.uint8)
+        pictures.append((np.ascontiguousarray(drawn), kind))
+    return Card(
+        "Images: any of timm's networks, detectors, ensembles",
+        f"Classes of images, calibrated, with a map of where networks looked. {_UNTRAINED}",
+        pictures,
+        [
+            "vizoo fit --config classification/skin_generated.yaml",
+            "vizoo infer image photos --model last.ckpt --out result",
+        ],
+    )
+
+
+def _pixels(image: object) -> np.ndarray:
+    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

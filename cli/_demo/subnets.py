@@ -1,0 +1,148 @@
+"""Subnets of the shipped supernet for three latencies of this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...nas.efficiency.measure import Timing
+    from ...nas.space import Architecture
+    from ...stereo.infer import StereoResult
+    from .pair import Sample
+
+__all__ = ["SUPERNET", "Subnet", "cut_subnets", "round_limits"]
+
+SUPERNET = "easnet_light"
+_GENERATIONS = 12  # of each search; the predictor's error is larger than what more would find
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A network that was cut out for a limit.
+
+    Attributes:
+        limit: milliseconds that it may take.
+        met: whether it does.
+        timing: of one pair on this machine's processor, milliseconds.
+        architecture: which subnet it is.
+        parameters: their number.
+        file: its weights.
+        result: its disparity of the pair.
+        scores: as of a `pair.Finding`.
+        size: height and width of what was timed, pixels.
+    """
+
+    limit: float
+    met: bool
+    timing: Timing
+    architecture: Architecture
+    parameters: int
+    file: Path
+    result: StereoResult
+    scores: dict[str, float]
+    size: tuple[int, int]
+
+    @property
+    def command(self) -> str:
+        """The command that cuts the like of it."""
+        size = "x".join(map(str, self.size))
+        return (
+            f"vizoo subnet --supernet {SUPERNET} --max-latency {self.limit:g}ms --input {size} "
+            f"--recalibrate search/easnet_light_generated.yaml --out {self.file.name}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures; milliseconds under ``latency``."""
+        return {
+            "supernet": SUPERNET,
+            "limit": self.limit,
+            "met": self.met,
+            "file": str(self.file),
+            "architecture": self.architecture.to_json(),
+            "parameters": self.parameters,
+            "latency": self.timing.to_json(),
+            **{name: round(value, 5) for name, value in self.scores.items()},
+        }
+
+
+def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[Subnet]:
+    """Cut a subnet for each of three limits between the supernet's fastest and slowest.
+
+    Latencies are predicted by the table that comes with the weights, moved to this machine, and
+    measured here before a subnet is taken.
+
+    Args:
+        sample: the pair that they are shown on.
+        out: folder of their weights.
+        tell: called with what takes time.
+    """
+    import torch
+
+    from ...nas.commands._costs import cost_predictors
+    from ...nas.commands._supernets import Bench, load_supernet
+    from ...nas.commands.subnet import most_macs, move_table, search_within
+    from ...nas.efficiency.measure import Timing
+    from ...nas.efficiency.provenance import Conditions
+    from ...nas.efficiency.table import LatencyTable
+    from ...stereo.infer import StereoPredictor
+    from ...vision.hub.sources import beside_weights
+    from ...vision.hub.weights import save_weights
+    from .networks import recalibrate_on_scenes
+    from .pair import scores
+
+    net, space, _ = load_supernet(SUPERNET)
+    table = LatencyTable.load(beside_weights(SUPERNET, ".latency.json"))
+    size = (table.conditions.height, table.conditions.width)
+    cpu = torch.device("cpu")
+    bench = Bench(net, space, cpu, torch.float32, Conditions.here(cpu, torch.float32, *size))
+    predictors = cost_predictors(bench, move_table(table, bench))
+    ends = [predictors["latency"](a) for a in (space.smallest(), space.largest())]
+    subnets = []
+    for limit in round_limits(*ends):
+        tell(f"at most {limit:g} ms")
+        architecture, costs, _ = search_within(
+            bench,
+            predictors,
+            most_macs(predictors),
+            {"latency": limit},
+            generations=_GENERATIONS,
+        )
+        subnet = bench.network(architecture)
+        recalibrate_on_scenes([subnet], cpu)
+        file = save_weights(subnet, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
+        result = StereoPredictor(file, device="cpu")(sample.left, sample.right)
+        timing = Timing(**costs["measured"])
+        subnets.append(
+            Subnet(
+                limit,
+                timing.median <= limit,
+                timing,
+                architecture,
+                costs["parameters"],
+                file,
+                result,
+                scores(sample, result),
+                size,
+            )
+        )
+    return subnets
+
+
+def round_limits(fastest: float, slowest: float) -> list[float]:
+    """Three limits at equal ratios between two latencies, to two digits.
+
+    Example:
+        >>> round_limits(118.0, 390.0)
+        [140.0, 220.0, 350.0]
+    """
+    span = slowest / fastest
+    wanted = [fastest * span**share for share in (0.15, 0.52, 0.91)]
+    limits = []
+    for value in wanted:
+        step = 10.0 ** (math.floor(math.log10(value)) - 1)
+        limits.append(round(round(value / step) * step, 6))
+    return limits

@@ -1,0 +1,211 @@
+"""The training of `vizoo demo`: FADNet++ tiny on generated scenes, interrupted and resumed."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CONFIG", "Training", "test", "train"]
+
+CONFIG = "stereo/fadnet_demo.yaml"
+_LOSS, _ERROR = "train/loss", "val/epe"
+_LOOK = 0.5  # seconds between looks at how far the training is
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `vizoo fit` did.
+
+    Attributes:
+        commands: the lines that were run, the second of which resumed.
+        config: the file that they name.
+        weights: of the network in the end.
+        losses: (step, loss), in order.
+        errors: (step, mean error on unseen scenes in pixels), one an epoch.
+        interrupted: the last step before the interruption; 0 if the training was too short.
+        seconds: of both commands together.
+    """
+
+    commands: list[str]
+    config: Path
+    weights: Path
+    losses: list[tuple[int, float]]
+    errors: list[tuple[int, float]]
+    interrupted: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "commands": self.commands,
+            "weights": str(self.weights),
+            "losses": self.losses,
+            "errors": self.errors,
+            "interrupted": self.interrupted,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def train(out: Path, epochs: int, tell: Callable[[str], Any]) -> Training:
+    """Train by the command that a user types; stop it half-way as Ctrl+C does, and resume.
+
+    Args:
+        out: gets ``training.yaml``, ``training`` and ``fadnet_demo.safetensors``.
+        epochs: of the demo's config.
+        tell: called with each command.
+
+    Raises:
+        ValueError: the training failed; it has said why.
+        KeyboardInterrupt: the user stopped it.
+    """
+    from ...vision.hub.weights import load_weights, save_weights
+
+    start = time.perf_counter()
+    config = _write_config(out / "training.yaml", out, epochs)
+    runs = out / "training"
+    command = ["fit", "--config", str(config)]
+    commands = [shlex.join(["vizoo", *command])]
+    known = _versions(runs)
+    tell(commands[0])
+    code = _run(command, lambda: _half_way(runs, known, config))
+    (first,) = _versions(runs) - known or {None}
+    interrupted = 0
+    if code == 130 and first is not None:
+        interrupted = _rows(first)[-1][0]
+        command += ["--ckpt_path", str(first / "checkpoints/last.ckpt")]
+        commands.append(shlex.join(["vizoo", *command]))
+        tell(f"interrupted; {commands[1]}")
+        code = _run(command, lambda: False)
+    if code:
+        raise ValueError("the training failed: see above")
+    done = sorted(_versions(runs) - known, key=lambda folder: folder.stat().st_mtime)
+    weights = out / "fadnet_demo.safetensors"
+    last = load_weights(done[-1] / "checkpoints/last.ckpt")
+    save_weights(last, weights, trained_on="generated scenes")
+    losses = [pair for folder in done for pair in _rows(folder)]
+    errors = [pair for folder in done for pair in _rows(folder, _ERROR)]
+    seconds = time.perf_counter() - start
+    return Training(commands, config, weights, losses, errors, interrupted, seconds)
+
+
+def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[str, Any]:
+    """Print a table of unseen scenes: the network, StereoSGBM, the best constant disparity.
+
+    Args:
+        training: what trained the network; its config names the scenes.
+        device: as `StereoPredictor` takes it.
+        tell: called with what takes time.
+
+    Returns:
+        Method to its scores.
+    """
+    import torch
+    import yaml
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from ...datasets.stereo import GeneratedStereo
+    from ...stereo.classical import semi_global_matching
+    from ...stereo.infer import StereoPredictor
+    from ...stereo.metrics import DisparityMetrics
+
+    config = yaml.safe_load(training.config.read_text(encoding="utf-8"))
+    scenes = GeneratedStereo(**config["data"]["init_args"]["test"][0]["init_args"])
+    tell(f"a test on {len(scenes)} scenes that it has not seen")
+    predictor = StereoPredictor(training.weights, device=device)
+    samples = [scenes[index] for index in range(len(scenes))]
+    known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
+    methods = {
+        "FADNet++ tiny, trained here": lambda left, right: predictor(left, right).disparity,
+        "StereoSGBM (OpenCV)": semi_global_matching,
+        f"best constant, {known.median():.1f} px": lambda left, right: known.median().expand(
+            left.shape[1:]
+        ),
+    }
+    table = Table("method", "EPE [px]", "bad-1", "bad-2", "bad-3", "D1")
+    report = {}
+    for name, method in methods.items():
+        metrics = DisparityMetrics()
+        for sample in track(samples, name, transient=True):
+            disparity = torch.as_tensor(method(sample["left"], sample["right"]))[None, None]
+            metrics.update(disparity, sample["disparity"][None], sample["valid"][None])
+        values = {key: value.item() for key, value in metrics.compute().items()}
+        shares = [f"{100 * values[key]:.1f} %" for key in ("bad1", "bad2", "bad3", "d1")]
+        table.add_row(name, f"{values['epe']:.2f}", *shares)
+        report[name] = {key: round(value, 5) for key, value in values.items()}
+    Console().print(table)
+    return report
+
+
+def _write_config(path: Path, out: Path, epochs: int) -> Path:
+    """The demo's config, with all that it writes under `out`."""
+    import yaml
+
+    from ...vision.configs import resolve_config
+    from ...vision.io.files import atomic_write
+
+    config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
+    config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
+    config["trainer"]["max_epochs"] = epochs
+    config["model"]["init_args"]["round_epochs"] = [epochs]
+    with atomic_write(path) as temporary:
+        temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _half_way(runs: Path, known: set[Path], config: Path) -> bool:
+    import yaml
+
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    data = settings["data"]["init_args"]
+    steps = settings["trainer"]["max_epochs"] * data["samples_per_epoch"] // data["batch_size"]
+    # A little before the middle, which of an even number of epochs is the end of one.
+    return any(
+        rows and rows[-1][0] + 1 >= 0.45 * steps for rows in map(_rows, _versions(runs) - known)
+    )
+
+
+def _run(words: list[str], stop: Callable[[], bool]) -> int:
+    """Run a command of vizoo's, interrupt it once `stop` says so, and return its exit code."""
+    # All of it to stderr, whatever Python's own is: with --json stdout is for JSON alone.
+    process = subprocess.Popen([sys.executable, "-m", "vizoo", *words], stdout=2)
+    stopped = False
+    try:
+        while True:
+            try:
+                return process.wait(_LOOK)
+            except subprocess.TimeoutExpired:
+                if not stopped and stop():
+                    process.send_signal(signal.SIGINT)
+                    stopped = True
+    except KeyboardInterrupt:
+        # The terminal has told the child too, which writes its checkpoint.
+        process.wait()
+        raise
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def _versions(runs: Path) -> set[Path]:
+    return set(runs.glob("version_*"))
+
+
+def _rows(folder: Path, name: str = _LOSS) -> list[tuple[int, float]]:
+    """What a run logged so far: step and value."""
+    try:
+        with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:
+            rows = [(row["step"], row.get(name)) for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        return []
+    return [(int(step), float(value)) for step, value in rows if step and value]

@@ -1,0 +1,134 @@
+"""The whole tour of `vizoo demo`: subnets, a training that is resumed, a card a family."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from vizoo.__main__ import main
+from vizoo.cli import demo
+from vizoo.cli._demo import families, pair, subnets, training
+from vizoo.nas.efficiency.measure import Timing
+from vizoo.nas.space import Architecture
+from vizoo.stereo.infer import StereoPredictor
+from vizoo.vision.configs import resolve_config
+from vizoo.vision.hub.weights import load_weights
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A training of a few steps on small scenes; a tour without the searches."""
+    with open(resolve_config(training.CONFIG), encoding="utf-8") as file:
+        config = yaml.safe_load(file)
+    for role, length in (("train", 24), ("val", 1), ("test", 2)):
+        arguments = config["data"]["init_args"][role][0]["init_args"]
+        arguments |= {"length": length, "height": 64, "width": 128}
+    sizes = {"crop_height": 64, "crop_width": 128, "workers": 0, "samples_per_epoch": 96}
+    config["data"]["init_args"] |= sizes
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(training, "CONFIG", str(path))
+    monkeypatch.setattr(training, "_LOOK", 0.05)
+    monkeypatch.setattr(pair, "_SECONDS", 0.1)
+    monkeypatch.setitem(pair._SCENE, "height", 96)
+    monkeypatch.setitem(pair._SCENE, "width", 192)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_a_training_is_interrupted_and_goes_on(small, tmp_path, capfd):
+    mine = tmp_path / "out/training/mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("not the demo's")
+    (tmp_path / "out/training/version_0").mkdir()  # of a run before, not counted in
+    done = training.train(tmp_path / "out", 1, lambda what: None)
+    assert mine.is_file()
+    assert 10 <= done.interrupted < 23
+    assert [step for step, _ in done.losses] == list(range(24))
+    assert len(done.errors) == 1 and len(done.commands) == 2
+    assert done.commands[1].startswith(f"{done.commands[0]} --ckpt_path ")
+    assert "vizoo: stopped; resume with: vizoo fit" in capfd.readouterr().err
+    assert load_weights(done.weights).architecture["name"] == "fadnet_plus_tiny"
+    report = training.test(done, "cpu", lambda what: None)
+    assert len(report) == 3 and all(values["epe"] > 0 for values in report.values())
+
+
+def test_a_failing_training_is_told(small, tmp_path):
+    content = yaml.safe_load(small.read_text())
+    content["model"]["init_args"]["lr"] = "fast"
+    small.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match="the training failed: see above"):
+        training.train(tmp_path / "out", 1, lambda what: None)
+
+
+def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
+    """The child writes its checkpoint; nothing goes on behind the prompt."""
+    code = (
+        "import sys; from pathlib import Path; from vizoo.cli._demo import training as t;"
+        f"t.CONFIG = {str(small)!r}; t._half_way = lambda *_: False;"
+        "t.train(Path('out'), 50, print)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/training/version_0/metrics.csv")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said and "vizoo: stopped; resume with" in said
+    assert list(tmp_path.glob("out/training/version_0/checkpoints/last.ckpt"))
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_the_tour(small, tmp_path, monkeypatch, capsys):
+    def cut(sample, out, tell):
+        result = StereoPredictor("easnet_small")(sample.left, sample.right)
+        known = (Timing(40.0, 39.0, 41.0, 5), Architecture({"width": 4}), 1000)
+        kept = (out / "50ms.safetensors", result, pair.scores(sample, result), (96, 192))
+        return [subnets.Subnet(50.0, True, *known, *kept)]
+
+    def fit(out, epochs, tell):
+        assert epochs == 1
+        losses, commands = [(0, 9.0), (1, 7.0), (2, 5.0)], ["vizoo fit", "vizoo fit --ckpt_path"]
+        files = (out / "training.yaml", out / "fadnet_demo.safetensors")
+        return training.Training(commands, *files, losses, [(2, 4.0)], 1, 60.0)
+
+    monkeypatch.setattr(subnets, "cut_subnets", cut)
+    monkeypatch.setattr(training, "train", fit)
+    assert main(["demo", "--json"]) == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    page = (tmp_path / "demo/index.html").read_text()
+    assert report["page"] == os.path.join("demo", "index.html")
+    assert list(report["seconds"]) == ["pair", "subnets", "training", "families"]
+    for part in range(1, 5):
+        assert f"vizoo demo: {part}/4 " in said.err
+    assert [network["weights"] for network in report["networks"]] == [
+        "easnet_small.generated",
+        None,
+    ]
+    assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
+    for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
+        assert word in page
+    for card in families.family_cards(pair.generated_sample(demo._SEED), "cpu"):
+        assert card.pictures and all(command.startswith("vizoo ") for command in card.commands)
+    views = [f"demo/pair/{side}.png" for side in ("left", "right")]
+    again = ["--calib", "demo/pair/calib.txt", "--out", "again"]
+    assert main(["infer", "stereo", *views, *again]) == 0
+
+
+@pytest.mark.parametrize(("fastest", "slowest"), [(118.0, 390.0), (3.0, 4.0), (0.5, 12.0)])
+def test_limits_lie_between_the_ends(fastest, slowest):
+    limits = subnets.round_limits(fastest, slowest)
+    assert limits == sorted(limits) and len(set(limits)) == 3
+    assert fastest < limits[0] and limits[-1] < 1.02 * slowest
