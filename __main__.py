@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib
 import os
+import platform
 import sys
 import traceback
 import warnings
@@ -26,12 +27,14 @@ class Command:
         help: what it does, in half a line.
         examples: command lines.
         raw: the module parses its own words and has its own examples.
+        whole: the module's ``run`` also takes this table.
     """
 
     module: str
     help: str
     examples: tuple[str, ...] = ()
     raw: bool = False
+    whole: bool = False
 
 
 COMMANDS: dict[str, Command | dict[str, Command]] = {
@@ -264,8 +267,23 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "what works on this machine, and how to get the rest",
         ("vizoo doctor", "vizoo doctor --json"),
     ),
+    "completion": Command(
+        "vision.commands.completion",
+        "commands, options and files by the Tab key, in bash, zsh and tcsh",
+        ("vizoo completion bash", "vizoo completion zsh"),
+        whole=True,
+    ),
 }
 _LIGHTNING = ("fit", "validate", "test", "predict")
+_ABOUT = "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning."
+_WELCOME = f"""\
+{_ABOUT} Try:
+
+  vizoo demo                                         disparity of a stereo pair, as one page
+  vizoo infer stereo LEFT RIGHT --out result         the same of your own images, as files
+  vizoo fit --config stereo/fadnet_generated.yaml    train a network; nothing to download
+
+All commands: vizoo --help. One of them, with examples: vizoo COMMAND --help"""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -279,6 +297,10 @@ def main(args: list[str] | None = None) -> int:
         after Ctrl+C.
     """
     words = list(sys.argv[1:] if args is None else args)
+    if os.environ.get("NO_COLOR"):
+        # Plain text: without colours alone, rich would still write bold text and redraw bars.
+        os.environ["TERM"] = "dumb"
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     show = "--traceback" in words or os.environ.get("VIZOO_TRACEBACK", "0") not in ("", "0")
     words = [word for word in words if word != "--traceback"]
     # Lightning's own, said anew for every loader: the user can do nothing about it.
@@ -328,13 +350,14 @@ def lightning(args: list[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words:
+        print(_WELCOME)
+        return 0
+    if words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
     if words[0] in ("-V", "--version"):
-        from . import __version__
-
-        print(f"vizoo {__version__}")
+        print(_version())
         return 0
     name, *rest = words
     entry = _look_up(name, COMMANDS, "vizoo")
@@ -350,7 +373,8 @@ def _dispatch(words: list[str]) -> int:
     module = importlib.import_module(f".{entry.module}", __package__)
     if entry.raw:
         return module.run([name, *rest])
-    return module.run(_parser(name, entry, module).parse_args(rest))
+    parsed = _parser(name, entry, module).parse_args(rest)
+    return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
 
 
 def _look_up(name: str, table: dict, prefix: str):
@@ -396,6 +420,14 @@ def _table_help(name: str, table: dict[str, Command]) -> str:
     return "\n".join((head, "", "commands:", *rows, "", _examples(lines)))
 
 
+def _version() -> str:
+    from importlib.metadata import version
+
+    from . import __version__
+
+    return f"vizoo {__version__} (Python {platform.python_version()}, torch {version('torch')})"
+
+
 def _overview() -> str:
     rows = []
     for name, entry in COMMANDS.items():
@@ -411,14 +443,14 @@ def _overview() -> str:
     parts = (
         "usage: vizoo COMMAND ...",
         "",
-        "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning.",
+        _ABOUT,
         "",
         "commands:",
         *rows,
         "",
         "options:",
         "  -h, --help     show this, or a command's own help after its name",
-        "  --version      show the version",
+        "  -V, --version  show the version, and those of Python and PyTorch",
         "  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)",
         "",
         _examples(lines),

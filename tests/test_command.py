@@ -3,18 +3,21 @@
 import importlib
 import itertools
 import os
+import platform
 import shlex
 import subprocess
 import sys
 import types
+from importlib.metadata import version
 
 import pytest
+from terminal import run_in_terminal
 
 from vizoo import __main__ as command
 from vizoo import __version__
 
 OWN = ["models", "bench", "convert", "doctor", "demo", "infer stereo"]
-OWN += ["latency build", "latency show", "subnet", "search"]
+OWN += ["latency build", "latency show", "subnet", "search", "completion"]
 
 
 def vizoo(*words, **options):
@@ -23,13 +26,60 @@ def vizoo(*words, **options):
 
 
 def test_overview(capsys):
-    for words in ([], ["--help"], ["-h"], ["help"]):
+    for words in (["--help"], ["-h"], ["help"]):
         assert command.main(words) == 0
         said = capsys.readouterr().out
         assert all(name.split()[0] in said for name in command.COMMANDS)
         assert "examples:\n  vizoo demo" in said
-    assert command.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"vizoo {__version__}\n"
+
+
+def test_version(capsys):
+    for word in ("--version", "-V"):
+        assert command.main([word]) == 0
+        python = platform.python_version()
+        said = f"vizoo {__version__} (Python {python}, torch {version('torch')})\n"
+        assert capsys.readouterr().out == said
+
+
+def test_alone_says_what_to_do_next(capsys):
+    assert command.main([]) == 0
+    said = capsys.readouterr().out
+    lines = [line.split("   ")[0].split() for line in said.splitlines() if line[:2] == "  "]
+    assert len(lines) == 3 and len(said.splitlines()) < 10 and "vizoo --help" in said
+    for line in lines:
+        assert line[0] == "vizoo"
+        check_example(line[1:], capsys)
+
+
+@pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": ""}])
+def test_plain_terminals_get_plain_text(tmp_path, plain):
+    """No colours and no bar that is redrawn; NO_COLOR counts where it is not empty."""
+    code = """
+import sys, types
+from vizoo import __main__ as door
+
+def run(words):
+    from rich.console import Console
+    from vizoo.nas.commands._progress import progress_bar
+    from vizoo.vision.commands._work import progress
+    Console().print("[bold red]words")
+    with progress() as report, progress_bar("subnets") as tell:
+        for done in range(1, 4):
+            report("pairs", done, 3)
+            tell(done, 3)
+    return 0
+
+sys.modules["vizoo.bars"] = types.ModuleType("vizoo.bars")
+sys.modules["vizoo.bars"].run = run
+door.COMMANDS["bars"] = door.Command("bars", "draw", raw=True)
+sys.exit(door.main(["bars"]))
+"""
+    done, said = run_in_terminal([sys.executable, "-c", code], **plain)
+    assert done == 0 and "words" in said
+    if any(plain.values()):
+        assert said == "words\r\n"
+    else:
+        assert "\x1b[1;31mwords" in said and "subnets" in said
 
 
 @pytest.mark.parametrize("name", OWN)

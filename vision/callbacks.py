@@ -1,4 +1,4 @@
-"""What training runs share: checkpoints, a line an epoch, one end for all, parts that stay."""
+"""What training runs share: checkpoints, one end for all processes, parts that stay."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import io
 import itertools
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +22,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .io.files import atomic_write
 
-__all__ = ["EpochLines", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
+__all__ = ["Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
 
 
 class Frozen(Callback):
@@ -84,32 +82,6 @@ class WholeCheckpoints(TorchCheckpointIO):
         torch.save(checkpoint, content)
         with atomic_write(path) as temporary:
             temporary.write_bytes(content.getbuffer())
-
-
-class EpochLines(Callback):
-    """Prints a line after every epoch where no progress bar shows: stdout is no terminal.
-
-    The line holds what a task logs with ``prog_bar=True``; it goes where Lightning logs, to
-    stderr. A run whose progress bar is switched off prints none.
-    """
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock; an epoch that a resumed run goes on with has no start of its own."""
-        self._started = time.perf_counter()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the line; Lightning has validated by now."""
-        if trainer.progress_bar_callback is None or sys.stdout.isatty():
-            return
-        last = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
-        values = (f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items())
-        parts = (*values, f"{time.perf_counter() - self._started:.0f} s")
-        where = f"epoch {trainer.current_epoch + 1}{last}, step {trainer.global_step}"
-        rank_zero_info(f"{where}: {', '.join(parts)}")
-        self._started = time.perf_counter()
 
 
 class StopTogether(Callback):

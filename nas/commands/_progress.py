@@ -23,7 +23,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # A slow step now and then would make the estimate jump.
     progress = Progress(
-        *columns, console=console, disable=not console.is_terminal, speed_estimate_period=120
+        *columns, console=console, disable=not console.is_interactive, speed_estimate_period=120
     )
     task = progress.add_task(what, total=None)
     with progress:

@@ -24,8 +24,6 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    from ..distributed.link import LINKS
-
     parser.add_argument("--model", required=True, help="see `vizoo models`")
     parser.add_argument(
         "--input", metavar="HxW", default="256x512", help="size of the images (default 256x512)"
@@ -38,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         metavar="NAME|FILE",
-        help=f"{', '.join(LINKS)} (published), or a file of `vizoo comm measure`",
+        help="10gbe-8, 10gbe-16, 56gbib-8 or 56gbib-16 (published), or a file of "
+        "`vizoo comm measure`",
     )
     parser.add_argument("--alpha", type=float, help="seconds a message of an all-reduce")
     parser.add_argument("--beta", type=float, help="seconds a byte of it")

@@ -24,10 +24,11 @@ from torch.nn import functional as F
 
 from ..io.files import atomic_write
 from ..io.images import as_image, write_image
+from . import NOTICE
 from .ensemble import Combination, align, check_classes
 from .ensemble_file import is_ensemble, read_ensemble
 from .members import ImageMember
-from .overlays import NOTICE, overlay_picture
+from .overlays import overlay_picture
 
 __all__ = ["METHODS", "ImagePredictor", "ImageResult", "PreparedImage"]
 

@@ -30,9 +30,10 @@ from ..hub.sources import load_network
 from ..inference import check_prediction, optimize, standalone
 from ..io.files import atomic_write
 from ..io.images import write_image
+from . import NOTICE
 from ._trained import classes_and_preset
 from .cam import explain
-from .overlays import NOTICE, overlay_picture
+from .overlays import overlay_picture
 
 __all__ = ["CTPredictor", "CTResult"]
 

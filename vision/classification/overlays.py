@@ -10,10 +10,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-__all__ = ["NOTICE", "overlay_picture"]
-
-#: What every output says.
-NOTICE = "Research software, not a medical device: not for diagnosis or treatment."
+__all__ = ["overlay_picture"]
 
 _GROUND, _TEXT, _FAINT = "#0b0d10", "#f2f2f2", "#a8adb5"
 _PALETTE = "turbo"

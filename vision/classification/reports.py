@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from ..io.files import atomic_write
+from . import NOTICE
 from .metrics import class_report
-from .overlays import NOTICE
 
 __all__ = ["write_predictions", "write_report", "write_results"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from ..io.images import SUFFIXES
-
 __all__ = ["check_apart", "find_images"]
 
 
@@ -21,6 +19,8 @@ def find_images(words: list[str], result: str) -> dict[str, Path]:
         FileNotFoundError: nothing is there.
         ValueError: two results would have one name.
     """
+    from ..io.images import SUFFIXES
+
     found: dict[str, Path] = {}
     for word in words:
         path = Path(word)

@@ -57,7 +57,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     tasks = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, disable=not console.is_interactive) as bars:
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:

@@ -21,16 +21,17 @@ from typing import Any
 import lightning.pytorch
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from ..callbacks import EpochLines, KeepLast, StopTogether, WholeCheckpoints
+from ..callbacks import KeepLast, StopTogether, WholeCheckpoints
 from ..configs import resolve_config
 from ..hub.weights import load_pickle
 from ..memory import keep_freed_memory
+from ..progress import EpochProgressBar, ParameterTable, ProgressLines
 from ..training import read_subnet
 from ._messages import condense, own_words
 
@@ -57,6 +58,9 @@ checkpoints: --ckpt_path resumes a run, and its hyper-parameters must agree with
 seed: 0 unless --seed_everything says otherwise (true: a random one).
 """
 
+
+_OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
+"""What takes the place of Lightning's defaults."""
 
 _START = "init_weights"
 """The hyper-parameter that names the weights to start from."""
@@ -108,12 +112,20 @@ class VizooCLI(LightningCLI):
                 options[key] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
-        """Leave the appended checkpoint callback out where checkpoints are switched off."""
-        if self.config_init[self.subcommand]["trainer"].get("enable_checkpointing") is False:
+        """Leave out what is switched off; show epochs, lines and the model in our own way."""
+        options = self.config_init[self.subcommand]["trainer"]
+        if options.get("enable_checkpointing") is False:
             callbacks = self.trainer_defaults["callbacks"]
             others = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
             self.trainer_defaults = {"callbacks": others}
+        given = options.get("callbacks") or []
+        given = list(given) if isinstance(given, list) else [given]  # the trainer adds to the list
         trainer = super().instantiate_trainer(**kwargs)
+        # Here, because among the defaults they would stay where they are switched off.
+        trainer.callbacks = [
+            _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback
+            for callback in trainer.callbacks
+        ]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = WholeCheckpoints()
         return trainer
@@ -193,7 +205,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         seed_everything_default=0,
         # Without it the second run into a folder fails.
         save_config_kwargs={"overwrite": True},
-        trainer_defaults={"callbacks": [keeper, EpochLines(), StopTogether()]},
+        trainer_defaults={"callbacks": [keeper, ProgressLines(), StopTogether()]},
         auto_configure_optimizers=False,
         parser_kwargs={
             "prog": "vizoo",

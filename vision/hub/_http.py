@@ -204,7 +204,7 @@ class Progress:
         self._told = False
 
     def __enter__(self) -> Progress:
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             from rich import progress
 
             self._bar = progress.Progress(

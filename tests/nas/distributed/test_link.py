@@ -158,3 +158,10 @@ def test_a_file_that_is_no_link_is_named(tmp_path):
     path.write_text('{"processes": 2, "alpha": 0.1}')
     with pytest.raises(ValueError, match="link.json: not a measured link .'beta'.; `vizoo comm"):
         Link.load(path)
+
+
+def test_help_names_the_published_links(capsys):
+    """Spelled out there, because their module takes seconds to import."""
+    assert main(["comm", "plan", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in LINKS)

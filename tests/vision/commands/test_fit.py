@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from terminal import run_in_terminal
 
 from vizoo.__main__ import main
-from vizoo.vision import callbacks
+from vizoo.vision import callbacks, progress
 
 FIT = ["fit", "--config", "toy.yaml"]
 
@@ -211,7 +212,8 @@ def test_configs_by_name(tmp_path, monkeypatch):
 def logged(monkeypatch):
     """What the callbacks log; Lightning's handler keeps the stderr of its first import."""
     lines = []
-    monkeypatch.setattr(callbacks, "rank_zero_info", lines.append)
+    for module in (callbacks, progress):
+        monkeypatch.setattr(module, "rank_zero_info", lines.append)
     return lines
 
 
@@ -273,6 +275,42 @@ def test_a_line_for_an_epoch_resumed_in_its_middle(toy, logged, monkeypatch):
     assert main([*FIT, bar, *last]) == 0
     lines = [line.partition(":")[0] for line in logged]
     assert lines == ["epoch 1/2, step 2", "epoch 2/2, step 4"]
+
+
+SHOWN = ["--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true"]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_what_a_terminal_shows(toy, colour):
+    command = [sys.executable, "-m", "vizoo", *FIT, *SHOWN]
+    environment = {} if colour else {"NO_COLOR": "1"}
+    path = os.pathsep.join(filter(None, [str(toy), *sys.path]))
+    done, said = run_in_terminal(command, PYTHONPATH=path, **environment)
+    assert done == 0 and "15 params, 0 frozen" in said and "FLOPs" not in said
+    if colour:
+        assert "\x1b[2K" in said and "Epoch 2/2" in said and "epoch 2/2" not in said
+    else:
+        assert "\x1b" not in said and "Epoch" not in said and "epoch 2/2, step 4" in said
+        assert "\r" not in said.replace("\r\n", "")
+
+
+def test_what_a_pipe_gets(toy, capsys, logged):
+    assert main([*FIT, *SHOWN]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "Epoch" not in said
+    assert "15 params" in said and "flops" not in said.lower()
+
+
+def test_bars_and_tables_of_the_config_stay(toy):
+    words = [f"--trainer.callbacks+={name}" for name in ("RichProgressBar", "toytask.Witness")]
+    assert main([*FIT, *SHOWN, *words]) == 0
+    seen = (toy / "witness.txt").read_text()
+    assert (
+        "'RichProgressBar'" in seen and "EpochProgressBar" not in seen and "ParameterTable" in seen
+    )
+    assert main([*FIT, "--trainer.callbacks+=toytask.Witness"]) == 0
+    seen = (toy / "witness.txt").read_text().splitlines()[-1]
+    assert "Bar" not in seen and "Table" not in seen
 
 
 def test_a_random_network_is_said(toy, capsys):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...commands._work import check_folder, collect_warnings, progress, warn
-from ..overlays import NOTICE
+from .. import NOTICE
 
 if TYPE_CHECKING:
     from ..infer import CTPredictor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...commands._images import check_apart, find_images
 from ...commands._work import check_folder, progress, warn
-from ..overlays import NOTICE
+from .. import NOTICE
 
 if TYPE_CHECKING:
     from ..image_infer import ImagePredictor, ImageResult

@@ -1,0 +1,183 @@
+"""What a run tells: a table of its model, then a bar on a terminal, or lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelSummary, RichProgressBar
+from lightning.pytorch.utilities.model_summary import get_human_readable_count
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["EpochProgressBar", "ParameterTable", "ProgressLines"]
+
+
+class EpochProgressBar(RichProgressBar):
+    """Lightning's bar, which counts epochs from one and shows only where it can be redrawn."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave pipes, files and plain terminals to `ProgressLines`."""
+        super().setup(trainer, pl_module, stage)
+        if not Console().is_interactive:
+            self.disable()
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        text = _epoch(self.trainer)
+        return f"{text[0].upper()}{text[1:]}".ljust(len(self.validation_description))
+
+
+class ParameterTable(ModelSummary):
+    """Lightning's table of a model's parts without the FLOPs, which it gives as 0."""
+
+    @staticmethod
+    def summarize(
+        summary_data: list[tuple[str, list[str]]],
+        total_parameters: int,
+        trainable_parameters: int,
+        model_size: float,
+        total_training_modes: dict[str, int],
+        total_flops: int,
+        **summarize_kwargs: Any,
+    ) -> None:
+        """Print the table."""
+        columns = {name: cells for name, cells in summary_data if name.strip() and name != "FLOPs"}
+        table = Table()
+        for name in columns:
+            table.add_column(name, justify="right" if name.startswith("Params") else "left")
+        for row in zip(*columns.values(), strict=True):
+            table.add_row(*row)
+        frozen = total_parameters - trainable_parameters
+        console = Console()
+        console.print(table)
+        console.print(
+            f"{get_human_readable_count(total_parameters).strip()} params, "
+            f"{get_human_readable_count(frozen).strip()} frozen, {model_size:.1f} MB",
+            highlight=False,
+        )
+
+
+class ProgressLines(Callback):
+    """Prints lines where no progress bar shows: after every epoch, and every half minute.
+
+    A line holds what a task logs with ``prog_bar=True``; it goes where Lightning logs, to stderr.
+    A run whose progress bar is switched off prints none.
+
+    Args:
+        interval: seconds between lines within an epoch, a validation or a test.
+    """
+
+    def __init__(self, interval: float = 30.0) -> None:
+        self.interval = interval
+        self._said = self._epoch_began = perf_counter()
+        self._phase, self._first, self._since = "", 0, 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start the clock of the lines."""
+        self._said = perf_counter()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock; an epoch that a resumed run goes on with has no start of its own."""
+        self._epoch_began = perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Tell how far the epoch is."""
+        if self._due(trainer, _epoch(trainer), batch_idx + 1):
+            self._say(batch_idx + 1, trainer.num_training_batches, _values(trainer))
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Tell how far the validation is."""
+        checking = trainer.sanity_checking
+        totals = trainer.num_sanity_val_batches if checking else trainer.num_val_batches
+        name = "sanity check" if checking else "validation"
+        self._evaluated(trainer, name, batch_idx, dataloader_idx, totals)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Tell how far the test is."""
+        self._evaluated(trainer, "test", batch_idx, dataloader_idx, trainer.num_test_batches)
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Tell how far the prediction is."""
+        totals = trainer.num_predict_batches
+        self._evaluated(trainer, "prediction", batch_idx, dataloader_idx, totals)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell how the epoch ended; Lightning has validated by now."""
+        if _silent(trainer):
+            return
+        now = perf_counter()
+        parts = (*_values(trainer), f"{now - self._epoch_began:.0f} s")
+        rank_zero_info(f"{_epoch(trainer)}, step {trainer.global_step}: {', '.join(parts)}")
+        self._epoch_began = self._said = now
+
+    def _evaluated(
+        self, trainer: Trainer, name: str, batch_idx: int, loader: int, totals: Any
+    ) -> None:
+        totals = totals if isinstance(totals, list) else [totals]
+        phase = name if len(totals) == 1 else f"{name} {loader + 1}/{len(totals)}"
+        if self._due(trainer, phase, batch_idx + 1):
+            self._say(batch_idx + 1, totals[loader], [])
+
+    def _due(self, trainer: Trainer, phase: str, done: int) -> bool:
+        """Whether a line is due; the speed is measured from a phase's first batch on."""
+        now = perf_counter()
+        if phase != self._phase or done <= self._first:
+            self._phase, self._first, self._since = phase, done, now
+        if not trainer.is_global_zero or now - self._said < self.interval:
+            return False
+        self._said = now
+        return not _silent(trainer)
+
+    def _say(self, done: int, total: float, parts: list[str]) -> None:
+        finite = math.isfinite(total)
+        where = f"{self._phase}, batch {done}/{total}" if finite else f"{self._phase}, batch {done}"
+        if done > self._first:
+            each = (self._said - self._since) / (done - self._first)
+            parts.append(f"{each:.2g} s/batch" if each > 1 else f"{1 / each:.3g} batches/s")
+            if finite:
+                parts.append(f"{timedelta(seconds=round((total - done) * each))} to go")
+        rank_zero_info(f"{where}: {', '.join(parts)}" if parts else where)
+
+
+def _epoch(trainer: Trainer) -> str:
+    last = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
+    return f"epoch {trainer.current_epoch + 1}{last}"
+
+
+def _values(trainer: Trainer) -> list[str]:
+    return [f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items()]
+
+
+def _silent(trainer: Trainer) -> bool:
+    """A bar shows, or the user wants none."""
+    return trainer.progress_bar_callback is None or Console().is_interactive
