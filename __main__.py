@@ -40,7 +40,7 @@ class Command:
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
         "cli.demo",
-        "disparity, error, points and speed of a stereo pair, as one page",
+        "what the zoo can do on this machine, or with a pair of yours, as one page",
         (
             "vizoo demo",
             "vizoo demo left.png right.png --calib calib.txt",
@@ -279,8 +279,8 @@ _ABOUT = "A vision model zoo and neural-architecture-search toolkit on PyTorch a
 _WELCOME = f"""\
 {_ABOUT} Try:
 
-  vizoo demo                                         disparity of a stereo pair, as one page
-  vizoo infer stereo LEFT RIGHT --out result         the same of your own images, as files
+  vizoo demo                                         what it can do here, as one page; minutes
+  vizoo infer stereo LEFT RIGHT --out result         disparity of your own images, as files
   vizoo fit --config stereo/fadnet_generated.yaml    train a network; nothing to download
 
 All commands: vizoo --help. One of them, with examples: vizoo COMMAND --help"""

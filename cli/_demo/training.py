@@ -131,18 +131,20 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
             left.shape[1:]
         ),
     }
+    console = Console(stderr=True)
     table = Table("method", "EPE [px]", "bad-1", "bad-2", "bad-3", "D1")
     report = {}
     for name, method in methods.items():
         metrics = DisparityMetrics()
-        for sample in track(samples, name, transient=True):
+        still = not console.is_interactive
+        for sample in track(samples, name, transient=True, console=console, disable=still):
             disparity = torch.as_tensor(method(sample["left"], sample["right"]))[None, None]
             metrics.update(disparity, sample["disparity"][None], sample["valid"][None])
         values = {key: value.item() for key, value in metrics.compute().items()}
         shares = [f"{100 * values[key]:.1f} %" for key in ("bad1", "bad2", "bad3", "d1")]
         table.add_row(name, f"{values['epe']:.2f}", *shares)
         report[name] = {key: round(value, 5) for key, value in values.items()}
-    Console().print(table)
+    console.print(table)
     return report
 
 

@@ -1,5 +1,6 @@
 """`vizoo subnet` on the toy supernet."""
 
+import dataclasses
 import json
 
 import pytest
@@ -132,6 +133,62 @@ def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
     assert Architecture.from_json(report["architecture"])["depth"] == 3
     assert LatencyTable.load(tmp_path / "small.latency.json").complete
     assert report["table"] == "small.latency.json"
+
+
+@pytest.fixture
+def shipped(table, tmp_path):
+    """A table of a machine three times as slow, beside the weights."""
+    content = json.loads((tmp_path / "table.json").read_text())
+    content["conditions"] |= {"device_name": "Abacus", "threads": 7}
+    for sample in content["samples"]:
+        sample["reference"] *= 3
+    path = tmp_path / "supernet.latency.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_the_table_beside_the_weights_is_moved_here(shipped, table, capsys, monkeypatch):
+    def build(*_, **__):
+        raise AssertionError("measured a table")
+
+    monkeypatch.setattr("vizoo.nas.commands._supernets.Bench.measure", build)
+    before = shipped.read_bytes()
+    limit = sum(table.of(table.samples[end]) for end in (0, 1)) / 2
+    words = ("--max-latency", f"{limit:.4f}ms", "--threads", "1")
+    capsys.readouterr()
+    assert subnet(*words) == 0
+    report = read(capsys)
+    assert report["met"] and 0.8 * limit < report["measured"]["median"] <= limit
+    # The processor that was made up keeps the ratios, so moving the table gives the true one.
+    architecture = Architecture.from_json(report["architecture"])
+    assert report["predicted"]["latency"] == pytest.approx(
+        table.regressor()(architecture), rel=1e-3
+    )
+    assert report["conditions"]["height"] == 16 and report["table"] is None
+    assert "Abacus" in report["table_moved_from"] and shipped.read_bytes() == before
+    again = ("--supernet", "supernet.safetensors", "--out", "again.safetensors")
+    assert main(["subnet", *again, *words]) == 0
+    assert "by a table of cpu (Abacus), moved here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--input", "24x24"), ("--dtype", "bfloat16")])
+def test_a_table_beside_the_weights_of_other_conditions_is_left(
+    shipped, capsys, words, monkeypatch
+):
+    monkeypatch.setattr("vizoo.nas.commands.subnet._OWN_TABLE", 10)
+    capsys.readouterr()
+    subnet("--max-latency", "1000s", "--threads", "1", *words)
+    report = read(capsys)
+    assert report["table"] == "small.latency.json" and report["table_moved_from"] is None
+
+
+def test_only_the_machine_may_differ_where_a_table_is_moved(table):
+    here = table.conditions
+    moved = table.moved(dataclasses.replace(here, device_name="Abacus", threads=9), 5.0)
+    assert moved.reference == 5.0 and moved.samples[0].ratio == table.samples[0].ratio
+    assert moved.of(moved.samples[0]) == 5.0 * table.samples[0].ratio
+    with pytest.raises(ValueError, match="of input 16x24 instead of 16x32 cannot be moved"):
+        table.moved(dataclasses.replace(here, width=32), 5.0)
 
 
 def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
