@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _SEED = 35
+_EPOCHS = 14  # of --train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train", action="store_true", help="train ten minutes instead of one, then test"
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="of --train, a minute each")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        metavar="N",
+        help=f"of --train, at most a minute each (default: {_EPOCHS})",
+    )
     parser.add_argument(
         "--seed", type=int, metavar="N", help=f"show another generated pair (the tour's: {_SEED})"
     )
@@ -120,9 +126,9 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     files = _write_pair(folder, sample, findings[0], own=False)
     clock.start("subnets", "2/4 networks cut out of a supernet, for three latencies; about 30 s")
     subnets = cut_subnets(sample, out / "subnets", _tell)
-    minutes = "a minute" if not args.train else f"about {args.epochs or 10} minutes"
+    epochs = (args.epochs or _EPOCHS) if args.train else 1
+    minutes = "a minute" if epochs == 1 else f"about {0.7 * epochs:.0f} minutes"
     clock.start("training", f"3/4 a training of {minutes}, interrupted once and resumed")
-    epochs = (args.epochs or 10) if args.train else 1
     training = train(out, epochs, _tell)
     tested = test(training, args.device, _tell) if args.train else None
     clock.start("families", "4/4 the other families; about 10 s")

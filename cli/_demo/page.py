@@ -136,7 +136,7 @@ def colour_bar(low: float, high: float, unit: str, *, palette: str = "turbo") ->
 
 def command(*lines: str) -> str:
     """Commands as they are typed, one a line."""
-    return f"<pre><code>{html.escape(chr(10).join(lines))}</code></pre>"
+    return f"<pre>{''.join(f'<code>{html.escape(line)}</code>' for line in lines)}</pre>"
 
 
 def panel(heading: str, *parts: str) -> str:

@@ -49,9 +49,8 @@ class Subnet:
     @property
     def command(self) -> str:
         """The command that cuts the like of it."""
-        size = "x".join(map(str, self.size))
         return (
-            f"vizoo subnet --supernet {SUPERNET} --max-latency {self.limit:g}ms --input {size} "
+            f"vizoo subnet --supernet {SUPERNET} --max-latency {self.limit:g}ms "
             f"--recalibrate search/easnet_light_generated.yaml --out {self.file.name}"
         )
 

@@ -43,7 +43,7 @@ frame.onload = () => {
           changed: changed / (before.length / 4),
           wide: inside.documentElement.scrollWidth,
           sections: [...inside.querySelectorAll("h2")].map(h => h.textContent),
-          commands: inside.querySelectorAll("pre code").length,
+          commands: inside.querySelectorAll("pre").length,
         });
       }, 300);
     }, 300);
