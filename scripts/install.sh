@@ -57,7 +57,11 @@ else
     echo "installing into $venv: up to 7 GB, most of it PyTorch's; about three minutes," \
         "longer on a slow line"
 fi
-TMPDIR=$work/tmp "$venv/bin/python" -m pip install --quiet -e "$what" >"$log" 2>&1 &
+# What is used is compiled at its first import, which takes a third of the time that all would;
+# but not where Python may not keep it.
+bytecode=--no-compile
+[ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || bytecode=--compile
+TMPDIR=$work/tmp "$venv/bin/python" -m pip install --quiet $bytecode -e "$what" >"$log" 2>&1 &
 pip=$!
 
 ticks=0

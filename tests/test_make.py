@@ -92,10 +92,16 @@ def test_every_stamp_is_made_by_the_script(root, tmp_path, environment, stamp, e
         shutil.copy(root / name, tmp_path)
     shutil.copytree(root / "scripts", tmp_path / "scripts")
     venv = environment('echo "$*" >pip-was-told')
-    assert run("make", f"{venv}/{stamp}", cwd=tmp_path, VENV=str(venv)).returncode == 0
-    assert (venv / stamp).exists()
+    done = run("make", f"{venv}/{stamp}", cwd=tmp_path, VENV=str(venv), PYTHONDONTWRITEBYTECODE="")
+    assert done.returncode == 0 and (venv / stamp).exists()
     told = (tmp_path / "pip-was-told").read_text().split()
-    assert told == ["-m", "pip", "install", "--quiet", "-e", f".{extras}"]
+    assert told == ["-m", "pip", "install", "--quiet", "--no-compile", "-e", f".{extras}"]
+
+
+def test_all_is_compiled_where_python_may_not_keep_bytecode(root, tmp_path, environment):
+    venv = environment(f'echo "$*" >{tmp_path}/pip-was-told')
+    run("sh", "scripts/install.sh", cwd=root, VENV=str(venv), PYTHONDONTWRITEBYTECODE="1")
+    assert " --compile " in (tmp_path / "pip-was-told").read_text()
 
 
 def test_an_installation_says_how_far_it_is(root, environment):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vizoo.mvs.clouds import _nearest
 from vizoo.vision.classification.calibration import fit_temperature
 from vizoo.vision.extras import from_extra
 from vizoo.vision.io.ply import write_ply
+from vizoo.vision.training import log_picture
 
 OF_EXTRAS = ("scipy", "tensorboard", "tensorboardX", "onnx", "onnxruntime", "onnxscript")
 OF_EXTRAS += ("pydicom", "nibabel", "monai", "pycocotools", "ray")
@@ -65,6 +67,22 @@ def test_a_fit_without_tensorboard_writes_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "lightning_logs/version_0/metrics.csv").is_file()
     assert "will be deleted" not in done.stderr  # of tables that were there already
+
+
+def test_pictures_are_drawn_for_tensorboard_alone(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def log(logger, draw):
+        trainer = SimpleNamespace(is_global_zero=True)
+        log_picture(SimpleNamespace(loggers=[logger], trainer=trainer, global_step=3), "seen", draw)
+
+    log(CSVLogger(tmp_path / "table"), lambda: pytest.fail("drawn for nobody"))
+    logger = TensorBoardLogger(tmp_path / "board")
+    log(logger, lambda: np.zeros((4, 6, 3), np.uint8))
+    logger.experiment.flush()
+    (picture,) = EventAccumulator(logger.log_dir).Reload().Images("seen")
+    assert (picture.step, picture.height, picture.width) == (3, 4, 6)
 
 
 def test_commands_say_which_extra_they_need(monkeypatch, tmp_path, capsys):
