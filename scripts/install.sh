@@ -54,7 +54,7 @@ mkdir -p "$work/tmp" || exit 2
 if [ -e "$venv/.installed" ]; then
     echo "installing into $venv what is not there yet"
 else
-    echo "installing into $venv: up to 7 GB, most of it PyTorch's; about three minutes," \
+    echo "installing into $venv: up to 7 GB, most of it PyTorch's; about two minutes," \
         "longer on a slow line"
 fi
 # What is used is compiled at its first import, which takes a third of the time that all would;
