@@ -16,8 +16,8 @@ export PIP_ROOT_USER_ACTION := ignore
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## install into .venv, train a small stereo network, infer a pair, write ./demo
-	$(BIN)/vizoo demo --train
+demo: $(VENV)/.installed ## install into .venv, show what the zoo can do: ./demo/index.html
+	$(BIN)/vizoo demo
 
 test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" $(ARGS)
@@ -26,7 +26,7 @@ lint: $(VENV)/.installed-dev ## check style and formatting with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: $(VENV)/.installed ## run the benchmarks, one after the other
+bench: $(VENV)/.installed-test ## run the benchmarks, one after the other
 	$(BIN)/python -m benchmarks
 
 clean: ## remove .venv, caches and what the demo wrote
@@ -39,15 +39,13 @@ venv:
 
 # Each stamp is the time of an installation: nothing is installed again until pyproject.toml changes.
 $(VENV)/.installed: pyproject.toml | venv
-	@sh scripts/system-libraries.sh
-	$(BIN)/python -m pip install --quiet -e .
+	@sh scripts/install.sh .
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | venv
-	@sh scripts/system-libraries.sh
-	$(BIN)/python -m pip install --quiet -e ".[test]"
+	@sh scripts/install.sh ".[test]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml | venv
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@sh scripts/install.sh ".[dev]"
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..vision.cameras import camera_centre
@@ -18,6 +19,8 @@ from ..vision.io.ply import read_ply, write_ply
 from ..vision.io.pointcloud import open3d
 
 __all__ = ["TSDFMesh", "crop_to_polygon", "estimate_normals", "refine_file", "voxel_thin"]
+
+_PAIRS = 1 << 22  # of points and cameras looked at together
 
 
 def voxel_thin(
@@ -107,10 +110,7 @@ def refine_file(
     if normals:
         towards = None
         if cameras is not None:
-            from scipy.spatial import cKDTree
-
-            centres = camera_centre(cameras.double()).cpu().numpy()
-            towards = centres[cKDTree(centres).query(points, workers=-1)[1]]
+            towards = _nearest(points, camera_centre(cameras.double()).cpu())
         found = estimate_normals(points, towards=towards)
     with write_ply(path) as ply:
         ply.write(points, colours, found)
@@ -207,6 +207,17 @@ class TSDFMesh:
             if not self._library.io.write_triangle_mesh(str(temporary), mesh):
                 raise OSError(f"{path}: Open3D could not write the mesh")
         return len(mesh.triangles)
+
+
+def _nearest(points: np.ndarray, centres: Tensor) -> np.ndarray:
+    """Return for each point, (N, 3), the nearest of the centres (V, 3) float64."""
+    # Without matrix products, which lose digits far from the origin.
+    apart = "donot_use_mm_for_euclid_dist"
+    found = [
+        torch.cdist(part.double(), centres, compute_mode=apart).argmin(1)
+        for part in torch.from_numpy(np.asarray(points)).split(max(1, _PAIRS // len(centres)))
+    ]
+    return centres[torch.cat(found)].numpy()
 
 
 def _cloud(points: np.ndarray, colours: np.ndarray | None):

@@ -22,7 +22,7 @@ packages=$(missing)
 [ -n "$packages" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "installing system libraries for Open3D: $packages"
+    echo "installing system libraries for Open3D, up to a minute: $packages"
     # shellcheck disable=SC2086  # a list of packages
     {
         apt-get install -qy --no-install-recommends $packages ||

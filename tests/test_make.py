@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,20 @@ def fake(tmp_path):
     return write
 
 
+@pytest.fixture
+def environment(tmp_path):
+    """Makes an environment whose pip is a shell script."""
+
+    def make(pip: str) -> Path:
+        python = tmp_path / "environment/bin/python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\ncase "$*" in "-m pip "*) ;; *) exit 0 ;; esac\n{pip}\n')
+        python.chmod(0o755)
+        return tmp_path / "environment"
+
+    return make
+
+
 def test_help_lists_every_target(root):
     done = run("make", cwd=root)
     assert done.returncode == 0
@@ -60,10 +77,131 @@ def test_installs_once(root, tmp_path):
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/.installed-test").touch()
     planned = run("make", "-n", "test", cwd=tmp_path, VENV=".venv").stdout
-    assert "pytest" in planned and "pip install" not in planned
+    assert "pytest" in planned and "install.sh" not in planned
     os.utime(tmp_path / ".venv/.installed-test", (0, 0))
     planned = run("make", "-n", "test", cwd=tmp_path, VENV=".venv").stdout
-    assert 'pip install --quiet -e ".[test]"' in planned
+    assert 'sh scripts/install.sh ".[test]"' in planned
+
+
+@pytest.mark.parametrize(
+    ("stamp", "extras"),
+    [(".installed", ""), (".installed-test", "[test]"), (".installed-dev", "[dev]")],
+)
+def test_every_stamp_is_made_by_the_script(root, tmp_path, environment, stamp, extras):
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(root / name, tmp_path)
+    shutil.copytree(root / "scripts", tmp_path / "scripts")
+    venv = environment('echo "$*" >pip-was-told')
+    done = run("make", f"{venv}/{stamp}", cwd=tmp_path, VENV=str(venv), PYTHONDONTWRITEBYTECODE="")
+    assert done.returncode == 0 and (venv / stamp).exists()
+    told = (tmp_path / "pip-was-told").read_text().split()
+    assert told == ["-m", "pip", "install", "--quiet", "--no-compile", "-e", f".{extras}"]
+
+
+def test_all_is_compiled_where_python_may_not_keep_bytecode(root, tmp_path, environment):
+    venv = environment(f'echo "$*" >{tmp_path}/pip-was-told')
+    run("sh", "scripts/install.sh", cwd=root, VENV=str(venv), PYTHONDONTWRITEBYTECODE="1")
+    assert " --compile " in (tmp_path / "pip-was-told").read_text()
+
+
+def test_an_installation_says_how_far_it_is(root, environment):
+    venv = environment(
+        "head -c 200000000 /dev/zero >$TMPDIR/wheel; echo waiting for a server; sleep 4"
+    )
+    done = run("sh", "scripts/install.sh", cwd=root, VENV=str(venv), EVERY="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *between, last = done.stdout.splitlines()
+    assert first.startswith(f"installing into {venv}: up to 7 GB")
+    assert re.fullmatch(r"installed in \d+ s", last)
+    assert len(between) >= 2
+    for line in between:
+        assert re.match(r"  \.\.\. \d+ s: 0\.\d GB fetched, 0\.0 GB installed", line)
+    assert sum(line.endswith("; waiting for a server") for line in between) == 1
+    assert "0.2 GB fetched" in between[-1]
+    assert sorted(file.name for file in venv.iterdir()) == ["bin"]
+
+
+def test_pips_own_words_are_shown_where_it_fails(root, environment):
+    venv = environment("echo to stdout; echo ERROR: no space >&2; exit 3")
+    done = run("sh", "scripts/install.sh", ".[test]", cwd=root, VENV=str(venv))
+    assert done.returncode == 3
+    *words, last = done.stderr.splitlines()
+    assert words == ["to stdout", "ERROR: no space"]
+    assert last.startswith("vizoo: error: pip could not install .[test]")
+    assert "installed in" not in done.stdout
+
+
+def test_of_pips_warnings_only_conflicts_are_shown(root, environment):
+    venv = environment("echo WARNING: of no use; echo ERROR: a 1 requires b 2 >&2")
+    done = run("sh", "scripts/install.sh", cwd=root, VENV=str(venv))
+    assert (done.returncode, done.stderr) == (0, "ERROR: a 1 requires b 2\n")
+    assert "WARNING" not in done.stdout
+
+
+def test_a_later_installation_promises_less(root, environment):
+    venv = environment("exit 0")
+    (venv / ".installed").touch()
+    done = run("sh", "scripts/install.sh", cwd=root, VENV=str(venv))
+    assert "what is not there yet" in done.stdout and "GB" not in done.stdout
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_installation_stops_pip(root, tmp_path, environment, sent, code):
+    venv = environment(f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    script = subprocess.Popen(
+        ["sh", "scripts/install.sh"],
+        cwd=root,
+        env={**os.environ, "VENV": str(venv)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_interrupts,
+    )
+    pip = _pid(tmp_path / "pid")
+    script.send_signal(sent)
+    _, said = script.communicate(timeout=30)
+    assert script.returncode == code and "installation stopped" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(pip, 0)
+    assert sorted(file.name for file in venv.iterdir()) == ["bin"]
+
+
+def test_an_interrupted_make_leaves_no_stamp(root, tmp_path, environment):
+    """Ctrl+C in a terminal: everything that make started gets the signal."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(root / name, tmp_path)
+    shutil.copytree(root / "scripts", tmp_path / "scripts")
+    venv = environment(f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    make = subprocess.Popen(
+        ["make", f"{venv}/.installed"],
+        cwd=tmp_path,
+        env={**clean, "VENV": str(venv)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_hear_interrupts,
+    )
+    pip = _pid(tmp_path / "pid")
+    os.killpg(make.pid, signal.SIGINT)
+    assert make.wait(timeout=30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(pip, 0)
+    assert not (venv / ".installed").exists()
+
+
+def _hear_interrupts() -> None:
+    """A test run in the background is deaf to Ctrl+C, and so would be what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _pid(file: Path) -> int:
+    """What a process writes into a file as soon as it runs."""
+    for _ in range(300):
+        if file.is_file() and file.read_text().endswith("\n"):
+            return int(file.read_text())
+        time.sleep(0.1)
+    raise TimeoutError(file)
 
 
 def test_no_python(root, tmp_path):

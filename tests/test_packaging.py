@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -111,6 +112,62 @@ def test_metadata(root, wheel):
         "lightning<3,>=2.6.6"
     ]
     assert any(n.startswith("torch>=2.8") for n in needs)
+
+
+MODULES = {
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "cuda-core": "cuda",
+}
+"""Package to the module that it brings, where the names differ."""
+
+BROUGHT = {"lightning_utilities"}
+"""Modules of what Lightning is made of."""
+
+
+def _project(root) -> dict:
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+def _packages(requirements: list[str]) -> list[str]:
+    return [re.match(r"[\w.-]+", text)[0] for text in requirements]
+
+
+def test_every_dependency_is_used_and_every_import_is_a_dependency(root):
+    """What only an extra brings is imported within a function, where its absence is said."""
+    project = _project(root)
+    needed = {MODULES.get(name, name) for name in _packages(project["dependencies"])}
+    extras = project["optional-dependencies"]
+    extra = {name for kind in extras for name in _packages(extras[kind])} - {"vizoo"}
+    above, within, texts = set(), set(), []
+    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision", "__main__.py"):
+        files = [root / room] if room.endswith(".py") else sorted((root / room).rglob("*.py"))
+        for file in files:
+            texts.append(file.read_text())
+            tree = ast.parse(texts[-1])
+            for node in ast.walk(tree):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and not node.level:
+                    names = [node.module]
+                (above if node in tree.body else within).update(n.split(".")[0] for n in names)
+    ours = sys.stdlib_module_names | {"vizoo"}
+    assert above - ours - BROUGHT <= needed
+    assert within - ours <= needed | extra
+    by_name = {name for name in needed if re.search(rf'import_module\("{name}\b', "".join(texts))}
+    assert needed <= above | within | by_name
+
+
+def test_the_table_of_the_installation_is_complete(root):
+    project, text = _project(root), (root / "docs/installation.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(_packages(project["dependencies"]))
+    named = re.findall(r"^\| `'\.\[(\w+)\]'` \|", text, re.MULTILINE)
+    assert sorted(named) == sorted(project["optional-dependencies"])
+    # The tests need all that the commands may need; Ray lacks wheels for some Python versions.
+    tested = " ".join(project["optional-dependencies"]["test"])
+    for name in set(named) - {"test", "dev", "ray"}:
+        assert f"vizoo[{name}]" in tested
 
 
 def test_entry_points(wheel):

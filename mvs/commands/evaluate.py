@@ -40,10 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the scores; return 0."""
+    from ...vision.extras import from_extra
     from ...vision.io.ply import read_ply
 
     if (args.scan is None) == (args.distance is None and args.tanks is None):
         raise ValueError("give --scan N (DTU), or --distance D or --tanks SCENE (F-score)")
+    from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
     points, _ = read_ply(args.cloud)
     scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
     if args.json:

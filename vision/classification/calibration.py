@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from ..extras import from_extra
 from ..viz.colour import draw_figure
 
 __all__ = ["calibration_error", "fit_temperature", "reliability", "reliability_picture"]
@@ -35,6 +35,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     Raises:
         ValueError: the shapes do not fit, or there is nothing to fit.
+        ImportError: SciPy is not installed.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise ValueError(
@@ -42,6 +43,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
             "(N,), N at least 1"
         )
     logits = logits.double()
+    minimize_scalar = from_extra("scipy", "scipy.optimize", "calibration").minimize_scalar
 
     def loss(log_temperature: float) -> float:
         return float(F.cross_entropy(logits / math.exp(log_temperature), labels))

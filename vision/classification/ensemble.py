@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..extras import from_extra
 from .calibration import calibration_error
 from .metrics import classification_scores
 
@@ -106,6 +106,9 @@ def fit_combination(method: str, log_probabilities: Tensor, labels: Tensor) -> C
         method: one of `METHODS`; a mean and a vote have nothing to fit.
         log_probabilities: (M, N, C); NaN where a member abstains.
         labels: (N,).
+
+    Raises:
+        ImportError: weights are wanted, and SciPy is not installed.
     """
     logs = log_probabilities.double()
     if method == "weighted":
@@ -206,6 +209,7 @@ def _weighted(logs: Tensor, weights: Tensor) -> Tensor:
 
 def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
     members = len(logs)
+    minimize = from_extra("scipy", "scipy.optimize", "a weighted ensemble").minimize
 
     def loss(weights: np.ndarray, gradient: bool = False) -> object:
         w = torch.tensor(weights, dtype=torch.float64, requires_grad=gradient)

@@ -123,7 +123,7 @@ def measure(
                 torch.cuda.synchronize(device)
             times.append(1e3 * (time.perf_counter() - start))
     times = times[1:]
-    tenths = statistics.quantiles(times, n=10)
+    tenths = statistics.quantiles(times, n=10, method="inclusive")
     return {
         "median_ms": statistics.median(times),
         "p10_ms": tenths[0],

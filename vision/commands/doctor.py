@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..system import bfloat16_instructions, compiler, missing_library
@@ -97,6 +98,18 @@ def _package(module: str, wheel: str, *, core: bool) -> Callable[[], Check]:
     return check
 
 
+def _extra(module: str, extra: str) -> Callable[[], Check]:
+    """A package that only what `_EXTRAS` says needs."""
+
+    def check() -> Check:
+        if find_spec(module) is not None:
+            return _package(module, module, core=False)()
+        todo = f"pip install 'vizoo[{extra}]'"
+        return Check(module, False, f"not installed; for {_EXTRAS[extra]}", todo)
+
+    return check
+
+
 def _cuda() -> Check:
     import torch
 
@@ -136,6 +149,15 @@ def _operator(name: str) -> Callable[[], Check]:
 def _gather() -> Check:
     return Check("operator gather_faces", True, "PyTorch: its own kernels serve on every device")
 
+
+_EXTRAS = {
+    "scipy": "vizoo evaluate mvs and vizoo ensemble",
+    "tensorboard": "curves and pictures of a training in a browser",
+    "export": "ONNX files",
+    "ct": "DICOM, NIfTI and augmentation of CT scans",
+    "detection": "mean average precision of detectors",
+}
+"""Extra of pyproject.toml to what needs it."""
 
 _OPERATOR_REMEDY = (
     'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
@@ -206,6 +228,11 @@ def _models() -> Check:
 
 
 def _dicom() -> Check:
+    if find_spec("pydicom") is None:
+        return Check(
+            "compressed DICOM", False, "pydicom is not installed", "pip install 'vizoo[ct]'"
+        )
+
     from pydicom.pixels import get_decoder
     from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless
 
@@ -236,15 +263,16 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "threads": _threads,
     "opencv": _package("cv2", "opencv-python-headless", core=True),
     "open3d": _package("open3d", "open3d", core=False),
-    "tensorboard": _package("tensorboard", "tensorboard", core=False),
-    "onnx": _package("onnx", "onnx", core=False),
-    "onnxscript": _package("onnxscript", "onnxscript", core=False),
-    "onnxruntime": _package("onnxruntime", "onnxruntime", core=False),
-    "pydicom": _package("pydicom", "pydicom", core=False),
+    "tensorboard": _extra("tensorboard", "tensorboard"),
+    "scipy": _extra("scipy", "scipy"),
+    "onnx": _extra("onnx", "export"),
+    "onnxscript": _extra("onnxscript", "export"),
+    "onnxruntime": _extra("onnxruntime", "export"),
+    "pydicom": _extra("pydicom", "ct"),
     "compressed DICOM": _dicom,
-    "nibabel": _package("nibabel", "nibabel", core=False),
-    "monai": _package("monai", "monai", core=False),
-    "pycocotools": _package("pycocotools", "pycocotools", core=False),
+    "nibabel": _extra("nibabel", "ct"),
+    "monai": _extra("monai", "ct"),
+    "pycocotools": _extra("pycocotools", "detection"),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,

@@ -13,6 +13,7 @@ import pydoc
 import shlex
 import signal
 import sys
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +121,10 @@ class VizooCLI(LightningCLI):
             self.trainer_defaults = {"callbacks": others}
         given = options.get("callbacks") or []
         given = list(given) if isinstance(given, list) else [given]  # the trainer adds to the list
-        trainer = super().instantiate_trainer(**kwargs)
+        with warnings.catch_warnings():
+            # TensorBoard is an extra: metrics.csv is what a fit writes without it.
+            warnings.filterwarnings("ignore", message=".*`tensorboardX` has been removed")
+            trainer = super().instantiate_trainer(**kwargs)
         # Here, because among the defaults they would stay where they are switched off.
         trainer.callbacks = [
             _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...commands._work import progress
+from ...extras import from_extra
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
+    # Said before the members are asked, which takes minutes.
+    if args.method == "weighted" or not args.no_calibration:
+        from_extra("scipy", "scipy.optimize", "vizoo ensemble")
     data = _data(args.data)
 
     import torch

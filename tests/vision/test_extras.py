@@ -1,0 +1,126 @@
+"""What works without the extras, and how the rest says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.__main__ import main
+from vizoo.mvs.clouds import _nearest
+from vizoo.vision.classification.calibration import fit_temperature
+from vizoo.vision.extras import from_extra
+from vizoo.vision.io.ply import write_ply
+from vizoo.vision.training import log_picture
+
+OF_EXTRAS = ("scipy", "tensorboard", "tensorboardX", "onnx", "onnxruntime", "onnxscript")
+OF_EXTRAS += ("pydicom", "nibabel", "monai", "pycocotools", "ray")
+ABSENT = f"""
+import importlib.machinery, importlib.metadata, sys
+
+find_spec = importlib.machinery.PathFinder.find_spec
+from_name = importlib.metadata.Distribution.from_name
+
+def module(name, path=None, target=None):
+    return None if name.partition(".")[0] in {OF_EXTRAS!r} else find_spec(name, path, target)
+
+def distribution(name):
+    if name in {OF_EXTRAS!r}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return from_name(name)
+
+importlib.machinery.PathFinder.find_spec = module
+importlib.metadata.Distribution.from_name = distribution
+"""
+
+
+def without_extras(code: str, cwd) -> subprocess.CompletedProcess[str]:
+    """Run code as if no extra were installed."""
+    words = [sys.executable, "-c", ABSENT + code]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+
+
+def test_every_module_is_imported_without_extras(tmp_path):
+    code = """
+import importlib, pkgutil, vizoo
+for module in pkgutil.walk_packages(vizoo.__path__, "vizoo."):
+    inside = module.name.split(".")[1]
+    if inside in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+    done = without_extras(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 150
+
+
+def test_a_fit_without_tensorboard_writes_a_table(tmp_path):
+    words = ["fit", "--config", "classification/skin_generated.yaml", "--trainer.max_steps", "1"]
+    words += ["--trainer.limit_val_batches", "1", "--trainer.log_every_n_steps", "1"]
+    words += ["--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
+    done = without_extras(f"from vizoo.__main__ import main\nsys.exit(main({words}))", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "lightning_logs/version_0/metrics.csv").is_file()
+    assert "tensorboard" not in done.stderr.lower()
+    assert "will be deleted" not in done.stderr  # of tables that were there already
+
+
+def test_pictures_are_drawn_for_tensorboard_alone(tmp_path):
+    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def log(logger, draw):
+        trainer = SimpleNamespace(is_global_zero=True)
+        log_picture(SimpleNamespace(loggers=[logger], trainer=trainer, global_step=3), "seen", draw)
+
+    log(CSVLogger(tmp_path / "table"), lambda: pytest.fail("drawn for nobody"))
+    logger = TensorBoardLogger(tmp_path / "board")
+    log(logger, lambda: np.zeros((4, 6, 3), np.uint8))
+    logger.experiment.flush()
+    (picture,) = EventAccumulator(logger.log_dir).Reload().Images("seen")
+    assert (picture.step, picture.height, picture.width) == (3, 4, 6)
+
+
+def test_commands_say_which_extra_they_need(monkeypatch, tmp_path, capsys):
+    for name in ("scipy", "scipy.optimize", "scipy.spatial"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("a.ply", "b.ply"):
+        with write_ply(tmp_path / name) as ply:
+            ply.write(np.zeros((3, 3)), np.zeros((3, 3), np.uint8), None)
+    words = ["evaluate", "mvs", str(tmp_path / "a.ply"), str(tmp_path / "b.ply"), "--distance", "1"]
+    for command in (words, ["ensemble", "no.ckpt", "--data", "no.yaml", "--out", "e.json"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert f"vizoo {' '.join(command[: 1 + (command[0] == 'evaluate')])} needs scipy" in said
+        assert "pip install 'vizoo[scipy]'" in said
+    with pytest.raises(ImportError, match=r"calibration needs scipy: pip install 'vizoo\[scipy\]'"):
+        fit_temperature(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
+
+
+def test_doctor_names_the_extra(tmp_path):
+    code = 'from vizoo.__main__ import main\nsys.exit(main(["doctor", "--json"]))'
+    done = without_extras(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    for name, extra in (("scipy", "scipy"), ("onnx", "export"), ("pydicom", "ct")):
+        assert not rows[name]["ok"]
+        assert rows[name]["remedy"] == f"pip install 'vizoo[{extra}]'"
+        assert rows[name]["found"].startswith("not installed; for ")
+
+
+def test_a_module_that_is_there_is_given():
+    assert from_extra("any", "json", "a test") is json
+
+
+def test_the_nearest_camera():
+    rng = np.random.default_rng(0)
+    centres = torch.from_numpy(rng.normal(size=(5, 3))) + 1e4
+    points = (rng.normal(size=(100, 3)) + 1e4).astype(np.float32)
+    apart = np.linalg.norm(points[:, None].astype(np.float64) - centres.numpy(), axis=2)
+    np.testing.assert_array_equal(_nearest(points, centres), centres.numpy()[apart.argmin(1)])
