@@ -62,7 +62,7 @@ def test_packages_are_complete(root):
     """The explicit list of pyproject.toml names every folder that holds a module."""
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {"vizoo"}
-    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+    for room in ("cli", "datasets", "mvs", "nas", "panorama", "stereo", "vision"):
         for file in (root / room).rglob("*.py"):
             folders.add(".".join(("vizoo", *file.relative_to(root).parent.parts)))
             assert (file.parent / "__init__.py").is_file(), f"{file.parent}: no __init__.py"
@@ -71,7 +71,7 @@ def test_packages_are_complete(root):
 
 def test_the_wheel_holds_every_module_and_config(root, source, names):
     wanted = {f"vizoo/{f.relative_to(source)}" for f in (source / "configs").rglob("*.yaml")}
-    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+    for room in ("cli", "datasets", "mvs", "nas", "panorama", "stereo", "vision"):
         for pattern in ("*.py", "*.cu", "*.cuh", "*.html", "*.front.json"):
             wanted |= {f"vizoo/{f.relative_to(source)}" for f in (source / room).rglob(pattern)}
     assert wanted - set(names) == set()
@@ -95,7 +95,7 @@ def test_the_wheel_holds_nothing_else(names):
     inside = [name.removeprefix("vizoo/") for name in names if name.startswith("vizoo/")]
     assert {name for name in inside if "/" not in name} <= SHIPPED_AT_ROOT
     rooms = {name.split("/")[0] for name in inside if "/" in name}
-    assert rooms <= {"configs", "datasets", "mvs", "nas", "panorama", "stereo", "vision"}
+    assert rooms <= {"cli", "configs", "datasets", "mvs", "nas", "panorama", "stereo", "vision"}
     assert not [name for name in inside if re.search(r"(^|/)(tests?|conftest\.py|\.)", name)]
 
 
@@ -141,7 +141,7 @@ def test_every_dependency_is_used_and_every_import_is_a_dependency(root):
     extras = project["optional-dependencies"]
     extra = {name for kind in extras for name in _packages(extras[kind])} - {"vizoo"}
     above, within, texts = set(), set(), []
-    for room in ("datasets", "mvs", "nas", "panorama", "stereo", "vision", "__main__.py"):
+    for room in ("cli", "datasets", "mvs", "nas", "panorama", "stereo", "vision", "__main__.py"):
         files = [root / room] if room.endswith(".py") else sorted((root / room).rglob("*.py"))
         for file in files:
             texts.append(file.read_text())
