@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _SEED = 35
-_EPOCHS = 14  # of --train
+_EPOCHS = 12  # of --train
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,14 +124,14 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     findings, _ = _look(args, sample, device)
     folder = out / "pair"
     files = _write_pair(folder, sample, findings[0], own=False)
-    clock.start("subnets", "2/4 networks cut out of a supernet, for three latencies; about 30 s")
+    clock.start("subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute")
     subnets = cut_subnets(sample, out / "subnets", _tell)
     epochs = (args.epochs or _EPOCHS) if args.train else 1
-    minutes = "a minute" if epochs == 1 else f"about {0.7 * epochs:.0f} minutes"
+    minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"
     clock.start("training", f"3/4 a training of {minutes}, interrupted once and resumed")
     training = train(out, epochs, _tell)
     tested = test(training, args.device, _tell) if args.train else None
-    clock.start("families", "4/4 the other families; about 10 s")
+    clock.start("families", "4/4 the other families; seconds")
     cards = family_cards(sample, args.device)
     clock.stop()
     machine = _machine(device)
