@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -124,7 +125,9 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     findings, _ = _look(args, sample, device)
     folder = out / "pair"
     files = _write_pair(folder, sample, findings[0], own=False)
-    clock.start("subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute")
+    clock.start(
+        "subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute"
+    )
     subnets = cut_subnets(sample, out / "subnets", _tell)
     epochs = (args.epochs or _EPOCHS) if args.train else 1
     minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"
@@ -132,10 +135,12 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     training = train(out, epochs, _tell)
     tested = test(training, args.device, _tell) if args.train else None
     clock.start("families", "4/4 the other families; seconds")
-    cards = family_cards(sample, args.device)
+    views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
+    cards = family_cards(sample, args.device, views)
     clock.stop()
     machine = _machine(device)
-    page = tour_page(sample, findings, subnets, training, cards, machine)
+    command = _command(args, "pair")
+    page = tour_page(sample, findings, subnets, training, cards, machine, command)
     report = _write(out, "index", page, sample, findings, None, machine, files)
     report["subnets"] = [subnet.to_json() for subnet in subnets]
     report["training"] = {**training.to_json(), "test": tested}
@@ -178,8 +183,6 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 def _command(args: argparse.Namespace, name: str) -> str:
     """The command that infers the pair of the page again."""
-    import shlex
-
     folder = Path(args.out) / name
     views = [args.left, args.right] if args.left else [folder / "left.png", folder / "right.png"]
     words = ["vizoo", "infer", "stereo", *map(str, views)]

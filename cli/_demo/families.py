@@ -32,17 +32,18 @@ class Card:
     commands: list[str]
 
 
-def family_cards(sample: Sample, device: str) -> list[Card]:
+def family_cards(sample: Sample, device: str, pair: str) -> list[Card]:
     """One card a family, in the order of the README.
 
     Args:
         sample: a pair, for the stereo network.
         device: as `StereoPredictor` takes it.
+        pair: its two files as a shell takes them.
     """
-    return [_fadnet(sample, device), _dispmvs(), _spheredepth(), _covidnet(), _images()]
+    return [_fadnet(sample, device, pair), _dispmvs(), _spheredepth(), _covidnet(), _images()]
 
 
-def _fadnet(sample: Sample, device: str) -> Card:
+def _fadnet(sample: Sample, device: str, pair: str) -> Card:
     from ...stereo.infer import StereoPredictor
     from ...vision.viz.colour import colour_range, colourise
     from .pair import scores
@@ -58,8 +59,7 @@ def _fadnet(sample: Sample, device: str) -> Card:
         "A trained network made this picture.",
         [(picture, f"The pair above, seen by {model}: EPE {error:.2f} px.")],
         [
-            "vizoo infer stereo demo/pair/left.png demo/pair/right.png "
-            f"--model {model} --out result",
+            f"vizoo infer stereo {pair} --model {model} --out result",
             "vizoo fit --config stereo/fadnet_tiny_generated.yaml",
         ],
     )
@@ -99,7 +99,7 @@ def _spheredepth() -> Card:
         [
             "vizoo rooms rooms",
             "vizoo fit --config panorama/spheredepth_generated.yaml",
-            "vizoo infer panorama rooms/*/*.png --model last.ckpt --out result",
+            "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --model last.ckpt --out result",
         ],
     )
 

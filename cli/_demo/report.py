@@ -66,19 +66,16 @@ def tour_page(
     training: Training,
     cards: list[Card],
     machine: dict[str, Any],
+    command: str,
 ) -> str:
     """The page of the whole tour.
 
     Args:
-        sample, findings, machine: as of `pair_page`.
+        sample, findings, machine, command: as of `pair_page`.
         subnets: cut out of the shipped supernet.
         training: what `vizoo fit` did.
         cards: of the other families.
     """
-    command = (
-        "vizoo infer stereo demo/pair/left.png demo/pair/right.png "
-        "--calib demo/pair/calib.txt --out result"
-    )
     parts = _seen(sample, findings, command)
     parts += [_measured(sample, findings, machine), _subnets(sample, subnets, machine)]
     parts += [_training(training), _families(cards), _next(), _origins(findings)]

@@ -120,8 +120,9 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
-    for card in families.family_cards(pair.generated_sample(demo._SEED), "cpu"):
+    for card in families.family_cards(pair.generated_sample(demo._SEED), "cpu", "l.png r.png"):
         assert card.pictures and all(command.startswith("vizoo ") for command in card.commands)
+    assert "vizoo infer stereo demo/pair/left.png demo/pair/right.png --calib demo" in page
     views = [f"demo/pair/{side}.png" for side in ("left", "right")]
     again = ["--calib", "demo/pair/calib.txt", "--out", "again"]
     assert main(["infer", "stereo", *views, *again]) == 0
