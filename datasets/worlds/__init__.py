@@ -1,0 +1,1 @@
+"""Generated worlds: rooms, streets, tables with exact geometry, seen by any camera."""

@@ -1,0 +1,376 @@
+"""Things of every day, built of simple shapes: each a list of shapes with a kind of material.
+
+All stand on y = 0 about the origin, their front towards -z, sizes in metres.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..draws import Draws
+from .shapes import (
+    Shape,
+    box,
+    cone,
+    cylinder,
+    extrusion,
+    height_field,
+    join,
+    revolution,
+    sheet,
+    sphere,
+    torus,
+    tube,
+)
+
+__all__ = ["BODIES", "FURNITURE", "OUTDOORS", "SMALL", "Parts", "hanging", "picture", "railing"]
+
+Parts = list[tuple[Shape, str]]
+"""Shapes, each with what `materials.draw_material` takes as kind."""
+
+
+def table(draws: Draws) -> Parts:
+    """A table on four legs or on one."""
+    width, depth, height = draws.uniform(0.6, 1.8), draws.uniform(0.5, 0.9), draws.uniform(0.4, 0.8)
+    top = box(width, 0.04, depth).moved((0, height - 0.04, 0))
+    if draws.uniform() < 0.25:
+        stem = cylinder(0.05, height - 0.05).moved((0, 0.01, 0))
+        return [(top, "any"), (join([stem, cylinder(0.3, 0.02)]), "any")]
+    return [(top, "any"), (_legs(width, depth, height - 0.04, draws.uniform(0.02, 0.06)), "any")]
+
+
+def chair(draws: Draws) -> Parts:
+    """A chair with a back of slats or a panel."""
+    width, seat = draws.uniform(0.38, 0.5), draws.uniform(0.4, 0.5)
+    back = draws.uniform(0.35, 0.6)
+    parts = [_legs(width, width, seat, draws.uniform(0.015, 0.03))]
+    if draws.uniform() < 0.5:
+        count = 2 + int(draws.uniform(0, 4))
+        for place in np.linspace(-width / 2 + 0.03, width / 2 - 0.03, count + 1):
+            parts.append(box(0.02, back, 0.02).moved((place, seat, width / 2 - 0.02)))
+        parts.append(box(width, 0.05, 0.02).moved((0, seat + back, width / 2 - 0.02)))
+    else:
+        parts.append(box(width, back, 0.03).moved((0, seat + 0.08, width / 2 - 0.02)))
+    return [(join(parts), "any"), (box(width, 0.04, width).moved((0, seat, 0)), "any")]
+
+
+def shelf(draws: Draws) -> Parts:
+    """A bookcase with books and boxes."""
+    width, depth, height = (
+        draws.uniform(0.6, 1.4),
+        draws.uniform(0.25, 0.4),
+        draws.uniform(0.8, 2.1),
+    )
+    boards = 3 + int(draws.uniform(0, 3))
+    frame = [box(0.02, height, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)]
+    frame.append(box(width, height, 0.01).moved((0, 0, depth / 2)))
+    parts: Parts = []
+    for board in range(boards + 1):
+        level = board * (height - 0.02) / boards
+        frame.append(box(width, 0.02, depth).moved((0, level, 0)))
+        if board == boards:
+            continue
+        place, room = -width / 2 + 0.04, (height - 0.02) / boards - 0.03
+        while place < width / 2 - 0.1 and draws.uniform() < 0.93:
+            thick = draws.uniform(0.02, 0.08) if draws.uniform() < 0.8 else draws.uniform(0.1, 0.3)
+            tall = room * draws.uniform(0.5, 0.95)
+            if place + thick > width / 2 - 0.02:
+                break
+            deep = depth * draws.uniform(0.5, 0.9)
+            thing = box(thick, tall, deep).moved((place + thick / 2, level + 0.02, 0))
+            parts.append((thing, "any"))
+            place += thick + 0.002
+    return [(join(frame), "any"), *parts]
+
+
+def bed(draws: Draws) -> Parts:
+    """A bed with a blanket that is not quite flat."""
+    width, length, height = draws.uniform(0.9, 1.8), 2.0, draws.uniform(0.35, 0.55)
+    phase = draws.uniform(0, 6)
+    blanket = height_field(
+        width + 0.04,
+        length * 0.75,
+        lambda x, z: height + 0.03 + 0.015 * np.sin(7 * x + phase) * np.sin(5 * z),
+        16,
+    )
+    pillow = sphere(0.3, 0.3).moved((0, height + 0.06, length * 0.4))
+    board = box(width, draws.uniform(0.4, 0.8), 0.05).moved((0, height - 0.1, length / 2))
+    body = box(width, height, length)
+    return [(body, "any"), (blanket.moved((0, 0, -0.2)), "any"), (pillow, "plain"), (board, "any")]
+
+
+def sofa(draws: Draws) -> Parts:
+    """A sofa with cushions."""
+    width, depth = draws.uniform(1.2, 2.2), draws.uniform(0.75, 0.95)
+    frame = join(
+        [
+            box(width, 0.42, depth),
+            box(width, 0.45, 0.2).moved((0, 0.38, depth / 2 - 0.1)),
+            *(box(0.18, 0.6, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)),
+        ]
+    )
+    cushions = [
+        (sphere(0.22, 0.75).moved((place, 0.58, 0.12), draws.uniform(0, 3)), "rich")
+        for place in np.linspace(-width / 3, width / 3, 1 + int(draws.uniform(0, 3)))
+    ]
+    return [(frame, "any"), *cushions]
+
+
+def lamp(draws: Draws) -> Parts:
+    """A standing lamp."""
+    height, shade = draws.uniform(1.2, 1.8), draws.uniform(0.12, 0.25)
+    stem = join([cylinder(0.012, height, 8), cylinder(0.14, 0.02)])
+    top = cone(shade, shade * draws.uniform(0.4, 0.9), 0.28).moved((0, height - 0.1, 0))
+    return [(stem, "shiny"), (top, "plain")]
+
+
+def plant(draws: Draws) -> Parts:
+    """A pot with leaves."""
+    pot = revolution(np.array([[0.0, 0.0], [0.1, 0.0], [0.14, 0.22], [0.11, 0.22], [0.0, 0.2]]), 16)
+    leaves, stems = [], []
+    for _ in range(8 + int(draws.uniform(0, 16))):
+        turn, rise = draws.uniform(0, 2 * math.pi), draws.uniform(0.2, 0.9)
+        reach = draws.uniform(0.1, 0.45)
+        share = np.linspace(0, 1, 5)
+        path = np.stack([reach * share**1.5, 0.2 + rise * share, 0 * share], axis=-1)
+        stems.append(tube(path, 0.004, 4).moved((0, 0, 0), turn))
+        leaves.append(_leaf(draws).moved((reach, 0.2 + rise, 0)).moved((0, 0, 0), turn))
+    return [(pot, "any"), (join(stems), "plain"), (join(leaves), "any")]
+
+
+def cabinet(draws: Draws) -> Parts:
+    """A chest of drawers, a fridge or a box, with handles."""
+    width, depth = draws.uniform(0.4, 1.2), draws.uniform(0.35, 0.6)
+    height = draws.uniform(0.5, 1.9)
+    rows = 1 + int(draws.uniform(0, 4))
+    handles = [
+        box(0.12, 0.015, 0.03).moved((0, (row + 0.6) * height / rows, -depth / 2 - 0.01))
+        for row in range(rows)
+    ]
+    return [(box(width, height, depth), "any"), (join(handles), "shiny")]
+
+
+def vase(draws: Draws) -> Parts:
+    """A vase, a bottle or a cup: an outline turned."""
+    height = draws.uniform(0.1, 0.4)
+    up = np.linspace(0, 1, 9)
+    wave = 0.35 + 0.25 * np.sin(draws.uniform(1, 6) * up + draws.uniform(0, 6))
+    outline = np.stack([height * (0.12 + 0.6 * wave), height * up], axis=-1)
+    outline = np.concatenate([[[0.0, 0.0]], outline])
+    return [(revolution(outline, 18), "shiny" if draws.uniform() < 0.5 else "any")]
+
+
+def book(draws: Draws) -> Parts:
+    """Books, one on the other."""
+    pile, level = [], 0.0
+    for _ in range(1 + int(draws.uniform(0, 4))):
+        thick = draws.uniform(0.01, 0.05)
+        one = box(draws.uniform(0.12, 0.3), thick, draws.uniform(0.12, 0.24))
+        pile.append((one.moved((0, level, 0), draws.uniform(-0.4, 0.4)), "any"))
+        level += thick
+    return pile
+
+
+def screen(draws: Draws) -> Parts:
+    """A monitor on its foot."""
+    width = draws.uniform(0.3, 0.7)
+    panel = box(width, width * 0.6, 0.02).moved((0, 0.12, 0))
+    foot = join([cylinder(0.015, 0.14, 8), box(0.2, 0.01, 0.15)])
+    return [(panel, "shiny"), (foot, "plain")]
+
+
+def fruit(draws: Draws) -> Parts:
+    """A bowl of balls, or single ones."""
+    radius = draws.uniform(0.03, 0.06)
+    balls = [
+        (sphere(radius, draws.uniform(0.8, 1.1), 14).moved((x, radius, z)), "any")
+        for x, z in ((0, 0), (2 * radius, 0.5 * radius), (0.6 * radius, 2 * radius))
+    ]
+    return balls[: 1 + int(draws.uniform(0, 3))]
+
+
+def loop(draws: Draws) -> Parts:
+    """A cable that lies about."""
+    share = np.linspace(0, 1, 40)
+    turns = draws.uniform(2, 9)
+    path = np.stack(
+        [
+            0.3 * share * np.cos(turns * share),
+            0.006 + 0.05 * np.abs(np.sin(draws.uniform(1, 8) * share)),
+            0.3 * share * np.sin(turns * share + draws.uniform(0, 3)),
+        ],
+        axis=-1,
+    )
+    return [(tube(path, draws.uniform(0.002, 0.008), 5), "plain")]
+
+
+def tree(draws: Draws) -> Parts:
+    """A trunk with branches and clumps of leaves."""
+    height = draws.uniform(3, 8)
+    trunk = cone(draws.uniform(0.1, 0.25), 0.05, height * 0.8, 10)
+    branches, clumps = [trunk], []
+    for _ in range(8 + int(draws.uniform(0, 8))):
+        start, turn = draws.uniform(0.35, 0.8) * height, draws.uniform(0, 2 * math.pi)
+        reach = draws.uniform(0.6, 1.8)
+        end = np.array(
+            [reach * math.cos(turn), start + draws.uniform(0.3, 1.2), reach * math.sin(turn)]
+        )
+        path = np.linspace([0, start, 0], end, 4)
+        branches.append(tube(path, 0.03, 5))
+        for _ in range(10):
+            at = end + np.array([draws.uniform(-0.6, 0.6) for _ in range(3)])
+            clumps.append(_leaf(draws).scaled(draws.uniform(1.5, 4)).moved(at, draws.uniform(0, 6)))
+    return [(join(branches), "any"), (join(clumps), "any")]
+
+
+def car(draws: Draws) -> Parts:
+    """A body with cabin and wheels."""
+    outline = np.array(
+        [
+            [-2.1, 0.3],
+            [2.1, 0.3],
+            [2.1, 0.8],
+            [1.2, 0.9],
+            [0.7, 1.4],
+            [-1.1, 1.4],
+            [-1.7, 0.9],
+            [-2.1, 0.85],
+        ]
+    )
+    turned = extrusion(outline * (1, -1), 1.7).moved(
+        (0, 0, 0.85), rotation=np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
+    )
+    upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
+    wheels = [
+        cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
+        for x in (-1.3, 1.3)
+        for z in (-0.85, 0.65)
+    ]
+    return [(turned, "shiny"), (join(wheels), "plain")]
+
+
+def pole(draws: Draws) -> Parts:
+    """A street lamp or a sign."""
+    height = draws.uniform(2.5, 6)
+    stem = cylinder(draws.uniform(0.03, 0.08), height, 10)
+    if draws.uniform() < 0.5:
+        sign = box(draws.uniform(0.4, 0.9), draws.uniform(0.4, 0.9), 0.02)
+        return [(stem, "plain"), (sign.moved((0, height - 0.8, -0.06)), "any")]
+    arm = tube(np.array([[0, height, 0], [0.6, height + 0.3, 0], [1.2, height + 0.3, 0]]), 0.04)
+    return [(join([stem, arm]), "plain")]
+
+
+def railing(draws: Draws, length: float) -> Parts:
+    """A fence or railing of thin bars along x."""
+    height, step = draws.uniform(0.7, 1.6), draws.uniform(0.08, 0.3)
+    thick = draws.uniform(0.006, 0.03)
+    bars = [
+        box(thick, height, thick).moved((place, 0, 0))
+        for place in np.arange(-length / 2, length / 2 + 1e-6, step)
+    ]
+    for level in (0.1, height):
+        bars.append(box(length, 2 * thick, thick).moved((0, level, 0)))
+    return [(join(bars), "plain")]
+
+
+def hanging(draws: Draws, width: float, height: float) -> Parts:
+    """A curtain in folds, or a blind of slats, in the plane z = 0."""
+    if draws.uniform() < 0.5:
+        x = np.linspace(-width / 2, width / 2, 60)
+        fold = 0.05 * np.sin(x * draws.uniform(15, 40))
+        rows = [np.stack([x, np.full_like(x, level), fold], axis=-1) for level in (0.0, height)]
+        return [(sheet(np.array(rows)), "any")]
+    tilt, step = draws.uniform(0.2, 1.2), draws.uniform(0.03, 0.08)
+    up = np.array(
+        [[1, 0, 0], [0, math.cos(tilt), -math.sin(tilt)], [0, math.sin(tilt), math.cos(tilt)]]
+    )
+    slats = [
+        box(width, 0.004, 0.9 * step).moved((0, level, 0), rotation=up)
+        for level in np.arange(0, height, step)
+    ]
+    return [(join(slats), "plain")]
+
+
+def picture(draws: Draws) -> Parts:
+    """A picture in its frame, its back at z = 0."""
+    width, height = draws.uniform(0.3, 1.2), draws.uniform(0.3, 0.9)
+    frame = box(width + 0.06, height + 0.06, 0.03)
+    return [(frame, "any"), (box(width, height, 0.002).moved((0, 0.03, -0.017)), "rich")]
+
+
+def ball(draws: Draws) -> Parts:
+    """A ball or an egg."""
+    return [(sphere(draws.uniform(0.1, 0.4), draws.uniform(0.5, 1.6)), "any")]
+
+
+def ring(draws: Draws) -> Parts:
+    """A torus."""
+    radius = draws.uniform(0.12, 0.4)
+    return [(torus(radius, radius * draws.uniform(0.06, 0.4)), "any")]
+
+
+def block(draws: Draws) -> Parts:
+    """A box, a cylinder or a cone of any proportions."""
+    sides = [draws.uniform(0.08, 0.6) for _ in range(3)]
+    kind = int(draws.uniform(0, 4))
+    if kind == 0:
+        return [(cylinder(sides[0] / 2, sides[1]), "any")]
+    if kind == 1:
+        return [(cone(sides[0] / 2, sides[2] / 5, sides[1]), "any")]
+    return [(box(*sides), "any")]
+
+
+def star(draws: Draws) -> Parts:
+    """A prism over a star."""
+    points = 3 + int(draws.uniform(0, 6))
+    angles = np.linspace(0, 2 * math.pi, 2 * points, endpoint=False)
+    radius = np.where(np.arange(2 * points) % 2, draws.uniform(0.1, 0.25), draws.uniform(0.2, 0.4))
+    outline = np.stack([radius * np.cos(angles), radius * np.sin(angles)], axis=-1)
+    return [(extrusion(outline, draws.uniform(0.02, 0.3)), "any")]
+
+
+def bent(draws: Draws) -> Parts:
+    """A bent sheet, like paper or cloth."""
+    side, curl = draws.uniform(0.2, 0.8), draws.uniform(1, 6)
+    phase = draws.uniform(0, 6)
+    return [
+        (
+            height_field(
+                side,
+                side * draws.uniform(0.5, 1.5),
+                lambda x, z: 0.15 * side * np.sin(curl * x / side + phase) * np.cos(curl * z),
+                16,
+            ),
+            "any",
+        )
+    ]
+
+
+def _legs(width: float, depth: float, height: float, thick: float) -> Shape:
+    corners = [(x, z) for x in (-1, 1) for z in (-1, 1)]
+    return join(
+        [
+            box(thick, height, thick).moved((x * (width - thick) / 2, 0, z * (depth - thick) / 2))
+            for x, z in corners
+        ]
+    )
+
+
+def _leaf(draws: Draws) -> Shape:
+    length, width = draws.uniform(0.06, 0.2), draws.uniform(0.02, 0.08)
+    along = np.linspace(0, 1, 4)
+    half = width * np.sin(math.pi * np.clip(along, 0.05, 0.98))
+    drop = -0.4 * length * along**2
+    edges = [np.stack([length * along, drop, side * half], axis=-1) for side in (-1, 1)]
+    return sheet(np.array(edges)).moved((0, 0, 0), rotation=draws.rotation())
+
+
+FURNITURE: tuple[Callable[[Draws], Parts], ...] = (
+    table, table, chair, chair, shelf, bed, sofa, lamp, plant, cabinet,
+)  # fmt: skip
+SMALL: tuple[Callable[[Draws], Parts], ...] = (vase, vase, book, screen, fruit, loop, block, plant)
+OUTDOORS: tuple[Callable[[Draws], Parts], ...] = (tree, car, pole)
+BODIES: tuple[Callable[[Draws], Parts], ...] = (ball, ring, block, block, star, bent, loop, chair)

@@ -1,0 +1,326 @@
+"""Places: a furnished room, a street, a table top; and things that float in any of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..draws import Draws
+from . import furniture
+from .furniture import Parts
+from .materials import TextureBank, draw_material
+from .shapes import box, sheet
+from .world import Light, Thing, World
+
+__all__ = ["LAYOUTS", "Place", "build_place"]
+
+WORLD_VERSION = 1
+"""Changes with every change of what a seed gives, so that caches know."""
+
+
+class Place(NamedTuple):
+    """A world and where one stands in it.
+
+    Attributes:
+        world: to look at.
+        eye: (3,), of the observer, metres.
+        gaze: (3,), unit length, where there is most to see.
+    """
+
+    world: World
+    eye: np.ndarray
+    gaze: np.ndarray
+
+
+class _Builder:
+    """Collects things, drawing a material for every part."""
+
+    def __init__(self, draws: Draws, bank: TextureBank) -> None:
+        self.draws, self.bank = draws, bank
+        self.things: list[Thing] = []
+        self.lights: list[Light] = []
+        self._instance = 0
+
+    def put(
+        self,
+        parts: Parts,
+        to: tuple | np.ndarray = (0, 0, 0),
+        turn: float = 0.0,
+        rotation: np.ndarray | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """Place one object."""
+        self._instance += 1
+        for shape, kind in parts:
+            shape = (shape if scale == 1 else shape.scaled(scale)).moved(to, turn, rotation)
+            material = draw_material(self.draws, self.bank, kind)
+            self.things.append(Thing(shape, material, self._instance))
+
+    def world(self, ambient: float, warmth: float, sky: np.ndarray) -> World:
+        tone = np.array([1 + warmth, 1.0, 1 - warmth], np.float32)
+        return World(self.things, self.lights, ambient * tone, sky.astype(np.float32), self.bank)
+
+
+def build_place(layout: str, draws: Draws, bank: TextureBank, floating: int | None = None) -> Place:
+    """Build a place.
+
+    Args:
+        layout: a key of `LAYOUTS`.
+        draws: everything random.
+        bank: of textures.
+        floating: how many things float; None: none in half of all places, else 10 to 30.
+
+    Raises:
+        ValueError: no such layout.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout {layout!r}: choose {', '.join(LAYOUTS)}")
+    if floating is None:
+        floating = int(draws.uniform(10, 31)) if draws.uniform() < 0.5 else 0
+    return LAYOUTS[layout](_Builder(draws, bank), floating)
+
+
+def _room(build: _Builder, floating: int) -> Place:
+    draws = build.draws
+    width, depth, height = draws.uniform(3, 8), draws.uniform(3, 8), draws.uniform(2.3, 3.3)
+    for corners in _walls(width, depth, height):
+        build.put([(sheet(corners), "plain" if draws.uniform() < 0.6 else "any")])
+    _wall_things(build, width, depth, height)
+    eye = np.array([draws.uniform(-0.3, 0.3) * width, draws.uniform(0.6, 1.9), -0.42 * depth])
+    taken = [(eye[0], eye[2], 0.5)]
+    for _ in range(6 + int(draws.uniform(0, 10))):
+        kind = _pick(draws, furniture.FURNITURE)
+        parts = kind(draws)
+        turn = math.pi / 2 * int(draws.uniform(0, 4)) + (
+            draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
+        )
+        reach = _reach(parts)
+        place = _free(draws, taken, width / 2 - reach * 0.8, depth / 2 - reach * 0.8, reach)
+        if place is None:
+            continue
+        build.put(parts, (place[0], 0, place[1]), turn)
+        top = max(shape.points[..., 1].max() for shape, _ in parts[:1])
+        if kind in (furniture.table, furniture.cabinet):
+            _clutter(build, (place[0], top, place[1]), 0.5 * reach, 1 + int(draws.uniform(0, 5)))
+    for _ in range(int(draws.uniform(0, 6))):
+        small = _pick(draws, furniture.SMALL)(draws)
+        place = _free(draws, taken, width / 2 - 0.2, depth / 2 - 0.2, 0.15)
+        if place is not None:
+            build.put(small, (place[0], 0, place[1]), draws.uniform(0, 6.28))
+    _cables(build, width, depth, height)
+    aim = np.array([draws.uniform(-0.3, 0.3) * width, draws.uniform(0.3, 1.6), 0.4 * depth])
+    gaze = _unit(aim - eye)
+    _float(build, eye, gaze, floating, (0.8, 0.8 * depth))
+    power = draws.uniform(2.0, 6.0)
+    for _ in range(1 + int(draws.uniform(0, 2))):
+        at = np.array(
+            [draws.uniform(-0.35, 0.35) * width, height - 0.15, draws.uniform(-0.35, 0.35) * depth]
+        )
+        build.lights.append(Light(at, power * _tone(draws), False))
+    sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.3, 1.0)
+    return Place(build.world(draws.uniform(0.2, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze)
+
+
+def _street(build: _Builder, floating: int) -> Place:
+    draws = build.draws
+    road, length = draws.uniform(4, 9), 80.0
+    ground = np.array([[[-40, 0, -5], [-40, 0, length]], [[40, 0, -5], [40, 0, length]]], float)
+    build.put([(sheet(ground), "any")])
+    build.put([(box(road, 0.004, length).moved((0, 0.0, length / 2 - 4)), "plain")])
+    for side in (-1, 1):
+        walk = box(2.5, 0.15, length).moved((side * (road / 2 + 1.25), 0, length / 2 - 4))
+        build.put([(walk, "any")])
+        place = -2.0
+        while place < 55:
+            wide = draws.uniform(5, 14)
+            if draws.uniform() < 0.85:
+                _facade(build, side, road / 2 + 2.5 + draws.uniform(0, 2), place, wide)
+            place += wide + (draws.uniform(0.5, 6) if draws.uniform() < 0.3 else 0.0)
+        for _ in range(4 + int(draws.uniform(0, 8))):
+            kind = _pick(draws, furniture.OUTDOORS)
+            across = road / 2 - 1.2 if kind is furniture.car else road / 2 + draws.uniform(0.3, 2.0)
+            turn = math.pi / 2 if kind is furniture.car else draws.uniform(0, 6.28)
+            build.put(kind(draws), (side * across, 0.0, draws.uniform(3, 45)), turn)
+        if draws.uniform() < 0.6:
+            fence = furniture.railing(draws, draws.uniform(4, 15))
+            build.put(fence, (side * (road / 2 + 0.2), 0.15, draws.uniform(5, 15)), math.pi / 2)
+    for _ in range(int(draws.uniform(0, 3))):
+        build.put(
+            furniture.car(draws),
+            (draws.uniform(-1, 1) * road / 4, 0, draws.uniform(6, 35)),
+            math.pi / 2,
+        )
+    eye = np.array([draws.uniform(-0.4, 0.4) * road, draws.uniform(1.0, 2.2), 0.0])
+    gaze = _unit(np.array([draws.uniform(-0.25, 0.25), draws.uniform(-0.1, 0.08), 1.0]))
+    _float(build, eye, gaze, floating, (2.0, 20.0))
+    rise = draws.uniform(0.3, 1.2)
+    turn = draws.uniform(0, 6.28)
+    sun = _unit(np.array([math.cos(turn), math.tan(rise), math.sin(turn)]))
+    build.lights.append(Light(sun, draws.uniform(0.5, 1.3) * np.array([1.0, 0.96, 0.88]), True))
+    sky = np.array([[0.85, 0.9, 0.95], [0.35, 0.55, 0.9]]) * draws.uniform(0.6, 1.0)
+    return Place(build.world(draws.uniform(0.25, 0.5), draws.uniform(-0.1, 0.05), sky), eye, gaze)
+
+
+def _table_top(build: _Builder, floating: int) -> Place:
+    draws = build.draws
+    side = draws.uniform(0.9, 1.8)
+    build.put([(box(side, 0.05, side * 0.8).moved((0, -0.05, 0)), "any")])
+    for corners in _walls(4.0, 4.0, 2.6):
+        build.put([(sheet(corners - (0, 0.75, 0)), "plain" if draws.uniform() < 0.5 else "any")])
+    _clutter(build, (0, 0, 0), 0.45 * side, 8 + int(draws.uniform(0, 20)))
+    for _ in range(int(draws.uniform(0, 4))):
+        at = (draws.uniform(-1.4, 1.4), -0.75, draws.uniform(0.8, 1.6))
+        build.put(_pick(draws, furniture.FURNITURE)(draws), at, draws.uniform(0, 6.28))
+    eye = np.array([draws.uniform(-0.3, 0.3), draws.uniform(0.15, 0.6), -0.55 * side])
+    gaze = _unit(np.array([draws.uniform(-0.15, 0.15), draws.uniform(-0.05, 0.1), 0.1]) - eye)
+    _float(build, eye, gaze, floating, (0.4, 1.5))
+    at = np.array([draws.uniform(-1, 1), draws.uniform(0.9, 1.7), draws.uniform(-1, 0.8)])
+    build.lights.append(Light(at, draws.uniform(0.6, 1.8) * _tone(draws), False))
+    sky = np.array([[0.8, 0.8, 0.8], [0.7, 0.75, 0.8]])
+    return Place(build.world(draws.uniform(0.25, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze)
+
+
+LAYOUTS: dict[str, Callable[[_Builder, int], Place]] = {
+    "room": _room,
+    "street": _street,
+    "table": _table_top,
+}
+"""By name: how a place is built."""
+
+
+def _walls(width: float, depth: float, height: float) -> list[np.ndarray]:
+    """Floor, ceiling and four walls, each (2, 2, 3)."""
+    x, z = width / 2, depth / 2
+    a, b, c, d = (np.array(p, float) for p in ((-x, 0, -z), (x, 0, -z), (x, 0, z), (-x, 0, z)))
+    up = np.array([0.0, height, 0.0])
+    walls = [np.array([[s, s + up], [e, e + up]]) for s, e in ((a, b), (b, c), (c, d), (d, a))]
+    return [np.array([[a, d], [b, c]]), np.array([[a, d], [b, c]]) + up, *walls]
+
+
+def _wall_things(build: _Builder, width: float, depth: float, height: float) -> None:
+    """Pictures, windows with curtains or blinds, a door, on the far and the side walls."""
+    draws = build.draws
+    walls = [(np.array([0, 0, depth / 2]), 0.0, width), (np.array([width / 2, 0, 0]), math.pi / 2, depth),
+             (np.array([-width / 2, 0, 0]), -math.pi / 2, depth)]  # fmt: skip
+    for middle, turn, length in walls:
+        along = np.array([math.cos(turn), 0, -math.sin(turn)])
+        inward = np.array([-math.sin(turn), 0, -math.cos(turn)])
+        for _ in range(int(draws.uniform(0, 4))):
+            at = middle + along * draws.uniform(-0.4, 0.4) * length + inward * 0.02
+            kind = draws.uniform()
+            if kind < 0.5:
+                build.put(furniture.picture(draws), at + (0, draws.uniform(1.0, 1.6), 0), turn)
+            elif kind < 0.8:
+                wide, tall = draws.uniform(0.8, 2.0), draws.uniform(0.8, 1.5)
+                sill = at + (0, min(0.9, height - tall - 0.2), 0)
+                build.put([(box(wide, tall, 0.01), "plain")], sill, turn)
+                bars = [
+                    (box(0.04, tall, 0.04).moved((x, 0, -0.02)), "plain")
+                    for x in (-wide / 2, 0, wide / 2)
+                ]
+                build.put(bars, sill, turn)
+                if draws.uniform() < 0.6:
+                    build.put(furniture.hanging(draws, wide, tall), sill + inward * 0.1, turn)
+            else:
+                build.put([(box(0.9, 2.0, 0.04), "any")], at, turn)
+
+
+def _facade(build: _Builder, side: int, across: float, place: float, wide: float) -> None:
+    draws = build.draws
+    tall, deep = draws.uniform(4, 16), 6.0
+    middle = place + wide / 2
+    build.put([(box(deep, tall, wide).moved((side * (across + deep / 2), 0, middle)), "any")])
+    rows, columns = max(1, int(tall / 3)), max(1, int(wide / draws.uniform(1.6, 3)))
+    size = (draws.uniform(0.9, 1.5), draws.uniform(1.1, 1.8))
+    panes = [
+        (box(0.1, size[1], size[0]).moved(
+            (side * across, 0.9 + 3 * row, place + (column + 0.5) * wide / columns)), "shiny")
+        for row in range(rows)
+        for column in range(columns)
+    ]  # fmt: skip
+    from .shapes import join
+
+    build.put([(join([shape for shape, _ in panes]), "shiny")])
+
+
+def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:
+    draws = build.draws
+    taken: list[tuple[float, float, float]] = []
+    for _ in range(count):
+        parts = _pick(draws, furniture.SMALL)(draws)
+        size = min(_reach(parts), 0.25)
+        place = _free(draws, taken, reach, 0.8 * reach, 0.7 * size)
+        if place is not None:
+            build.put(parts, (at[0] + place[0], at[1], at[2] + place[1]), draws.uniform(0, 6.28))
+
+
+def _cables(build: _Builder, width: float, depth: float, height: float) -> None:
+    from .shapes import tube
+
+    draws = build.draws
+    for _ in range(int(draws.uniform(0, 3))):
+        ends = [
+            np.array(
+                [
+                    draws.uniform(-0.45, 0.45) * width,
+                    height - 0.02,
+                    draws.uniform(-0.2, 0.45) * depth,
+                ]
+            )
+            for _ in range(2)
+        ]
+        share = np.linspace(0, 1, 16)[:, None]
+        path = ends[0] + share * (ends[1] - ends[0])
+        path[:, 1] -= draws.uniform(0.05, 0.8) * (4 * share * (1 - share))[:, 0]
+        build.put([(tube(path, draws.uniform(0.003, 0.012), 5), "plain")])
+
+
+def _float(
+    build: _Builder, eye: np.ndarray, gaze: np.ndarray, count: int, reach: tuple[float, float]
+) -> None:
+    """Things in front of the observer at all distances, each so large that it is seen."""
+    draws = build.draws
+    side = _unit(np.cross(gaze, (0, 1, 0)))
+    up = np.cross(side, gaze)
+    for _ in range(count):
+        far = reach[0] * (reach[1] / reach[0]) ** draws.uniform()
+        at = eye + far * (gaze + draws.uniform(-0.7, 0.7) * side + draws.uniform(-0.4, 0.4) * up)
+        parts = _pick(draws, furniture.BODIES)(draws)
+        scale = far * draws.uniform(0.05, 0.3) / max(_reach(parts), 0.05)
+        build.put(parts, at, rotation=draws.rotation(), scale=scale)
+
+
+def _free(
+    draws: Draws, taken: list[tuple[float, float, float]], x: float, z: float, radius: float
+) -> tuple[float, float] | None:
+    """A place on the floor that nothing takes yet; it is taken then."""
+    if x <= 0 or z <= 0:
+        return None
+    for _ in range(12):
+        place = (draws.uniform(-x, x), draws.uniform(-z, z))
+        if all(math.dist(place, other[:2]) > 0.8 * (radius + other[2]) for other in taken):
+            taken.append((*place, radius))
+            return place
+    return None
+
+
+def _reach(parts: Parts) -> float:
+    """Half of an object's diagonal on the floor."""
+    points = np.concatenate([shape.points.reshape(-1, 3) for shape, _ in parts])
+    return float(np.abs(points[:, [0, 2]]).max(axis=0).max())
+
+
+def _tone(draws: Draws) -> np.ndarray:
+    warm = draws.uniform(-0.1, 0.25)
+    return np.array([1 + warm, 1.0, 1 - warm])
+
+
+def _pick(draws: Draws, options: tuple) -> Callable[[Draws], Parts]:
+    return options[int(draws.uniform(0, len(options)))]
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
