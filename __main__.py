@@ -279,7 +279,7 @@ _ABOUT = "A vision model zoo and neural-architecture-search toolkit on PyTorch a
 _WELCOME = f"""\
 {_ABOUT} Try:
 
-  vizoo demo                                         what it can do here, as one page; minutes
+  vizoo demo                                         all it can do, on one page, in two minutes
   vizoo infer stereo LEFT RIGHT --out result         disparity of your own images, as files
   vizoo fit --config stereo/fadnet_generated.yaml    train a network; nothing to download
 
@@ -367,7 +367,7 @@ def _dispatch(words: list[str]) -> int:
             return 0 if rest else 2
         kind, *rest = rest
         entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
-    if name == "fit" or (name == "demo" and "--train" in rest):
+    if name == "fit":
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f".{entry.module}", __package__)

@@ -132,7 +132,7 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     epochs = (args.epochs or _EPOCHS) if args.train else 1
     minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"
     clock.start("training", f"3/4 a training of {minutes}, interrupted once and resumed")
-    training = train(out, epochs, _tell)
+    training = train(out, epochs, args.device, _tell)
     tested = test(training, args.device, _tell) if args.train else None
     clock.start("families", "4/4 the other families; seconds")
     views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
@@ -277,9 +277,10 @@ def _lines(report: dict[str, Any]) -> str:
         lines.append(f"  subnet of {subnet['supernet']}, {limit}: {_figures(subnet)}")
     if training := report.get("training"):
         first, last = training["losses"][0], training["losses"][-1]
+        stop = training["interrupted"]
         lines.append(
-            f"  a training of {training['seconds']:.0f} s: loss {first[1]:.2f} to {last[1]:.2f}, "
-            f"interrupted after step {training['interrupted']} and resumed"
+            f"  a training of {training['seconds']:.0f} s: loss {first[1]:.2f} to {last[1]:.2f}"
+            + (f", interrupted after step {stop} and resumed" if stop else "")
         )
     if seconds := report.get("seconds"):
         parts = ", ".join(f"{part} {value:.0f} s" for part, value in seconds.items())

@@ -11,7 +11,7 @@ every=${EVERY:-30} # seconds between two lines
 
 # pip's temporary files lie here, so that they can be measured, and removed after a kill. pip
 # changes folders, so the path is absolute.
-work=$(cd "$venv" && pwd)/.installing || exit 2
+work=$(CDPATH= cd -- "$venv" && pwd)/.installing || exit 2
 log=$work/pip.log
 pip=
 
@@ -47,7 +47,7 @@ duration() {
 }
 
 begin=$(date +%s)
-PYTHON=$venv/bin/python sh "${0%/*}/system-libraries.sh"
+PYTHON=$venv/bin/python sh "$(dirname "$0")/system-libraries.sh"
 
 clean
 mkdir -p "$work/tmp" || exit 2

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .page import to_pixels
+
 if TYPE_CHECKING:
     from .pair import Sample
 
-__all__ = ["Card", "family_cards"]
+__all__ = ["UNTRAINED", "Card", "family_cards"]
+
+UNTRAINED = ("dispmvs", "spheredepth", "covidnet3d")
+"""Families whose cards show a generated input and its truth, since no weights come with vizoo."""
 
 _UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."
 
@@ -70,7 +75,7 @@ def _dispmvs() -> Card:
     from ...vision.viz.colour import colourise
 
     scene = generate_scene(3, 256, 320, seed=0)
-    photographs = [_pixels(scene.views[index].image) for index in (0, 1)]
+    photographs = [to_pixels(scene.views[index].image) for index in (0, 1)]
     depth, known = scene.views[0].truth()
     picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
     captions = ("One photograph,", "another one of the ring,", "and the first one's depth.")
@@ -81,7 +86,7 @@ def _dispmvs() -> Card:
         [
             "vizoo scene scene",
             "vizoo fit --config mvs/dispmvs_generated.yaml",
-            "vizoo infer mvs scene --model last.ckpt --out result",
+            "vizoo infer mvs scene --model CHECKPOINT --out result",
         ],
     )
 
@@ -99,7 +104,7 @@ def _spheredepth() -> Card:
         [
             "vizoo rooms rooms",
             "vizoo fit --config panorama/spheredepth_generated.yaml",
-            "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --model last.ckpt --out result",
+            "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --model CHECKPOINT --out result",
         ],
     )
 
@@ -119,9 +124,10 @@ def _covidnet() -> Card:
         f"Research software, not a medical device. {_UNTRAINED}",
         [(plain, "A slice of a generated scan,"), (marked, "and where its lesions are.")],
         [
+            "pip install '.[ct]'",
             "vizoo scans scans --layout dicom",
             "vizoo fit --config classification/covidnet3d_search_generated.yaml",
-            "vizoo infer ct scans/NCP --model last.ckpt --out result",
+            "vizoo infer ct scans/NCP --model CHECKPOINT --out result",
         ],
     )
 
@@ -141,10 +147,6 @@ def _images() -> Card:
         pictures,
         [
             "vizoo fit --config classification/skin_generated.yaml",
-            "vizoo infer image photos --model last.ckpt --out result",
+            "vizoo infer image PHOTOS --model CHECKPOINT --out result",
         ],
     )
-
-
-def _pixels(image: object) -> np.ndarray:
-    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

@@ -77,7 +77,7 @@ def tour_page(
         cards: of the other families.
     """
     parts = _seen(sample, findings, command)
-    parts += [_measured(sample, findings, machine), _subnets(sample, subnets, machine)]
+    parts += [_measured(sample, findings, machine), _subnets(sample, subnets)]
     parts += [_training(training), _families(cards), _next(), _origins(findings)]
     return page.page(_TITLE, _lead(sample, findings[0]), parts, _foot())
 
@@ -125,7 +125,9 @@ def _input(sample: Sample, main: Finding) -> str:
             sample.right
         ),
     }
-    pictures = [page.figure(_pixels(view), text, photo=True) for text, view in captions.items()]
+    pictures = [
+        page.figure(page.to_pixels(view), text, photo=True) for text, view in captions.items()
+    ]
     if sample.truth is None:
         return page.section("Input", page.gallery(*pictures))
     low, high, known = _range(sample, main)
@@ -190,7 +192,7 @@ def _cloud(sample: Sample, main: Finding) -> str:
     return page.section("Point cloud", *parts)
 
 
-def _subnets(sample: Sample, subnets: list[Subnet], machine: dict[str, Any]) -> str:
+def _subnets(sample: Sample, subnets: list[Subnet]) -> str:
     from .subnets import SUPERNET
 
     low, high = colour_range(sample.truth, sample.valid[0].numpy())
@@ -203,17 +205,12 @@ def _subnets(sample: Sample, subnets: list[Subnet], machine: dict[str, Any]) -> 
         )
         coloured = colourise(subnet.result.disparity, low=low, high=high)
         pictures.append(page.figure(coloured, caption))
-    height, width = subnets[0].size
     text = (
         f"{SUPERNET} holds many networks in one set of weights. Each of these was cut out of it "
-        "for a latency of this machine, without training: thousands are compared by a prediction, "
+        "for a latency of this machine, without training: hundreds are compared by a prediction, "
         "the best is measured here."
     )
-    note = (
-        f"Float32, {height}x{width} pixels, {_threads(machine['threads'] or 1)} of the processor."
-        if machine["threads"]
-        else f"Float32, {height}x{width} pixels, on the processor."
-    )
+    note = f"Measured on {subnets[0].conditions}."
     return page.section(
         "A network for your latency",
         page.paragraph(text),
@@ -228,17 +225,22 @@ def _training(training: Training) -> str:
     losses = Series("loss of a batch", training.losses)
     plot = loss_plot(losses, training.interrupted or None, "step", "loss")
     text = (
-        f"FADNet++ tiny began with random weights and saw generated scenes for "
-        f"{training.seconds:.0f} seconds, start-up included. Half-way it was stopped as by Ctrl+C; "
-        "the second command went on from there, with the same weights, optimiser and data."
+        "FADNet++ tiny began with random weights and saw generated scenes for "
+        f"{training.seconds:.0f} seconds, start-up included."
     )
+    if training.interrupted:
+        text += (
+            " Half-way it was stopped as by Ctrl+C; the second command went on from there, with "
+            "the same weights, optimiser and data."
+        )
     parts = [page.paragraph(text), plot]
     if training.errors:
         _, error = training.errors[-1]
         said = f"At the end: EPE {error:.2f} px on scenes that it has not seen."
         parts.append(page.paragraph(said, "note"))
     parts.append(page.command(*training.commands))
-    return page.section("A training, interrupted and resumed", *parts)
+    heading = "A training, interrupted and resumed" if training.interrupted else "A training"
+    return page.section(heading, *parts)
 
 
 def _families(cards: list[Card]) -> str:
@@ -249,7 +251,11 @@ def _families(cards: list[Card]) -> str:
         gallery = page.gallery(*figures, least=least)
         text, command = page.paragraph(card.text), page.command(*card.commands)
         panels.append(page.panel(card.title, text, gallery, command))
-    return page.section("The other families", page.panels(*panels))
+    text = (
+        "The commands make the like of each picture. CHECKPOINT is what `vizoo fit` names when it "
+        "ends."
+    )
+    return page.section("The other families", page.paragraph(text, "note"), page.panels(*panels))
 
 
 def _next() -> str:
@@ -364,7 +370,3 @@ def _name(finding: Finding) -> str:
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _pixels(view: Any) -> np.ndarray:
-    return view.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

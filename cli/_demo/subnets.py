@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SUPERNET", "Subnet", "cut_subnets", "round_limits"]
 
 SUPERNET = "easnet_light"
-_GENERATIONS = 12  # of each search; the predictor's error is larger than what more would find
+_GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less than times scatter
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Subnet:
         file: its weights.
         result: its disparity of the pair.
         scores: as of a `pair.Finding`.
-        size: height and width of what was timed, pixels.
+        conditions: that its time holds for, in words.
     """
 
     limit: float
@@ -44,7 +44,7 @@ class Subnet:
     file: Path
     result: StereoResult
     scores: dict[str, float]
-    size: tuple[int, int]
+    conditions: str
 
     @property
     def command(self) -> str:
@@ -93,6 +93,8 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     from .networks import recalibrate_on_scenes
     from .pair import scores
 
+    for left in out.glob("*ms.safetensors"):  # another run's, of other limits
+        left.unlink()
     net, space, _ = load_supernet(SUPERNET)
     table = LatencyTable.load(beside_weights(SUPERNET, ".latency.json"))
     size = (table.conditions.height, table.conditions.width)
@@ -109,7 +111,9 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
             most_macs(predictors),
             {"latency": limit},
             generations=_GENERATIONS,
+            rounds=_ROUNDS,
         )
+        tell(f"{costs['measured']['median']:.0f} ms; its batch norms")
         subnet = bench.network(architecture)
         recalibrate_on_scenes([subnet], cpu)
         file = save_weights(subnet, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
@@ -125,7 +129,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
                 file,
                 result,
                 scores(sample, result),
-                size,
+                str(bench.conditions),
             )
         )
     return subnets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 import signal
 import subprocess
@@ -54,12 +55,13 @@ class Training:
         }
 
 
-def train(out: Path, epochs: int, tell: Callable[[str], Any]) -> Training:
+def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Training:
     """Train by the command that a user types; stop it half-way as Ctrl+C does, and resume.
 
     Args:
         out: gets ``training.yaml``, ``training`` and ``fadnet_demo.safetensors``.
         epochs: of the demo's config.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
         tell: called with each command.
 
     Raises:
@@ -69,24 +71,24 @@ def train(out: Path, epochs: int, tell: Callable[[str], Any]) -> Training:
     from ...vision.hub.weights import load_weights, save_weights
 
     start = time.perf_counter()
-    config = _write_config(out / "training.yaml", out, epochs)
+    config = _write_config(out / "training.yaml", out, epochs, device)
     runs = out / "training"
     command = ["fit", "--config", str(config)]
     commands = [shlex.join(["vizoo", *command])]
     known = _versions(runs)
     tell(commands[0])
     code = _run(command, lambda: _half_way(runs, known, config))
-    (first,) = _versions(runs) - known or {None}
     interrupted = 0
-    if code == 130 and first is not None:
-        interrupted = _rows(first)[-1][0]
-        command += ["--ckpt_path", str(first / "checkpoints/last.ckpt")]
+    checkpoint = next((run / "checkpoints/last.ckpt" for run in _new(runs, known)), None)
+    if code == 130 and checkpoint is not None and checkpoint.is_file():
+        interrupted = _rows(checkpoint.parents[1])[-1][0]
+        command += ["--ckpt_path", str(checkpoint)]
         commands.append(shlex.join(["vizoo", *command]))
         tell(f"interrupted; {commands[1]}")
         code = _run(command, lambda: False)
     if code:
         raise ValueError("the training failed: see above")
-    done = sorted(_versions(runs) - known, key=lambda folder: folder.stat().st_mtime)
+    done = _new(runs, known)
     weights = out / "fadnet_demo.safetensors"
     last = load_weights(done[-1] / "checkpoints/last.ckpt")
     save_weights(last, weights, trained_on="generated scenes")
@@ -148,7 +150,7 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
     return report
 
 
-def _write_config(path: Path, out: Path, epochs: int) -> Path:
+def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     """The demo's config, with all that it writes under `out`."""
     import yaml
 
@@ -158,6 +160,10 @@ def _write_config(path: Path, out: Path, epochs: int) -> Path:
     config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
     config["trainer"]["max_epochs"] = epochs
+    if device != "auto":
+        kind, _, number = device.partition(":")
+        config["trainer"]["accelerator"] = "gpu" if kind == "cuda" else kind
+        config["trainer"]["devices"] = [int(number)] if number else 1
     config["model"]["init_args"]["round_epochs"] = [epochs]
     with atomic_write(path) as temporary:
         temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
@@ -186,7 +192,7 @@ def _run(words: list[str], stop: Callable[[], bool]) -> int:
             try:
                 return process.wait(_LOOK)
             except subprocess.TimeoutExpired:
-                if not stopped and stop():
+                if not stopped and os.name == "posix" and stop():
                     process.send_signal(signal.SIGINT)
                     stopped = True
     except KeyboardInterrupt:
@@ -201,6 +207,11 @@ def _run(words: list[str], stop: Callable[[], bool]) -> int:
 
 def _versions(runs: Path) -> set[Path]:
     return set(runs.glob("version_*"))
+
+
+def _new(runs: Path, known: set[Path]) -> list[Path]:
+    """Folders of runs since then, in order."""
+    return sorted(_versions(runs) - known, key=lambda folder: int(folder.name.split("_")[1]))
 
 
 def _rows(folder: Path, name: str = _LOSS) -> list[tuple[int, float]]:

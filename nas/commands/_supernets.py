@@ -78,7 +78,7 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
         parser: gets them.
         defaults: False where a table, if there is one, says what holds.
     """
-    table = "" if defaults else "the table's, or "
+    table = "" if defaults else "the table's, given or beside the weights, or "
     parser.add_argument(
         "--device",
         default="cpu" if defaults else None,

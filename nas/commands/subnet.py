@@ -96,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
     wanted = None if args.architecture is None else _given(args.architecture, space)
     table = open_table(args)
     searched = wanted is None and "latency" in bounds
-    near = table_of_weights(args, net, space) if searched and table is None else None
+    # One that an earlier run measured here, for this very file, is better than one moved here.
+    near = None
+    if searched and table is None and not out.with_suffix(".latency.json").exists():
+        near = table_of_weights(args, net, space)
     if near is not None and args.input is None:
         args.input = f"{near.conditions.height}x{near.conditions.width}"
     bench = set_up(args, net, space, table)
@@ -246,6 +249,7 @@ def search_within(
     seed: int = 0,
     population: int = 64,
     generations: int = 30,
+    rounds: int = _ROUNDS,
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
 
@@ -255,6 +259,7 @@ def search_within(
         objective: what is minimised.
         bounds: quantity to its limit.
         seed, population, generations: of `evolve`, called once a round.
+        rounds: at most so many subnets are measured.
 
     Returns:
         The architecture, its costs, and what each round aimed at and found.
@@ -265,8 +270,8 @@ def search_within(
     floors = {kind: predictors[kind](smallest) for kind in bounds}
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     tried: dict[Architecture, dict[str, Any]] = {}
-    rounds: list[dict[str, Any]] = []
-    for _ in range(_ROUNDS):
+    told: list[dict[str, Any]] = []
+    for _ in range(rounds):
         # A limit within reach stays so, whatever is spared; one out of reach is refused as typed.
         aims = {
             kind: max(aim, floors[kind]) if bounds[kind] >= floors[kind] else bounds[kind]
@@ -285,7 +290,7 @@ def search_within(
         tried[architecture] = costs = _costs(bench, architecture)
         predicted = {kind: predictors[kind](architecture) for kind in bounds}
         found = {kind: _figure(costs, kind) for kind in bounds}
-        rounds.append({"aimed_at": dict(aims), "predicted": predicted, "found": found})
+        told.append({"aimed_at": dict(aims), "predicted": predicted, "found": found})
         ratios = {kind: found[kind] / bound for kind, bound in bounds.items()}
         worst = max(ratios.values())
         if 1 - _IDLE <= worst <= 1:
@@ -299,7 +304,7 @@ def search_within(
         return max(1.0, *excess), objective([architecture])[0]
 
     chosen = min(tried, key=order)
-    return chosen, tried[chosen], rounds
+    return chosen, tried[chosen], told
 
 
 def _costs(bench: Bench, architecture: Architecture) -> dict[str, Any]:

@@ -145,25 +145,37 @@ class LatencyTable:
         return [sample for sample in self.samples if sample.held_out]
 
     def moved(self, conditions: Conditions, reference: float) -> LatencyTable:
-        """The same measurements as another machine would have made them.
+        """The same subnets as another machine would have measured them; without single operators.
 
         Latencies of subnets are taken to stand in the same ratios there: good enough to aim a
         search by, whose result is then measured.
 
         Args:
-            conditions: of the other machine; the input's size and type must be the same.
+            conditions: of the other machine; size, type and kind of device must be the same.
             reference: milliseconds of the reference subnet there.
 
         Raises:
-            ValueError: it is a table of another size, number or kind of device.
+            ValueError: it is a table of another size, type or kind of device.
         """
         theirs = replace(
             self.conditions, device_name=conditions.device_name, threads=conditions.threads
         )
         if difference := theirs.difference(conditions):
-            raise ValueError(f"a latency table of {difference} cannot be moved")
-        samples = [replace(sample, reference=reference) for sample in self.samples]
-        return replace(self, conditions=conditions, samples=samples)
+            raise ValueError(
+                f"a latency table of {difference} serves no other machine either; build one for "
+                "these conditions (`vizoo latency build`)"
+            )
+        factor = reference / self.reference
+        samples = [
+            replace(
+                sample,
+                timing=sample.timing.scaled(factor),
+                reference=reference,
+                operators=factor * sample.operators,
+            )
+            for sample in self.samples
+        ]
+        return replace(self, conditions=conditions, samples=samples, entries={})
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""

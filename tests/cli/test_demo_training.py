@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from vizoo.nas.efficiency.measure import Timing
 from vizoo.nas.space import Architecture
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.vision.configs import resolve_config
+from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 
 
@@ -48,7 +50,7 @@ def test_a_training_is_interrupted_and_goes_on(small, tmp_path, capfd):
     mine.parent.mkdir(parents=True)
     mine.write_text("not the demo's")
     (tmp_path / "out/training/version_0").mkdir()  # of a run before, not counted in
-    done = training.train(tmp_path / "out", 1, lambda what: None)
+    done = training.train(tmp_path / "out", 1, "cpu", lambda what: None)
     assert mine.is_file()
     assert 10 <= done.interrupted < 23
     assert [step for step, _ in done.losses] == list(range(24))
@@ -65,7 +67,7 @@ def test_a_failing_training_is_told(small, tmp_path):
     content["model"]["init_args"]["lr"] = "fast"
     small.write_text(yaml.safe_dump(content))
     with pytest.raises(ValueError, match="the training failed: see above"):
-        training.train(tmp_path / "out", 1, lambda what: None)
+        training.train(tmp_path / "out", 1, "cpu", lambda what: None)
 
 
 def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
@@ -73,7 +75,7 @@ def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
     code = (
         "import sys; from pathlib import Path; from vizoo.cli._demo import training as t;"
         f"t.CONFIG = {str(small)!r}; t._half_way = lambda *_: False;"
-        "t.train(Path('out'), 50, print)"
+        "t.train(Path('out'), 50, 'auto', print)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE, text=True
@@ -94,10 +96,10 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     def cut(sample, out, tell):
         result = StereoPredictor("easnet_small")(sample.left, sample.right)
         known = (Timing(40.0, 39.0, 41.0, 5), Architecture({"width": 4}), 1000)
-        kept = (out / "50ms.safetensors", result, pair.scores(sample, result), (96, 192))
+        kept = (out / "50ms.safetensors", result, pair.scores(sample, result), "cpu, 2 threads")
         return [subnets.Subnet(50.0, True, *known, *kept)]
 
-    def fit(out, epochs, tell):
+    def fit(out, epochs, device, tell):
         assert epochs == 1
         losses, commands = [(0, 9.0), (1, 7.0), (2, 5.0)], ["vizoo fit", "vizoo fit --ckpt_path"]
         files = (out / "training.yaml", out / "fadnet_demo.safetensors")
@@ -121,7 +123,9 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
     for card in families.family_cards(pair.generated_sample(demo._SEED), "cpu", "l.png r.png"):
-        assert card.pictures and all(command.startswith("vizoo ") for command in card.commands)
+        assert card.pictures and all(
+            re.match("vizoo |pip install ", line) for line in card.commands
+        )
     assert "vizoo infer stereo demo/pair/left.png demo/pair/right.png --calib demo" in page
     views = [f"demo/pair/{side}.png" for side in ("left", "right")]
     again = ["--calib", "demo/pair/calib.txt", "--out", "again"]
@@ -133,3 +137,23 @@ def test_limits_lie_between_the_ends(fastest, slowest):
     limits = subnets.round_limits(fastest, slowest)
     assert limits == sorted(limits) and len(set(limits)) == 3
     assert fastest < limits[0] and limits[-1] < 1.02 * slowest
+
+
+def test_cards_say_which_families_have_no_weights():
+    """A family that gets weights shows what its network makes."""
+    trained = {name.split(".")[0] for name in list_models(pretrained=True)}
+    for family in families.UNTRAINED:
+        assert not [name for name in trained if name.startswith(family)]
+
+
+def test_the_commands_of_a_card_find_each_other(tmp_path, monkeypatch):
+    """What the first command writes is where the last one looks."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["rooms", "rooms", "--rooms", "1", "1", "1", "--size", "16x32"]) == 0
+    (card,) = (
+        card
+        for card in families.family_cards(pair.generated_sample(1), "cpu", "l r")
+        if card.title.startswith("SphereDepth")
+    )
+    (pattern,) = re.findall("'(.*)'", card.commands[-1])
+    assert len(list(tmp_path.glob(pattern))) == 3

@@ -187,7 +187,10 @@ def test_only_the_machine_may_differ_where_a_table_is_moved(table):
     moved = table.moved(dataclasses.replace(here, device_name="Abacus", threads=9), 5.0)
     assert moved.reference == 5.0 and moved.samples[0].ratio == table.samples[0].ratio
     assert moved.of(moved.samples[0]) == 5.0 * table.samples[0].ratio
-    with pytest.raises(ValueError, match="of input 16x24 instead of 16x32 cannot be moved"):
+    first, factor = moved.samples[0], 5.0 / table.reference
+    assert first.timing.median == pytest.approx(factor * table.samples[0].timing.median)
+    assert first.operators == pytest.approx(factor * table.samples[0].operators)
+    with pytest.raises(ValueError, match="of input 16x24 instead of 16x32 serves no other"):
         table.moved(dataclasses.replace(here, width=32), 5.0)
 
 

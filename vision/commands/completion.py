@@ -15,7 +15,7 @@ __all__ = ["SHELLS", "add_arguments", "run", "script"]
 SHELLS = ("bash", "zsh", "tcsh")
 _INSTALL = """\
 To install, run the line of your shell and open a new one:
-  echo 'source <(vizoo completion bash)' >> ~/.bashrc
+  echo 'eval "$(vizoo completion bash)"' >> ~/.bashrc
   echo 'autoload -Uz compinit; compinit; eval "$(vizoo completion zsh)"' >> ~/.zshrc
   vizoo completion tcsh > ~/.vizoo.tcsh; echo 'source ~/.vizoo.tcsh' >> ~/.tcshrc"""
 _CONFIG = {"bash": "_vizoo_config_file", "zsh": "_vizoo_config_file", "tcsh": "f:*.yaml"}

@@ -171,13 +171,14 @@ def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
         ending: instead of the weights' own, such as ``.latency.json``.
 
     Returns:
-        The path, which need not exist; None where the weights are not on this machine.
+        The path, which need not exist; None where the weights are not on this machine, or are
+        those of a repository.
     """
     name = os.fspath(source)
-    if name.startswith(REMOTE):
+    if name.startswith("hf-hub:"):
         return None
-    if not is_name(source):
-        return Path(name).with_suffix(ending)
+    if name.startswith("local-dir:") or not is_name(source):
+        return Path(name.removeprefix("local-dir:")).with_suffix(ending)
     entry = model_info(name)
     path = find_local(entry.record) if entry.weights else None
     return None if path is None else path.with_name(f"{entry.name}{ending}")
