@@ -12,7 +12,7 @@ from ..draws import Draws
 from . import furniture
 from .furniture import Parts
 from .materials import TextureBank, draw_material
-from .shapes import box, sheet
+from .shapes import box, join, sheet, tube
 from .world import Light, Thing, World
 
 __all__ = ["LAYOUTS", "Place", "build_place"]
@@ -203,8 +203,11 @@ def _walls(width: float, depth: float, height: float) -> list[np.ndarray]:
 def _wall_things(build: _Builder, width: float, depth: float, height: float) -> None:
     """Pictures, windows with curtains or blinds, a door, on the far and the side walls."""
     draws = build.draws
-    walls = [(np.array([0, 0, depth / 2]), 0.0, width), (np.array([width / 2, 0, 0]), math.pi / 2, depth),
-             (np.array([-width / 2, 0, 0]), -math.pi / 2, depth)]  # fmt: skip
+    walls = [
+        (np.array([0, 0, depth / 2]), 0.0, width),
+        (np.array([width / 2, 0, 0]), math.pi / 2, depth),
+        (np.array([-width / 2, 0, 0]), -math.pi / 2, depth),
+    ]
     for middle, turn, length in walls:
         along = np.array([math.cos(turn), 0, -math.sin(turn)])
         inward = np.array([-math.sin(turn), 0, -math.cos(turn)])
@@ -236,14 +239,13 @@ def _facade(build: _Builder, side: int, across: float, place: float, wide: float
     rows, columns = max(1, int(tall / 3)), max(1, int(wide / draws.uniform(1.6, 3)))
     size = (draws.uniform(0.9, 1.5), draws.uniform(1.1, 1.8))
     panes = [
-        (box(0.1, size[1], size[0]).moved(
-            (side * across, 0.9 + 3 * row, place + (column + 0.5) * wide / columns)), "shiny")
+        box(0.1, size[1], size[0]).moved(
+            (side * across, 0.9 + 3 * row, place + (column + 0.5) * wide / columns)
+        )
         for row in range(rows)
         for column in range(columns)
-    ]  # fmt: skip
-    from .shapes import join
-
-    build.put([(join([shape for shape, _ in panes]), "shiny")])
+    ]
+    build.put([(join(panes), "shiny")])
 
 
 def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:
@@ -258,8 +260,6 @@ def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:
 
 
 def _cables(build: _Builder, width: float, depth: float, height: float) -> None:
-    from .shapes import tube
-
     draws = build.draws
     for _ in range(int(draws.uniform(0, 3))):
         ends = [

@@ -1,0 +1,174 @@
+"""Generated worlds: shapes face outwards, what is cast is exact, the same seed gives the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("open3d")
+
+from vizoo.datasets.draws import Draws
+from vizoo.datasets.worlds import furniture, shapes
+from vizoo.datasets.worlds.cameras import frame, render
+from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
+from vizoo.datasets.worlds.materials import Material, draw_material, texture_bank
+from vizoo.datasets.worlds.stereo import WorldStereo
+from vizoo.datasets.worlds.world import Light, Thing, World
+
+PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
+
+
+def world(*things, lights=()):
+    sky = np.zeros((2, 3), np.float32)
+    placed = [Thing(shape, PLAIN, number) for number, shape in enumerate(things, start=1)]
+    return World(placed, lights, np.full(3, 0.5, np.float32), sky, texture_bank())
+
+
+CLOSED = {
+    "box": shapes.box(1, 2, 3),
+    "sphere": shapes.sphere(1, 0.7),
+    "cylinder": shapes.cylinder(0.5, 1),
+    "cone": shapes.cone(0.5, 0, 1),
+    "frustum": shapes.cone(0.5, 0.3, 1),
+    "torus": shapes.torus(1, 0.2),
+    "extrusion": shapes.extrusion(np.array([[1, 0], [0.3, 0.3], [0, 1], [-1, 0], [0, -1]]), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_shapes_are_closed(name):
+    """The divergence theorem: the flux of a constant field through a closed surface is 0."""
+    points = CLOSED[name].points
+    areas = np.cross(points[:, 1] - points[:, 0], points[:, 2] - points[:, 0])
+    np.testing.assert_allclose(areas.sum(axis=0), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_normals_are_square_to_the_surface(name):
+    shape = CLOSED[name]
+    flat = np.cross(
+        shape.points[:, 1] - shape.points[:, 0], shape.points[:, 2] - shape.points[:, 0]
+    )
+    size = np.linalg.norm(flat, axis=1)
+    real = size > 1e-9
+    flat = flat[real] / size[real, None]
+    smooth = shape.normals[real].mean(axis=1)
+    agree = np.abs((flat * smooth).sum(axis=1)) / np.linalg.norm(smooth, axis=1)
+    assert agree.min() > 0.8
+
+
+def test_rays_end_where_they_should():
+    ball = world(shapes.sphere(1.0, steps=200).moved((0, 0, 5)))
+    view = render(ball, np.zeros(3), frame(np.array([0.0, 0, 1])), 41, 61, 60.0)
+    assert view.distance[20, 30] == pytest.approx(4.0, abs=1e-3)
+    assert not np.isfinite(view.distance[0, 0]) and view.instance[0, 0] == 0
+    np.testing.assert_allclose(view.normal[20, 30], (0, 0, -1), atol=0.02)
+
+
+def test_up_is_up_and_right_is_right():
+    things = [shapes.box(1, 1, 1).moved(at) for at in ((0, 2, 6), (2.5, -0.5, 6))]
+    view = render(world(*things), np.zeros(3), frame(np.array([0.0, 0, 1])), 60, 60, 40.0)
+    rows, _ = np.nonzero(view.instance == 1)
+    _, columns = np.nonzero(view.instance == 2)
+    assert rows.max() < 30 and columns.min() > 30
+
+
+def test_shadows_and_edges():
+    floor = shapes.box(10, 0.1, 10).moved((0, -1, 5))
+    roof = shapes.box(2, 0.1, 2).moved((0, 1, 5))
+    sun = Light(np.array([0.0, 1.0, 0.0]), np.ones(3), True)
+    lit = world(floor, roof, lights=[sun])
+    down = np.array([[0.0, -0.7, 4.0], [3.0, -0.7, 4.0]])
+    rays = (down / np.linalg.norm(down, axis=1, keepdims=True)).astype(np.float32)
+    colours, _ = lit.colours(np.zeros(3), rays, 0.01)
+    assert colours[1].min() > 1.5 * colours[0].max()
+
+
+@pytest.mark.parametrize("kind", [*furniture.FURNITURE, *furniture.SMALL, *furniture.OUTDOORS])
+def test_things_stand_on_the_floor(kind):
+    for seed in range(3):
+        parts = kind(Draws("thing", seed))
+        points = np.concatenate([shape.points.reshape(-1, 3) for shape, _ in parts])
+        assert np.isfinite(points).all()
+        assert -0.35 < points[:, 1].min() < 0.06 and points[:, 1].max() > 0.005
+        for shape, _ in parts:
+            assert np.isfinite(shape.normals).all() and np.isfinite(shape.places).all()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return WorldStereo(4, 96, 192, seed=1, photometric=False)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_disparity_is_exact(pairs, index):
+    """The right picture, sampled where the disparity says, is the left one where it is seen."""
+    sample = pairs[index]
+    left, right, disparity = sample["left"], sample["right"], sample["disparity"][0]
+    height, width = disparity.shape
+    x = torch.arange(width) - disparity
+    grid = torch.stack(
+        [2 * x / (width - 1) - 1, torch.linspace(-1, 1, height)[:, None] + 0 * x], -1
+    )
+    seen = torch.nn.functional.grid_sample(
+        right[None], grid[None], align_corners=True, padding_mode="border"
+    )[0]
+    error = (seen - left).abs().mean(0)
+    visible = ~sample["occluded"][0] & sample["valid"][0]
+    assert error[visible].median() < 0.01 and error[visible].quantile(0.9) < 0.08
+    assert 0 < disparity.max() <= 256
+    if (~visible).sum() > 200:
+        assert error[~visible].median() > error[visible].median()
+
+
+def test_the_same_seed_gives_the_same(pairs):
+    again = WorldStereo(4, 96, 192, seed=1, photometric=False)[2]
+    other = WorldStereo(4, 96, 192, seed=2, photometric=False)[2]
+    assert all(torch.equal(again[name], pairs[2][name]) for name in ("left", "right", "disparity"))
+    assert not torch.equal(other["left"], again["left"])
+
+
+def test_no_pixel_is_beyond_the_limit():
+    for sample in WorldStereo(4, 48, 96, seed=3, max_disparity=20, floating=12):
+        assert sample["disparity"].max() <= 20.001
+        assert sample["left"].shape == (3, 48, 96) and sample["left"].max() <= 1
+
+
+def test_photographs_are_taken(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "grain.jpg")
+    bank = texture_bank(str(tmp_path))
+    assert bank.count == bank.procedural + 1
+    draws = Draws("material", 0)
+    taken = [draw_material(draws, bank).texture for _ in range(40)]
+    assert bank.procedural in taken and min(taken) < bank.procedural
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        WorldStereo(1, 96, 192, textures=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0}, "length 0"),
+        ({"max_disparity": 2}, "max_disparity 2"),
+        ({"layouts": ["garden"]}, "garden"),
+        ({"layouts": []}, "choose from room"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        WorldStereo(**{"length": 1, "height": 48, "width": 96, **arguments})
+
+
+def test_every_layout_has_much_to_see():
+    bank = texture_bank()
+    for layout in LAYOUTS:
+        for seed in range(2):
+            place = build_place(layout, Draws(layout, seed), bank, floating=0)
+            view = render(place.world, place.eye, frame(place.gaze), 48, 96, 70.0)
+            assert len(np.unique(view.instance)) > 4
+            assert np.isfinite(view.distance).mean() > 0.5
+    with pytest.raises(ValueError, match="garden"):
+        build_place("garden", Draws(0), bank)
