@@ -71,7 +71,9 @@ def test_an_address_is_no_name(family, name, says):
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet18.a1_in1k", "vit_base_patch16_224"])
 def test_a_network_of_timm_is_named_as_one(name):
-    with pytest.raises(ValueError, match=f"image_classifier with backbone='{name}', or timm/{name}"):
+    with pytest.raises(
+        ValueError, match=f"image_classifier with backbone='{name}', or timm/{name}"
+    ):
         registry.create_model(name)
     with pytest.raises(ValueError, match=f"image_classifier with backbone='{name}'"):
         open_model(name)
