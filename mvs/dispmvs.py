@@ -33,7 +33,7 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..nas.values import Value
 from ..vision.hub.registry import register_model
-from ..vision.layers import convex_upsample
+from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
 from ._dispmvs_elastic import number
 from ._dispmvs_geometry import (
@@ -390,6 +390,7 @@ def _check(
             "images must be RGB, (batch, views, 3, height, width), but have shape "
             f"{tuple(images.shape)}"
         )
+    check_range(images)
     batch, views = images.shape[:2]
     if views < 2:
         raise ValueError(f"{views} view: depth needs at least 2, the reference and another")

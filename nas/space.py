@@ -162,7 +162,9 @@ class SearchSpace:
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"SearchSpace({len(self)} choices, 10^{math.log10(self.count()):.1f} architectures)"
+        count = self.count()
+        shown = f"{count:,}" if count < 10**6 else f"10^{math.log10(count):.1f}"
+        return f"SearchSpace({len(self)} choices, {shown} architectures)"
 
     def build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
         """The canonical architecture whose values ``pick`` gives.

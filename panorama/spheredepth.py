@@ -41,7 +41,7 @@ from ..nas.supernet import activate, active, extract, search_space
 from ..nas.values import Value, maximum, outcomes
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import IMAGENET_MEAN, IMAGENET_STD
+from ..vision.layers import IMAGENET_MEAN, IMAGENET_STD, check_images
 from ._spheredepth_elastic import Use, Width, mesh_tables
 from ._spheredepth_layers import DecoderStep, Head, Pattern, ResidualBlock, Stem
 from .layers import check_levels
@@ -242,11 +242,7 @@ class SphereDepthNet(nn.Module):
 
     def texture(self, image: Tensor, rotation: Tensor | None = None) -> Tensor:
         """Colours at the centroids of level L + k, (N, F, 3); arguments as of `forward_stages`."""
-        if image.dim() != 4 or image.shape[1] != 3:
-            raise ValueError(
-                "the image must be RGB, (batch, 3, height, width), but has shape "
-                f"{tuple(image.shape)}"
-            )
+        check_images(image)
         if rotation is not None:
             return equirectangular_to_faces(image, self.tables.sample_level, rotation=rotation)
         return sample_at(image, self.tables.coordinates)

@@ -192,8 +192,10 @@ def _read_onnx(file: Path) -> tuple[Run, dict[str, Any]]:
 
 
 def _write_program(job: Job, file: Path) -> None:
+    program = _program(job)
+    program.example_inputs = None  # of large images they have more bytes than a small network
     with file.open("wb") as stream:
-        torch.export.save(_program(job), stream, extra_files={_EXTRA: job.text})
+        torch.export.save(program, stream, extra_files={_EXTRA: job.text})
 
 
 def _read_program(file: Path) -> tuple[Run, dict[str, Any]]:

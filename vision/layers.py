@@ -13,7 +13,9 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "DeformableConv2d",
+    "check_images",
     "check_normalization",
+    "check_range",
     "convex_upsample",
     "deformable_convolution",
     "normalize_images",
@@ -23,6 +25,52 @@ __all__ = [
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_LEAST, _MOST = -0.5, 2.0
+"""Noise and resizing go a little beyond [0, 1]; standardised images and 0 to 255 much further."""
+
+
+def check_images(images: Tensor) -> None:
+    """Raise a ValueError unless they are (B, 3, H, W) and `check_range` takes them."""
+    if images.dim() != 4 or images.shape[1] != 3:
+        raise ValueError(
+            f"images must be RGB, (batch, 3, height, width), but have shape {tuple(images.shape)}"
+        )
+    check_range(images)
+
+
+def check_range(images: Tensor, what: str = "images") -> None:
+    """Refuse what a network would take for values in [0, 1] and predict nonsense from.
+
+    Of tensors on the CPU a few values are looked at, of others the type alone: reading them would
+    wait for the device. A network that is compiled, traced or exported keeps no trace of it.
+
+    Args:
+        images: the first axis is the batch.
+        what: what an error calls them.
+
+    Raises:
+        ValueError: integers, or values far outside [0, 1].
+    """
+    if not images.is_floating_point():
+        name = str(images.dtype).removeprefix("torch.")
+        remedy = {"uint8": "divide by 255", "uint16": "divide by 65535"}
+        raise ValueError(
+            f"{what} must be float in [0, 1], got {name}: {remedy.get(name, 'convert and scale')}"
+        )
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.device.type != "cpu":
+        return
+    if type(images) is not Tensor or not images.numel():  # what exporters compute with is others
+        return
+    steps = [slice(None, None, -(-length // 8)) for length in images.shape[1:]]
+    low, high = (value.item() for value in images.detach()[0][tuple(steps)].aminmax())
+    if low < _LEAST:
+        remedy = "scale them alone, without subtracting a mean"
+    elif high > _MOST:
+        remedy = f"divide by {65535 if high > 255 else 255}"
+    else:
+        return
+    raise ValueError(f"{what} must be in [0, 1], got values from {low:.4g} to {high:.4g}: {remedy}")
 
 
 def check_normalization(scheme: str) -> None:
@@ -40,13 +88,10 @@ def normalize_images(images: Tensor, scheme: str = "imagenet") -> Tensor:
             channel of each image by its own mean and deviation.
 
     Raises:
-        ValueError: the images are not (B, 3, H, W), or the scheme is unknown.
+        ValueError: the images are not (B, 3, H, W) in [0, 1], or the scheme is unknown.
     """
     check_normalization(scheme)
-    if images.dim() != 4 or images.shape[1] != 3:
-        raise ValueError(
-            f"images must be RGB, (batch, 3, height, width), but have shape {tuple(images.shape)}"
-        )
+    check_images(images)
     if scheme == "imagenet":
         mean, std = (images.new_tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
         return (images - mean) / std
@@ -58,7 +103,8 @@ def normalize_pair(left: Tensor, right: Tensor, scheme: str = "imagenet") -> tup
     """Standardise the views of a stereo pair, each as `normalize_images` does.
 
     Raises:
-        ValueError: the views differ in shape or are not (B, 3, H, W), or the scheme is unknown.
+        ValueError: the views differ in shape or are not (B, 3, H, W) in [0, 1], or the scheme is
+            unknown.
     """
     if left.shape != right.shape:
         raise ValueError(

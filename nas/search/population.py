@@ -270,4 +270,5 @@ def _restored(
         survivors = [found[i] for i in state["survivors"]]
         return int(state["generation"]), found, survivors
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"cannot resume: the state of the search is damaged ({error})") from error
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"cannot resume: the state of the search is damaged ({reason})") from error

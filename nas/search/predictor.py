@@ -251,7 +251,8 @@ class Predictor:
                 held_out=held_out,
             )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
+            lacking = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            reason = lacking.splitlines()[0]
             raise ValueError(f"{path}: a damaged accuracy predictor ({reason})") from error
         if space is not None and space != own:
             raise ValueError(f"{path}: this accuracy predictor is for another search space")

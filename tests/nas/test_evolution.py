@@ -172,6 +172,9 @@ def test_what_cannot_be_resumed():
     ):
         with pytest.raises(ValueError, match="cannot resume"):
             evolve(space, objective, seed=0, resume=damaged, **SMALL)
+    short = {key: value for key, value in state.items() if key != "survivors"}
+    with pytest.raises(ValueError, match="is damaged .it lacks 'survivors'"):
+        evolve(space, objective, seed=0, resume=short, **SMALL)
 
 
 def test_a_small_space_is_looked_through_and_left():

@@ -142,6 +142,15 @@ def test_chains_and_stars_are_counted(length):
     assert "10^" in repr(space)
 
 
+def test_small_counts_are_shown_plainly():
+    def shown(*counts):
+        return repr(SearchSpace([Choice(f"c{i}", tuple(range(n))) for i, n in enumerate(counts)]))
+
+    assert shown(3, 2) == "SearchSpace(2 choices, 6 architectures)"
+    assert shown(50, 50) == "SearchSpace(2 choices, 2,500 architectures)"
+    assert shown(1000, 1000) == "SearchSpace(2 choices, 10^6.0 architectures)"
+
+
 def test_sampling_is_uniform_over_each_choice():
     space, rng = small_space(), random.Random(0)
     drawn = [space.sample(rng) for _ in range(3000)]

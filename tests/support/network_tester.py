@@ -111,6 +111,17 @@ class NetworkTester(ExportTester):
         for found, wanted in zip(rough, exact, strict=True):
             assert (found.float() - wanted).norm() < 0.1 * wanted.norm() + 1e-3
 
+    def test_images_of_other_ranges_are_refused(self, net):
+        image, *others = self.inputs(net)
+        wrong = {
+            "uint8: divide by 255": (255 * image).byte(),
+            "values .*: divide by 255": 255 * image,
+            "values .*: scale them alone, without subtracting a mean": 4 * image - 2,
+        }
+        for remedy, images in wrong.items():
+            with pytest.raises(ValueError, match=rf"must be .*in \[0, 1\], got .*{remedy}"):
+                net(images, *others)
+
     def test_compiles_to_one_graph(self, net):
         torch.compiler.reset()  # networks that share a `forward` share the limit of its graphs
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")

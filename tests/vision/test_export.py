@@ -102,6 +102,15 @@ def test_formats(tmp_path, to, dynamic):
     assert facts["vizoo"] == vizoo.__version__
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("to", ["torch-export", "torchscript"])
+def test_images_larger_than_the_network(tmp_path, to, dynamic):
+    """A pair of them has 7 MB, the network 500 bytes."""
+    path = tmp_path / f"sum{formats.FORMATS[to].suffixes[0]}"
+    exported = export(Sum(), path, to=to, size=(384, 768), dynamic=dynamic)
+    assert exported.bytes < 100_000
+
+
 @pytest.mark.slow
 def test_compiled(tmp_path):
     exported = export(Sum(), tmp_path / "sum.pt2", to="aot-inductor", size=(12, 20), dynamic=True)

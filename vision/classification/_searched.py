@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .backbones import check_images
+from ..layers import check_images
 
 __all__ = ["SearchedClassifier"]
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ..hub.registry import register_model
+from ..layers import check_images
 
-__all__ = ["ImageClassifier", "check_images", "image_classifier"]
+__all__ = ["ImageClassifier", "image_classifier"]
 
 
 class ImageClassifier(nn.Module):
@@ -127,14 +128,6 @@ class ImageClassifier(nn.Module):
                 "preset to that size"
             )
         return (image - self.mean) / self.std
-
-
-def check_images(image: Tensor) -> None:
-    """Raise a ValueError unless it is (B, 3, H, W)."""
-    if image.dim() != 4 or image.shape[1] != 3:
-        raise ValueError(
-            f"images must be RGB, (batch, 3, height, width), but have shape {tuple(image.shape)}"
-        )
 
 
 @register_model(task="classification")

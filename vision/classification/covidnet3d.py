@@ -28,6 +28,7 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ..hub.registry import register_model
 from ..inference import convert
+from ..layers import check_range
 from ._covidnet3d_inference import FusedCell, FusedConvNorm
 from ._covidnet3d_published import (
     CONVOLUTIONS,
@@ -229,12 +230,13 @@ class CovidNet3D(nn.Module):
 
 
 def check_volumes(volumes: Tensor) -> None:
-    """Raise a ValueError unless it is (B, 1, D, H, W)."""
+    """Raise a ValueError unless it is (B, 1, D, H, W) in [0, 1]."""
     if volumes.dim() != 5 or volumes.shape[1] != 1:
         raise ValueError(
             "volumes must be grey, (batch, 1, depth, height, width), but have shape "
             f"{tuple(volumes.shape)}"
         )
+    check_range(volumes, "volumes")
 
 
 def example_volumes(

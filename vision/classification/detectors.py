@@ -21,7 +21,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from ..hub.weights import check_state, existing_file, load_pickle
-from .backbones import check_images
+from ..layers import check_images
 
 __all__ = [
     "DETECTORS",

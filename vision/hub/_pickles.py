@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import pickle
 import pickletools
@@ -61,12 +62,15 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
             ) from error
         what = stand_in(path) or "not a checkpoint that can be read safely"
         raise ValueError(f"{path}: {what}") from error
-    except OSError:
-        raise
     # On a damaged file the unpickler raises whatever its bytes lead to: IndexError, TypeError …
     except Exception as error:
-        reason = _PLACE.sub("", str(error)).partition("\n")[0].partition(". ")[0]
-        reason = reason or type(error).__name__
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is a bad offset in it
+            raise
+        reason = "its bytes do not decode"
+        if isinstance(error, EOFError):
+            reason = "it ends too early"
+        elif isinstance(error, RuntimeError):  # torch's own words; of others only numbers and keys
+            reason = _PLACE.sub("", str(error)).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAMILIES",
     "REMOTE",
+    "TIMM",
     "ModelEntry",
     "build_model",
     "create_model",
@@ -60,6 +61,8 @@ FAMILIES: dict[str, str] = {
 """Family (first words of a model's name) to the module that registers it, inside the package."""
 REMOTE = ("hf-hub:", "local-dir:")
 """How names of what is not registered here begin."""
+TIMM = "timm/"
+"""How names of timm's networks begin, which `image_classifier` builds."""
 
 _ENTRIES: dict[str, ModelEntry] = {}
 _FILE_SUFFIXES = (".safetensors", ".ckpt", ".pth", ".pt", ".tar", ".bin")
@@ -156,7 +159,8 @@ def create_model(
     Args:
         name: one of `list_models()`; ``NAME.TAG`` of `list_models(pretrained=True)`, with those
             weights; ``hf-hub:ORG/NAME[@REVISION]`` or ``local-dir:FOLDER``, the network and the
-            weights that `save_pretrained` wrote.
+            weights that `save_pretrained` wrote; ``timm/NAME``, that is ``image_classifier`` with
+            this backbone.
         pretrained: load trained weights; of several those of the first tag.
         weights: load these instead: a file (``save_weights`` or a Lightning checkpoint), or any
             of the above spellings of this very model. Their architecture arguments hold where
@@ -175,6 +179,14 @@ def create_model(
     Example:
         >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
     """
+    if isinstance(name, str) and name.startswith(TIMM):
+        if pretrained:
+            raise ValueError(
+                f"{name}: timm's weights are of other classes; create_model({name!r}, classes=N), "
+                "and of that load_pretrained(), take all but the last layer's"
+            )
+        backbone = name.removeprefix(TIMM)
+        return create_model("image_classifier", weights=weights, backbone=backbone, **architecture)
     source = _weights_of(name, pretrained, weights)
     if source is None:
         return _build(model_info(name), architecture)
@@ -296,6 +308,9 @@ def refusal(name: str) -> str:
     """Why `name` is no model, with the right spelling or the nearest names."""
     if name.startswith(REMOTE):
         return f"{name!r} is not registered here; create_model takes it, read_record describes it"
+    if name.startswith(TIMM):
+        backbone = name.removeprefix(TIMM)
+        return f"{name!r} is not registered here: it is image_classifier, backbone={backbone!r}"
     if has_scheme(name):
         if found := _ON_THE_HUB.match(name):
             return f"{name!r} is an address; the model is spelled 'hf-hub:{found[1]}'"
@@ -313,9 +328,22 @@ def refusal(name: str) -> str:
     if (is_path(name) or os.path.exists(name)) and last not in names:
         return _of_a_path(name)
     names += list_models(pretrained=True) if dot else []
+    if _in_timm(name):
+        return (
+            f"no model is called {name!r} here, but timm has a network of this name: take "
+            f"image_classifier with backbone={name!r}, or {TIMM}{name}"
+        )
     near = difflib.get_close_matches(last.lower().replace("-", "_"), names, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names)}"
     return f"no model is called {name!r}; {hint}"
+
+
+def _in_timm(name: str) -> bool:
+    try:
+        import timm  # takes a second, which only a refusal may
+    except ImportError:  # torch.hub's entry points do without it
+        return False
+    return timm.is_model(name)
 
 
 _ON_THE_HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+)")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .download import fetch, find_local
 from .registry import (
     REMOTE,
+    TIMM,
     create_model,
     has_scheme,
     hub_spelling,
@@ -62,7 +63,8 @@ def open_model(
 
     Args:
         source: ``NAME`` (with its first weights), ``NAME.TAG``, ``hf-hub:ORG/NAME[@REVISION]``,
-            ``local-dir:FOLDER``, a folder of `save_pretrained`, or a weight file.
+            ``local-dir:FOLDER``, a folder of `save_pretrained`, a weight file, or ``timm/NAME``
+            (without trained weights).
         untrained: build a name without trained weights from fresh ones, instead of refusing it.
         task: refuse models of other tasks.
         download: where False, a bare ``NAME`` gets its weights only if they are on this machine,
@@ -78,12 +80,13 @@ def open_model(
         OSError: no source gave the weights.
     """
     name = os.fspath(source)
-    if not is_name(source):
+    of_timm = name.startswith(TIMM) and not os.path.exists(name)
+    if not of_timm and not is_name(source):
         stored = read_source(source)
         net = build(stored, name)
         _check_task(stored.name, task, f"{name}: holds {stored.name}, which")
         return net, True
-    entry = model_info(name)
+    entry = model_info("image_classifier" if of_timm else name)
     _check_task(entry.name, task, name)
     if entry.weights and (download or entry.tag or find_local(entry.record)):
         return create_model(name, pretrained=entry.tag is None).eval(), True

@@ -121,7 +121,8 @@ def test_what_a_pickle_would_run_is_named_and_not_run(tmp_path, kind, protocol):
         (b"\x80\x02(" + b"".join(b"cmod%d\nf\n" % i for i in range(50)) + b"t.", "… 38 more;"),
         (b"<!DOCTYPE html><title>Virus scan", "a web page, not the file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file"),
-        (b"", "not a checkpoint, or damaged"),
+        (b"", r"not a checkpoint, or damaged \(it ends too early\)"),
+        (b"junk\n", r"damaged \(its bytes do not decode\)"),  # the first four name a missing key
     ],
 )
 def test_files_that_are_no_checkpoint(tmp_path, content, says):

@@ -14,6 +14,7 @@ from vizoo.vision.hub import registry
 from vizoo.vision.hub._arguments import check_arguments
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.sources import open_model
+from vizoo.vision.hub.weights import save_weights
 
 
 def test_patterns(family):
@@ -66,6 +67,35 @@ def test_an_address_is_no_name(family, name, says):
         with pytest.raises((ValueError, FileNotFoundError), match=says) as caught:
             function(name)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet18.a1_in1k", "vit_base_patch16_224"])
+def test_a_network_of_timm_is_named_as_one(name):
+    with pytest.raises(
+        ValueError, match=f"image_classifier with backbone='{name}', or timm/{name}"
+    ):
+        registry.create_model(name)
+    with pytest.raises(ValueError, match=f"image_classifier with backbone='{name}'"):
+        open_model(name)
+
+
+def test_networks_of_timm(tmp_path):
+    net = registry.create_model("timm/test_resnet", classes=3)
+    wanted = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
+    assert net.architecture == wanted
+    file = save_weights(net, tmp_path / "net.safetensors")
+    assert registry.create_model("timm/test_resnet", weights=file).architecture == wanted
+    opened, trained = open_model("timm/test_resnet", untrained=True)
+    assert (opened.architecture["backbone"], trained) == ("test_resnet", False)
+    for call, says in {
+        lambda: registry.create_model("timm/test_resnt"): "did you mean test_resnet",
+        lambda: registry.create_model("timm/test_resnet", pretrained=True): "all but the last",
+        lambda: registry.model_info("timm/test_resnet"): "image_classifier, backbone='test_resnet'",
+        lambda: open_model("timm/test_resnet"): "has no trained weights",
+        lambda: open_model("timm/test_resnet", task="stereo"): "for classification, not for stereo",
+    }.items():
+        with pytest.raises(ValueError, match=says):
+            call()
 
 
 @pytest.mark.parametrize("name", ["results", "run.1", "."])
