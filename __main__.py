@@ -7,6 +7,7 @@ import difflib
 import importlib
 import os
 import platform
+import re
 import sys
 import traceback
 import warnings
@@ -356,7 +357,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
-    if words[0] in ("-V", "--version"):
+    if words[0] in ("-v", "-V", "--version"):
         print(_version())
         return 0
     name, *rest = words
@@ -387,6 +388,17 @@ def _look_up(name: str, table: dict, prefix: str):
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and name the nearest option."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Look for unknown options first: where a required one is mistyped, it seems to miss."""
+        words = list(sys.argv[1:] if args is None else args)
+        words = words[: words.index("--")] if "--" in words else words
+        for word in words:
+            if re.match("--[a-z]", word) and (
+                word.partition("=")[0] not in self._option_string_actions
+            ):
+                self.error(f"unrecognized arguments: {word}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         hint = ""
@@ -450,7 +462,7 @@ def _overview() -> str:
         "",
         "options:",
         "  -h, --help     show this, or a command's own help after its name",
-        "  -V, --version  show the version, and those of Python and PyTorch",
+        "  -v, --version  show the version, and those of Python and PyTorch",
         "  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)",
         "",
         _examples(lines),

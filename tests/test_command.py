@@ -34,7 +34,7 @@ def test_overview(capsys):
 
 
 def test_version(capsys):
-    for word in ("--version", "-V"):
+    for word in ("--version", "-V", "-v"):
         assert command.main([word]) == 0
         python = platform.python_version()
         said = f"vizoo {__version__} (Python {python}, torch {version('torch')})\n"
@@ -103,6 +103,8 @@ def test_help_imports_nothing_heavy():
         (["modls"], "vizoo has no command 'modls'; did you mean `vizoo models`?"),
         (["qqqqqq"], "vizoo has no command 'qqqqqq'; there are "),
         (["infer", "sterio"], "did you mean `vizoo infer stereo`?"),
+        (["convert", "a.pth", "--outt", "r"], "unrecognized arguments: --outt"),
+        (["subnet", "--outt", "r"], "unrecognized arguments: --outt; did you mean --out?"),
         (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
         (["bench"], "the following arguments are required: model (see `vizoo bench --help`)"),
     ],

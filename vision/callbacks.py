@@ -112,6 +112,13 @@ class StopTogether(Callback):
             stop = trainer.strategy.reduce_boolean_decision(self._asked, all=False)
             trainer._signal_connector.received_sigterm = stop
 
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """A signal to the whole group also ends what loads data, before a step could agree."""
+        if self._asked:
+            trainer._signal_connector.received_sigterm = True
+
     def _ask(self, number: int, frame: Any) -> None:
         self._asked = True
 
@@ -131,6 +138,7 @@ class KeepLast(Checkpoint):
     Attributes:
         path: the file, or None before `setup`.
         interruption: the exception that ended the run, or None.
+        terminated: whether the run was sent a SIGTERM, whatever exception came of it.
         best_model_path: empty; Lightning asks the first checkpoint callback for it.
     """
 
@@ -139,6 +147,7 @@ class KeepLast(Checkpoint):
     def __init__(self) -> None:
         self.path: Path | None = None
         self.interruption: BaseException | None = None
+        self.terminated = False
         self._step_saved = 0
         self._step_resumed: int | None = None
         self._earlier: int | None = None
@@ -174,6 +183,7 @@ class KeepLast(Checkpoint):
         Those of SIGTERM stop behind the same step, those of Ctrl+C anywhere.
         """
         self.interruption = exception
+        self.terminated = trainer.received_sigterm
         epoch = trainer.fit_loop.epoch_progress.current
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):

@@ -117,6 +117,28 @@ class FitConfig:
         Raises:
             ValueError: no such metric; the message lists what there is.
         """
+        values, _ = self.metrics(net, device, batches)
+        if metric not in values:
+            raise ValueError(
+                f"--metric {metric}: {type(self.module).__name__} logs "
+                f"{', '.join(sorted(values)) or 'nothing in validation'}"
+            )
+        return values[metric]
+
+    def metrics(
+        self, net: nn.Module, device: torch.device | str = "cpu", batches: int = 0
+    ) -> tuple[dict[str, float], list[str]]:
+        """Run the validation loop.
+
+        Args:
+            net: in evaluation mode.
+            device: to run on.
+            batches: at most so many; 0 for all.
+
+        Returns:
+            All metrics that the task logs, and the names of those that it shows beside the
+            progress bar.
+        """
         self.module.net = net
         device = torch.device(device)
         with _quietly():
@@ -130,13 +152,8 @@ class FitConfig:
                 enable_model_summary=False,
             )
             found = trainer.validate(self.module, self.data, verbose=False)
-        values = {name: value for row in found for name, value in row.items()}
-        if metric not in values:
-            raise ValueError(
-                f"--metric {metric}: {type(self.module).__name__} logs "
-                f"{', '.join(sorted(values)) or 'nothing in validation'}"
-            )
-        return float(values[metric])
+        values = {name: float(value) for row in found for name, value in row.items()}
+        return values, [name for name in values if name in trainer.progress_bar_metrics]
 
     @contextmanager
     def training_batches(

@@ -5,11 +5,14 @@ counted. Where it misses a limit, or stays far below the one that binds, the pre
 moved by the ratio observed, and the search repeated. Without --evaluations the best subnet is the
 one with the most multiply-adds: capacity stands in for accuracy, which nobody has measured.
 With --architecture nothing is searched: that subnet is extracted, and limits are only checked.
+What it gives away is measured beside the largest subnet, on a task's built-in config of generated
+data where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from ..efficiency.table import LatencyTable
     from ..space import Architecture, SearchSpace
     from ._supernets import Bench
+    from ._task import FitConfig
 
 __all__ = ["add_arguments", "most_macs", "move_table", "run", "search_within"]
 
@@ -35,6 +39,7 @@ _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurem
 _IDLE = 0.05  # further below the limit than this is worth another round
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
 _OWN_TABLE = 40  # subnets measured where no table was given
+_BUILT_IN = "evaluate/{task}.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batches", type=int, default=20, help="of training data to do so (default 20)"
     )
+    evaluated = parser.add_mutually_exclusive_group()
+    evaluated.add_argument(
+        "--evaluate",
+        metavar="CONFIG",
+        help="config of `vizoo fit` on whose validation data the subnet is compared with the "
+        "largest (default: a hundred generated pairs for trained stereo supernets, nothing for "
+        "others; evaluate/stereo_pairs.yaml takes a folder of your own)",
+    )
+    evaluated.add_argument("--no-evaluate", action="store_true", help="leave that out")
     parser.add_argument("--seed", type=int, default=0, help="of the search (default 0)")
     parser.add_argument("--generations", type=int, default=30, help="of the search (default 30)")
     parser.add_argument("--population", type=int, default=64, help="of the search (default 64)")
@@ -93,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
     net, space, trained = load_supernet(args.supernet)
+    examiner = _examiner(args, net, trained)
     wanted = None if args.architecture is None else _given(args.architecture, space)
     table = open_table(args)
     searched = wanted is None and "latency" in bounds
@@ -103,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
     if near is not None and args.input is None:
         args.input = f"{near.conditions.height}x{near.conditions.width}"
     bench = set_up(args, net, space, table)
+    # Before the search, so that a config that will not do costs nothing.
+    errors = None if examiner is None else _largest(bench, examiner, config, args.batches)
     predictors: dict[str, CostRegressor] = {}
     if wanted is not None:
         architecture, costs, rounds, named = wanted, _costs(bench, wanted), [], None
@@ -120,9 +137,16 @@ def run(args: argparse.Namespace) -> int:
         )
     subnet = bench.network(architecture)
     difference = _difference(bench, subnet, architecture)
+    after = copy.deepcopy(subnet) if config is None else subnet
+    if errors is not None:
+        errors["subnet"] = {"before": _metrics(bench, examiner, subnet)}
     recalibrated = None
     if config is not None:
         recalibrated = config.recalibrate(subnet, args.batches, bench.device)
+    elif errors is not None:
+        examiner.recalibrate(after, args.batches, bench.device)
+    if errors is not None:
+        errors["subnet"]["after"] = _metrics(bench, examiner, after)
     missed = [kind for kind, bound in bounds.items() if _figure(costs, kind) > bound]
     report: dict[str, Any] = {
         "supernet": args.supernet,
@@ -139,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
         "rounds": rounds,
         "difference_to_supernet": difference,
         "recalibrated": recalibrated,
+        "errors": errors,
         "conditions": bench.conditions.to_json(),
         "described": str(bench.conditions),
         "software": software(),
@@ -148,7 +173,8 @@ def run(args: argparse.Namespace) -> int:
 
     from ...vision.hub.weights import save_weights
 
-    kept = ("supernet", "limits", "predicted", "measured", "recalibrated", "described", "software")
+    kept = ("supernet", "limits", "predicted", "measured", "recalibrated", "errors")
+    kept += ("described", "software")
     save_weights(subnet, out, **{name: report[name] for name in kept})
     write_json(out.with_suffix(".json"), report)
     report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **report}
@@ -351,6 +377,46 @@ def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> 
     return difference
 
 
+def _examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
+    """The config on which errors are measured, or None where there is none or none is wanted."""
+    from ...vision.configs import list_configs
+    from ...vision.hub.registry import model_info
+    from ._task import FitConfig
+
+    if args.evaluate is not None:
+        return FitConfig.read(args.evaluate)
+    name = _BUILT_IN.format(task=model_info(net.architecture["name"]).task)
+    if args.no_evaluate or not trained or name not in list_configs():
+        return None
+    return FitConfig.read(name)
+
+
+def _metrics(bench: Bench, examiner: FitConfig, net: nn.Module) -> dict[str, float]:
+    return examiner.metrics(net.to(bench.device).eval(), bench.device)[0]
+
+
+def _largest(
+    bench: Bench, examiner: FitConfig, config: FitConfig | None, batches: int
+) -> dict[str, Any]:
+    """What the largest subnet reaches before and after its batch norms are estimated, and on what.
+
+    Raises:
+        ValueError: the config has no validation data, or nothing to estimate batch norms on.
+    """
+    largest = bench.network(bench.space.largest()).to(bench.device).eval()
+    before, shown = examiner.metrics(largest, bench.device)
+    if not before:
+        raise ValueError(f"{examiner.name}: its validation measures nothing; give it `val` data")
+    estimating = config or examiner
+    estimating.recalibrate(largest, batches, bench.device)
+    return {
+        "config": examiner.name,
+        "recalibrated_on": estimating.name,
+        "shown": shown or list(before),
+        "largest": {"before": before, "after": _metrics(bench, examiner, largest)},
+    }
+
+
 def _lines(report: dict[str, Any]) -> str:
     measured = report["measured"]
     found = [
@@ -379,8 +445,27 @@ def _lines(report: dict[str, Any]) -> str:
         found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
     same = report["difference_to_supernet"]
     found.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    found += _error_lines(report)
     if report["recalibrated"]:
         found.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
     else:
         found.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
     return "\n".join(found)
+
+
+def _error_lines(report: dict[str, Any]) -> list[str]:
+    errors = report["errors"]
+    if errors is None:
+        return ["  errors are not measured: --evaluate CONFIG does"]
+    lines = []
+    for name in errors["shown"]:
+        before, after, *largest = (
+            f"{errors[whose][when][name]:.3g}"
+            for whose in ("subnet", "largest")
+            for when in ("before", "after")
+        )
+        lines.append(
+            f"  {name} {before}, with batch norms estimated anew {after}; the largest subnet "
+            f"{largest[0]} and {largest[1]} ({errors['config']})"
+        )
+    return lines

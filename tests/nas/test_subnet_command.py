@@ -1,5 +1,6 @@
 """`vizoo subnet` on the toy supernet."""
 
+import copy
 import dataclasses
 import json
 
@@ -10,12 +11,15 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from vizoo.__main__ import main
+from vizoo.nas.commands import _task
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import extract, search_space
+from vizoo.vision import configs
 from vizoo.vision.hub.registry import create_model
-from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
 
+BOTH = ("before", "after")
 HERE = ("--input", "16x24", "--threads", "1")
 
 
@@ -226,6 +230,81 @@ def test_recalibration(supernet, capsys):
     assert not torch.equal(before.blocks[0].norm1.running_mean, after.blocks[0].norm1.running_mean)
     weights = zip(before.parameters(), after.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in weights)
+
+
+def validated(monkeypatch):
+    """Note the states of the networks that are validated."""
+    seen = []
+    whole = _task.FitConfig.metrics
+
+    def metrics(self, net, *rest):
+        seen.append(copy.deepcopy(net.state_dict()))
+        return whole(self, net, *rest)
+
+    monkeypatch.setattr(_task.FitConfig, "metrics", metrics)
+    return seen
+
+
+def test_errors_beside_those_of_the_largest(supernet, capsys, monkeypatch):
+    """Before and after the batch norms are estimated anew; the weights keep what they had."""
+    seen = validated(monkeypatch)
+    assert subnet("--max-params", "2500", *HERE, "--evaluate", "toy.yaml") == 0
+    report = read(capsys)
+    errors = report["errors"]
+    images = toy_supernet.ToyData(8).loader(1).dataset.tensors[0]
+    wanted = images.mean(1, keepdim=True)
+    measured = [errors[whose][when] for whose in ("largest", "subnet") for when in BOTH]
+    for state, found in zip(seen, measured, strict=True):
+        net = create_model("toy") if found in measured[:2] else load_weights("small.safetensors")
+        net.load_state_dict(state)
+        error = torch.nn.functional.mse_loss(net.eval()(images), wanted).item()
+        assert found == {"val/error": pytest.approx(error, rel=1e-4)}
+    assert len({found["val/error"] for found in measured}) == 4
+    assert errors["config"] == errors["recalibrated_on"] == "toy.yaml"
+    assert report["recalibrated"] is None
+    small = load_weights("small.safetensors").state_dict()
+    assert all(torch.equal(small[name], value) for name, value in seen[2].items())
+    assert read_weights("small.safetensors").facts["errors"] == errors
+
+
+def test_errors_of_what_is_written(supernet, capsys, monkeypatch):
+    seen = validated(monkeypatch)
+    words = ("--evaluate", "toy.yaml", "--recalibrate", "toy.yaml")
+    words = ("--supernet", "supernet.safetensors", "--out", "small.safetensors", *words)
+    assert main(["subnet", "--max-params", "2500", *HERE, *words]) == 0
+    said = capsys.readouterr().out
+    assert "val/error" in said and "with batch norms estimated anew" in said
+    assert "; the largest subnet" in said and "(toy.yaml)" in said
+    small = load_weights("small.safetensors").state_dict()
+    assert all(torch.equal(small[name], value) for name, value in seen[3].items())
+
+
+def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch):
+    """Of trained weights alone; a task without such a config is told how."""
+    words = ("--max-params", "2500", *HERE)
+    assert subnet(*words) == 0
+    assert read(capsys)["errors"] is None
+    listed = [*configs.list_configs(), "evaluate/toy.yaml"]
+    monkeypatch.setattr(configs, "list_configs", lambda: listed)
+    resolve = _task.resolve_config
+    monkeypatch.setattr(
+        _task, "resolve_config", lambda name: resolve(name.replace("evaluate/toy", "toy"))
+    )
+    assert subnet(*words) == 0
+    assert read(capsys)["errors"]["config"] == "evaluate/toy.yaml"
+    for more in (("--no-evaluate",), ("--supernet", "toy")):
+        assert subnet(*words, *more) == 0
+        assert read(capsys)["errors"] is None
+    assert main(["subnet", "--supernet", "toy", *words, "--out", "small.safetensors"]) == 0
+    assert "errors are not measured: --evaluate CONFIG does" in capsys.readouterr().out
+
+
+def test_a_config_without_validation_is_refused_before_the_search(supernet, capsys, monkeypatch):
+    monkeypatch.setattr("vizoo.nas.commands.subnet.search_within", None)
+    monkeypatch.setattr(toy_supernet.ToyTask, "validation_step", lambda *_: None)
+    assert subnet("--max-params", "2500", *HERE, "--evaluate", "toy.yaml") == 2
+    said = capsys.readouterr().err
+    assert "toy.yaml: its validation measures nothing; give it `val` data" in said
 
 
 @pytest.mark.parametrize("form", ["word", "architecture", "report", "patterns"])

@@ -10,11 +10,15 @@ import trees
 import yaml
 
 from vizoo.__main__ import main
+from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.nas.commands._task import FitConfig
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import Stage
 from vizoo.nas.training.shrinking import stage_spaces
 from vizoo.stereo.task import StereoTask
 from vizoo.vision.hub.weights import load_weights
+from vizoo.vision.io.disparity import write_disparity
+from vizoo.vision.io.images import write_image
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "search").glob("easnet*.yaml"))
@@ -64,3 +68,26 @@ def test_a_few_steps_of_every_stage(config, tmp_path, monkeypatch):
     net = load_weights(tmp_path / "checkpoints" / "last.ckpt")
     with torch.inference_mode():
         assert net(*torch.rand(2, 1, 3, 48, 96)).isfinite().all()
+
+
+def test_stereo_supernets_are_evaluated_on_generated_pairs(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = FitConfig.read("evaluate/stereo.yaml")
+    values, shown = config.metrics(config.module.net, batches=1)
+    assert shown == ["val/epe"] and values["val/epe"] > 0
+    assert config.recalibrate(config.module.net, 1)["samples"] == 4
+    config.data.setup("validate")
+    assert len(config.data.sets("val")[0]) == 100
+
+
+def test_pairs_of_ones_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("PAIRS", str(tmp_path))
+    pair = GeneratedStereo(1, 96, 192, seed=5, max_disparity=36)[0]
+    for side in ("left", "right"):
+        (tmp_path / side).mkdir()
+        write_image(tmp_path / side / "a.png", pair[side])
+    (tmp_path / "disparity").mkdir()
+    write_disparity(tmp_path / "disparity/a.pfm", pair["disparity"][0].numpy())
+    config = FitConfig.read("evaluate/stereo_pairs.yaml")
+    values, _ = config.metrics(config.module.net)
+    assert values["val/epe"] > 0

@@ -109,6 +109,19 @@ class Regression(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": lr_scheduler}
 
 
+class SignallingSet(TensorDataset):
+    """Sends GROUP_SIGNAL to the process group from a process that others wait for."""
+
+    given = 0
+
+    def __getitem__(self, index):
+        self.given += 1
+        if self.given == 100:
+            os.killpg(0, signal.Signals[os.environ["GROUP_SIGNAL"]])
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
 class Data(LightningDataModule):
     """Noise and what a fixed filter makes of it."""
 
@@ -117,7 +130,8 @@ class Data(LightningDataModule):
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(size + 8, 4, 6, 6, generator=generator)
         y = x + F.conv2d(x, torch.randn(4, 4, 3, 3, generator=generator) / 4, padding=1)
-        self.train, self.val = TensorDataset(x[:-8], y[:-8]), TensorDataset(x[-8:], y[-8:])
+        kind = SignallingSet if "GROUP_SIGNAL" in os.environ else TensorDataset
+        self.train, self.val = kind(x[:-8], y[:-8]), TensorDataset(x[-8:], y[-8:])
         self.batch_size = batch_size
         self.workers = workers
         self.shuffle = shuffle

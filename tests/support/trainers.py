@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def fit_process(
     """Run `vizoo fit` with a config in a folder, which is made; toys can be its classes."""
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(config)
-    settings = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", **environment}
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **environment}
     # What a fit within this process left would tell the new one that it is part of a job.
     job = ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     inherited = {name: value for name, value in os.environ.items() if name not in job}
@@ -37,4 +39,13 @@ def fit_process(
         capture_output=True,
         text=True,
         timeout=900,
+        **_group_of_its_own(),
     )
+
+
+def _group_of_its_own() -> dict[str, Any]:
+    """For signals to the group; under a background job SIGINT is ignored, which is inherited."""
+    if os.name != "posix":
+        return {}
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    return {"start_new_session": True, **listen}

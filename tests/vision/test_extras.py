@@ -20,17 +20,18 @@ from vizoo.vision.training import log_picture
 
 OF_EXTRAS = ("scipy", "tensorboard", "tensorboardX", "onnx", "onnxruntime", "onnxscript")
 OF_EXTRAS += ("pydicom", "nibabel", "monai", "pycocotools", "ray")
-ABSENT = f"""
+CUDA = ("cuda", "nvidia", "triton")
+ABSENT = """
 import importlib.machinery, importlib.metadata, sys
 
 find_spec = importlib.machinery.PathFinder.find_spec
 from_name = importlib.metadata.Distribution.from_name
 
 def module(name, path=None, target=None):
-    return None if name.partition(".")[0] in {OF_EXTRAS!r} else find_spec(name, path, target)
+    return None if name.partition(".")[0] in HIDDEN else find_spec(name, path, target)
 
 def distribution(name):
-    if name in {OF_EXTRAS!r}:
+    if name in HIDDEN:
         raise importlib.metadata.PackageNotFoundError(name)
     return from_name(name)
 
@@ -39,10 +40,15 @@ importlib.metadata.Distribution.from_name = distribution
 """
 
 
+def without(hidden: tuple[str, ...], code: str, cwd) -> subprocess.CompletedProcess[str]:
+    """Run code as if packages were not installed."""
+    words = [sys.executable, "-c", f"HIDDEN = {hidden!r}\n{ABSENT}{code}"]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+
+
 def without_extras(code: str, cwd) -> subprocess.CompletedProcess[str]:
     """Run code as if no extra were installed."""
-    words = [sys.executable, "-c", ABSENT + code]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+    return without(OF_EXTRAS, code, cwd)
 
 
 def test_every_module_is_imported_without_extras(tmp_path):
@@ -57,6 +63,27 @@ for module in pkgutil.walk_packages(vizoo.__path__, "vizoo."):
     done = without_extras(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) > 150
+
+
+def test_nothing_on_a_cpu_needs_cuda_packages(tmp_path):
+    """As PyTorch's build for CPUs leaves an installation."""
+    code = """
+import importlib.util, torch, vizoo
+from vizoo.__main__ import main
+from vizoo.vision.ops import correlation
+
+assert not any(importlib.util.find_spec(name) for name in HIDDEN)
+image = torch.rand(1, 3, 64, 128)
+assert main(["models", "stereo/*"]) == 0
+with torch.inference_mode():
+    assert vizoo.create_model("easnet_small", pretrained=True).eval()(image, image).isfinite().all()
+print("CORRELATED", tuple(correlation(image, image, 4).shape))
+sys.exit(main(["doctor"]))
+"""
+    done = without(CUDA, code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "easnet_small" in done.stdout and "CORRELATED (1, " in done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 def test_a_fit_without_tensorboard_writes_a_table(tmp_path):

@@ -147,6 +147,11 @@ def run(args: list[str]) -> int:
     Raises:
         ValueError: whatever the user can put right, in one line.
     """
+    if len(args) == 1:
+        raise ValueError(
+            f"{args[0]}: give a --config, such as vizoo {args[0]} --config "
+            f"stereo/fadnet_generated.yaml (see `vizoo {args[0]} --help`)"
+        )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     keep_freed_memory()
     keeper = KeepLast()
@@ -155,9 +160,16 @@ def run(args: list[str]) -> int:
         _cli(resolve_configs(args), keeper)
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
-    except SIGTERMException:
+    except (Exception, SIGTERMException) as error:
         _tell_how_to_resume(args, keeper)
-        return 143
+        # A signal to the whole group kills what loads data first, which fails in several ways.
+        if keeper.terminated or isinstance(error, SIGTERMException):
+            return 143
+        if isinstance(error, ValueError):
+            raise ValueError(condense(str(error))) from error
+        if isinstance(error, FileNotFoundError) and error.strerror is None:
+            raise FileNotFoundError(own_words(str(error))) from error
+        raise
     except SystemExit:
         # Lightning turns Ctrl+C into exit code 1 and leaves the signal ignored.
         if not isinstance(keeper.interruption, KeyboardInterrupt):
@@ -165,17 +177,6 @@ def run(args: list[str]) -> int:
         signal.signal(signal.SIGINT, handler)
         _tell_how_to_resume(args, keeper)
         return 130
-    except ValueError as error:
-        _tell_how_to_resume(args, keeper)
-        raise ValueError(condense(str(error))) from error
-    except FileNotFoundError as error:
-        _tell_how_to_resume(args, keeper)
-        if error.strerror is None:
-            raise FileNotFoundError(own_words(str(error))) from error
-        raise
-    except Exception:
-        _tell_how_to_resume(args, keeper)
-        raise
     if keeper.written and rank_zero_only.rank == 0:
         print(f"last checkpoint: {keeper.path}")
     return 0

@@ -178,7 +178,8 @@ def test_errors_are_one_line(toy, capsys, words, says):
 
 
 def test_nothing_given(toy, capsys):
-    assert "required: fit.data, fit.model" in error(capsys, "fit")
+    line = error(capsys, "fit")
+    assert "fit: give a --config, such as vizoo fit --config stereo/fadnet_generated.yaml" in line
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
@@ -337,6 +338,15 @@ def test_a_config_that_is_none(toy, capsys, content, says):
     assert says in error(capsys, *FIT, "-c", "bad.yaml")
 
 
+def test_options_that_a_data_module_hands_on(toy, capsys):
+    module = "--data=vizoo.datasets.stereo.StereoDataModule"
+    line = error(capsys, *FIT, module, "--data.batchsize=3")
+    assert line.endswith("did you mean 'batch_size'?")
+    line = error(capsys, *FIT, module, "--data.zzz=3")
+    assert "it takes augmentation, crop_height, crop_width, " in line
+    assert "workers" in line and "common" not in line
+
+
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
@@ -357,7 +367,8 @@ def test_ctrl_c_waits_for_no_other_process(monkeypatch):
     progress = SimpleNamespace(current=SimpleNamespace(started=2, processed=1))
     for error in (KeyboardInterrupt(), callbacks.SIGTERMException(), ValueError()):
         for world_size in (1, 2):
-            trainer = SimpleNamespace(world_size=world_size, fit_loop=SimpleNamespace())
+            trainer = SimpleNamespace(world_size=world_size, received_sigterm=False)
+            trainer.fit_loop = SimpleNamespace()
             trainer.fit_loop.epoch_progress = progress
             callbacks.KeepLast().on_exception(trainer, SimpleNamespace(), error)
     assert [trainer.world_size for trainer in saved] == [1, 1, 2, 1]

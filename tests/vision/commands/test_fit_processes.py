@@ -36,3 +36,18 @@ def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
     resumed = fit_process(tmp_path, CONFIG, "--ckpt_path", str(last))
     assert resumed.returncode == 0, resumed.stderr
     assert torch.load(last, weights_only=True)["global_step"] == 6
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals to a group")
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, name, code, workers):
+    """What loads data dies of it first, which is no error of its own."""
+    one = CONFIG.replace("devices: 2\n  strategy: ddp", "devices: 1")
+    config = one.replace("max_epochs: 3", "max_epochs: -1")
+    words = (f"--data.workers={workers}", "--data.size=64")
+    done = fit_process(tmp_path, config, *words, GROUP_SIGNAL=name)
+    said = done.stderr
+    assert done.returncode == code, said
+    assert said.splitlines()[-1].startswith("vizoo: stopped; resume with: vizoo fit")
+    assert "Traceback" not in said and "Error" not in said and "Exception" not in said
