@@ -124,7 +124,9 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     findings, _ = _look(args, sample, device)
     folder = out / "pair"
     files = _write_pair(folder, sample, findings[0], own=False)
-    clock.start("subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute")
+    clock.start(
+        "subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute"
+    )
     subnets = cut_subnets(sample, out / "subnets", _tell)
     epochs = (args.epochs or _EPOCHS) if args.train else 1
     minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"

@@ -9,7 +9,7 @@ __all__ = ["EASNET_LIGHT", "EASNET_SMALL", "FADNET_PLUS_TINY"]
 EASNET_LIGHT = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_light.safetensors",),
-        sha256="41b35fc2a2287a1b55f2110521ee72843e496a1d05dda20331f89fcbd3b2385c",
+        sha256="8ccc348f642d70f7023d93f289da8fb340ca35a211c93660f9a8b640066824ff",
         size=4_773_588,
         licence="Apache-2.0",
         trained_on="generated scenes alone",
@@ -20,6 +20,7 @@ EASNET_LIGHT = {
         command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config search/easnet_light_generated.yaml",
         input={"max_disparity": 96},
+        reach=40,
         architecture={"max_disparity": 96},
     )
 }
@@ -40,6 +41,7 @@ EASNET_SMALL = {
         "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
         "--model.init_weights in the parts that this config names",
         input={"max_disparity": 96},
+        reach=72,
         architecture={"max_disparity": 96},
     )
 }
@@ -58,5 +60,6 @@ FADNET_PLUS_TINY = {
         command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",
         input={"max_disparity": 96},
+        reach=16,
     )
 }

@@ -60,7 +60,7 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ENTRIES", {})
     monkeypatch.setattr(download, "ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(networks, "LEAD", "match_plain")
+    monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
     networks._batches.cache_clear()
     monkeypatch.setattr(networks, "_SCENES", 2)
     monkeypatch.setattr(networks, "_HEIGHT", 32)
