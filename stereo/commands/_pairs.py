@@ -65,8 +65,8 @@ def find_folders(text: str) -> list[Pair]:
     root = Path(text)
     if not root.is_dir():
         raise FileNotFoundError(
-            f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and the "
-            "right image, a folder, or --list FILE"
+            f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and "
+            "the right image, a folder, or --list FILE"
         )
     for left, right in _SIDES:
         if (root / left).is_dir() and (root / right).is_dir():

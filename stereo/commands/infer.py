@@ -133,7 +133,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scale(text: str) -> float | str:
-    return text if text == "auto" else float(text)
+    if text == "auto":
+        return text
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
+    return scale
 
 
 def _pairs(args: argparse.Namespace) -> list[Pair]:

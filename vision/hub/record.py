@@ -129,7 +129,7 @@ class WeightsRecord:
         subnet: which part of a supernet it is, for `create_model`'s argument ``subnet``, or None.
         classes: of a classifier the names of its outputs, in order.
         reach: of a stereo network the largest disparity, pixels, up to which it was measured to
-            work, or None: in every band of 8 px below it, at most a quarter of the pixels of fresh
+            work, or None: in every band of 8 px below it, at most a third of the pixels of fresh
             generated scenes are wrong by more than 3 px and 5 %
             (`python -m benchmarks.stereo_reach`).
 

@@ -137,7 +137,9 @@ def test_kinds_of_images(scene, kind):
     shape = {"grey": SIZE, "rgba": (*SIZE, 4), "deep": SIZE, "deep rgb": (*SIZE, 3)}[kind]
     dtype = np.uint16 if "deep" in kind else np.uint8
     for seed, name in enumerate(("l.png", "r.png")):
-        cv2.imwrite(name, np.random.default_rng(seed).integers(0, 255, shape).astype(dtype))
+        cv2.imwrite(
+            name, np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, shape, dtype)
+        )
     assert good() == 0
 
 
@@ -383,11 +385,10 @@ def test_a_folder_of_something_else(scene, capsys):
     assert "other: no pairs in it" in said and "'other/*/L.png' 'other/*/R.png'" in said
 
 
-@pytest.mark.parametrize("scale", ["0", "1.5"])
+@pytest.mark.parametrize("scale", ["0", "1.5", "nan", "half"])
 def test_scales_that_are_none(scene, capsys, scale):
-    assert "scale is above 0 and at most 1" in refused(
-        capsys, "l.png", "r.png", "--model", "stand-in", "--out", "out", "--scale", scale
-    )
+    said = refused(capsys, "l.png", "r.png", "--out", "out", "--scale", scale)
+    assert f"--scale: '{scale}' is not above 0 and at most 1" in said
 
 
 def test_a_format_too_narrow_leaves_nothing_half_written(scene, capsys, monkeypatch):
