@@ -34,7 +34,7 @@ from ..vision.io.pointcloud import write_point_cloud
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
-from .rectification import check_pair
+from .rectification import check_pair, require_content
 
 __all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]
 
@@ -268,7 +268,7 @@ class StereoPredictor:
                 f"left and right differ in size: {_name(left)}{sizes[0]} against "
                 f"{_name(right)}{sizes[1]}; a rectified pair has one size"
             )
-        _check_content(first, second)
+        require_content(first, second)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
         picture = _as_bytes(first)
@@ -281,12 +281,17 @@ class StereoPredictor:
 
     @torch.inference_mode()
     def estimate(self, height: int, width: int) -> float:
-        """Return about how many seconds a pair of this size takes, by timing a small one."""
+        """Return about how many seconds a pair of this size takes at scale 1.
+
+        The network's work grows with the number of pixels, so a small pair is timed.
+        """
         views = torch.rand(2, 3, *_QUICK)
-        self._match(*views, 1.0)
-        start = time.perf_counter()
-        self._match(*views, 1.0)
-        return (time.perf_counter() - start) * height * width / math.prod(_QUICK)
+        times = []
+        for _ in range(8):  # the first warms up, and the fastest is the least disturbed
+            start = time.perf_counter()
+            self._match(*views, 1.0)
+            times.append(time.perf_counter() - start)
+        return min(times) * height * width / math.prod(_QUICK)
 
     def _match(self, left: Tensor, right: Tensor, scale: float) -> Tensor:
         """Disparity (H, W) of (3, H, W) images that are matched at a scale."""
@@ -313,8 +318,9 @@ class StereoPredictor:
         if largest * wanted <= self.reach:
             return wanted
         within = max(math.floor(100 * self.reach / largest), 1) / 100
-        beyond = f"disparities reach about {largest:.0f} px, and the network was measured to work "
-        beyond += f"up to {self.reach:g} px: "
+        beyond = (
+            f"disparities reach about {largest:.0f} px, beyond the network's {self.reach:g} px: "
+        )
         if scale == "auto":
             beyond += f"the pair was matched at {within:g} of its size (scale 1 keeps the size)"
         else:
@@ -329,14 +335,6 @@ def reduced(image: Tensor, scale: float) -> Tensor:
         return image[None]
     size = [max(1, round(length * scale)) for length in image.shape[1:]]
     return interpolate(image[None], size, mode="bilinear", antialias=True)
-
-
-def _check_content(left: Tensor, right: Tensor) -> None:
-    if left.equal(right):
-        raise ValueError("left and right are the same picture: there is nothing to match")
-    for side, image in (("left", left), ("right", right)):
-        if (image.amax((1, 2)) - image.amin((1, 2))).max() < 1 / 255:
-            raise ValueError(f"the {side} image is all of one colour: there is nothing to match")
 
 
 def _as_bytes(image: Tensor) -> np.ndarray:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
+from torch import Tensor
 
-__all__ = ["PairGeometry", "check_pair", "measure_pair"]
+__all__ = ["PairGeometry", "check_pair", "measure_pair", "require_content"]
 
 _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
 _FEWEST = 25  # matches below which nothing is said
@@ -66,6 +67,22 @@ def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
     """
     found = measure_pair(left, right)
     return [] if found is None else found.warnings()
+
+
+def require_content(left: Tensor, right: Tensor) -> None:
+    """Refuse two images in which there is nothing to match.
+
+    Args:
+        left, right: (3, H, W) in [0, 1], of one size.
+
+    Raises:
+        ValueError: they are the same picture, or one of them is all of one colour.
+    """
+    if left.equal(right):
+        raise ValueError("left and right are the same picture: there is nothing to match")
+    for side, image in (("left", left), ("right", right)):
+        if (image.amax((1, 2)) - image.amin((1, 2))).max() < 1 / 255:
+            raise ValueError(f"the {side} image is all of one colour: there is nothing to match")
 
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:

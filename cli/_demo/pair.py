@@ -127,9 +127,10 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: an image or the calibration cannot be read, or the sizes differ.
+        ValueError: an image or the calibration cannot be read, the sizes differ, or there
+            is nothing to match in them.
     """
-    from ...stereo.rectification import check_pair
+    from ...stereo.rectification import check_pair, require_content
     from ...vision.io.calibration import StereoCalibration, read_calibration
     from ...vision.io.images import read_image
 
@@ -147,6 +148,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         camera = read_calibration(calibration)
         if (camera.width, camera.height) not in ((None, None), (width, height)):
             camera = camera.resized(width, height)
+    require_content(*views)
     notes = check_pair(*(view.mul(255).byte().permute(1, 2, 0).numpy() for view in views))
     return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 

@@ -241,7 +241,9 @@ def test_what_is_too_near_is_matched_smaller():
     views = shifted(48)
     predictor = vizoo.StereoPredictor(Near())
     assert predictor.reach == 20 and predictor.max_disparity is None
-    with pytest.warns(UserWarning, match="about 48 px.* up to 20 px: .* matched at 0.41") as said:
+    with pytest.warns(
+        UserWarning, match="about 48 px, beyond the network's 20 px: .* matched at 0.41"
+    ) as said:
         result = predictor(*views)
     assert said[0].filename == __file__
     assert result.scale == 0.41 and result.disparity.shape == (120, 600)

@@ -120,7 +120,7 @@ def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
         write_image(scene / name, noise)
     assert good("--json") == 0
     said = capsys.readouterr()
-    assert "vizoo: warning: l.png: disparities reach about 48 px, and the network was" in said.err
+    assert "vizoo: warning: l.png: disparities reach about 48 px, beyond the" in said.err
     (pair,) = json.loads(said.out)["pairs"]
     assert "matched at 0.41 of its size" in pair["warnings"][0] and pair["scale"] == 0.41
     assert pair["disparity"]["max"] == pytest.approx(48) and pair["size"] == [600, 90]
