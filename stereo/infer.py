@@ -249,8 +249,9 @@ class StereoPredictor:
             scale: above 0 and at most 1: the images are made smaller by it before they are
                 matched, and nearer things come within reach; the disparity is given at their own
                 size again, in their own pixels. ``auto`` takes 1 wherever ``reach`` is enough.
-            check: whether to look if the pair is swapped or not rectified, by keypoints. It takes
-                up to a second; many pairs of one camera need it once.
+            check: whether to look if the pair is swapped or not rectified, by keypoints, and
+                beyond reach at a scale of yours. It takes up to a second; many pairs of one
+                camera need it once.
 
         Raises:
             FileNotFoundError: there is no such image.
@@ -274,10 +275,11 @@ class StereoPredictor:
         picture = _as_bytes(first)
         for note in check_pair(picture, _as_bytes(second)) if check else ():
             warnings.warn(note, stacklevel=3)
-        scale = self._reached(first, second, scale)
+        if check or scale == "auto":
+            scale = self._reached(first, second, scale)
         disparity = self._match(first, second, scale).numpy()
         name = Path(left).stem if isinstance(left, (str, os.PathLike)) else "pair"
-        return StereoResult(disparity, picture, name, scale)
+        return StereoResult(disparity, picture, name, float(scale))
 
     @torch.inference_mode()
     def estimate(self, height: int, width: int) -> float:
