@@ -1,14 +1,16 @@
 """Disparity, depth and points of stereo pairs.
 
 Example:
-    >>> predictor = vizoo.StereoPredictor("fadnet_plus_tiny.safetensors")
+    >>> predictor = vizoo.StereoPredictor()
     >>> result = predictor("left.png", "right.png")
     >>> result.save("out")
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,26 +19,35 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from ..vision.device import choose_device, choose_dtype
 from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
 from ..vision.hub.registry import model_info
 from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.calibration import StereoCalibration
+from ..vision.io.calibration import StereoCalibration, read_calibration
 from ..vision.io.disparity import write_disparity
 from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pointcloud import write_point_cloud
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
+from . import DEFAULT_MODEL
+from .rectification import check_pair, require_content
 
-__all__ = ["FORMATS", "StereoPredictor", "StereoResult"]
+__all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
 
+# A pair's largest disparity is looked up in a copy of this width, in which a quarter of the width
+# is within most networks' reach, and is what all but one pixel in fifty stay below.
+_GLANCE, _NEARLY_ALL = 288, 0.98
+_QUICK = (128, 256)  # height and width of the pair by which time is estimated
+
 Image = str | os.PathLike | np.ndarray | Tensor
+Calibration = StereoCalibration | str | os.PathLike
 
 
 @dataclass(frozen=True)
@@ -46,18 +57,24 @@ class StereoResult:
     Attributes:
         disparity: (H, W) float32, pixels, of the left image.
         image: the left image, (H, W, 3) uint8 RGB.
+        name: the left file's without its suffix, or ``pair`` where the images were no files.
+        scale: of the images that were matched, against those given.
     """
 
     disparity: np.ndarray
     image: np.ndarray
+    name: str = "pair"
+    scale: float = 1.0
 
-    def depth(self, calibration: StereoCalibration) -> np.ndarray:
+    def depth(self, calibration: Calibration) -> np.ndarray:
         """Return metric depth, (H, W) float32, metres; 0 where unknown.
 
         Args:
-            calibration: of these images, or of the same ones at another size.
+            calibration: of these images, or of the same ones at another size; or its file, as
+                `read_calibration` takes it.
 
         Raises:
+            FileNotFoundError: there is no such file.
             ValueError: the calibration belongs to images of another shape.
         """
         camera = self._fit(calibration)
@@ -65,7 +82,7 @@ class StereoResult:
         return disparity_to_depth(disparity, camera.focal, camera.baseline, camera.doffs).numpy()
 
     def points(
-        self, calibration: StereoCalibration, max_depth: float | None = None
+        self, calibration: Calibration, max_depth: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the scene as coloured points.
 
@@ -92,7 +109,7 @@ class StereoResult:
         keep = (surface & near & (depth > 0) & torch.isfinite(depth))[0, 0].numpy()
         return points[0].permute(1, 2, 0).numpy()[keep], self.image[keep]
 
-    def default_max_depth(self, calibration: StereoCalibration) -> float:
+    def default_max_depth(self, calibration: Calibration) -> float:
         """Return the depth of a disparity of 1 pixel, metres."""
         camera = self._fit(calibration)
         depth = disparity_to_depth(torch.ones(1), camera.focal, camera.baseline, camera.doffs)
@@ -101,9 +118,9 @@ class StereoResult:
     def save(
         self,
         folder: str | os.PathLike,
-        name: str = "pair",
+        name: str | None = None,
         *,
-        calibration: StereoCalibration | None = None,
+        calibration: Calibration | None = None,
         formats: Iterable[str] | None = None,
         max_depth: float | None = None,
     ) -> list[Path]:
@@ -111,9 +128,10 @@ class StereoResult:
 
         Args:
             folder: made if it is missing.
-            name: first part of the file names: ``<name>_disparity.pfm``, ``.png`` (16 bits,
-                256 d), ``.npy``, ``<name>_disparity_colour.png``, ``<name>_depth.npy`` (metres),
-                ``<name>_depth_colour.png``, ``<name>_cloud.ply``, ``<name>_cloud.png``.
+            name: first part of the file names, by default the result's: ``<name>_disparity.pfm``,
+                ``.png`` (16 bits, 256 d), ``.npy``, ``<name>_disparity_colour.png``,
+                ``<name>_depth.npy`` (metres), ``<name>_depth_colour.png``, ``<name>_cloud.ply``,
+                ``<name>_cloud.png``.
             calibration: as for ``depth``.
             formats: of the disparity: ``pfm``, ``png``, ``npy``; by default all that can hold it
                 (a 16-bit PNG ends at 256 pixels).
@@ -128,7 +146,7 @@ class StereoResult:
         Warns (``UserWarning``) of what could not be written where all else is: a PNG that was not
         asked for by name, a point cloud without Open3D or without a point.
         """
-        folder = Path(folder)
+        folder, name = Path(folder), self.name if name is None else name
         highest = self.disparity.max()
         if formats is None:
             formats = FORMATS
@@ -175,7 +193,9 @@ class StereoResult:
             warnings.warn(f"no point cloud written: {error}", stacklevel=2)
         return written
 
-    def _fit(self, calibration: StereoCalibration) -> StereoCalibration:
+    def _fit(self, calibration: Calibration) -> StereoCalibration:
+        if isinstance(calibration, (str, os.PathLike)):
+            calibration = read_calibration(calibration)
         height, width = self.disparity.shape
         if (calibration.width, calibration.height) in ((None, None), (width, height)):
             return calibration
@@ -195,6 +215,8 @@ class StereoPredictor:
     Attributes:
         max_disparity: pixels; the network is made for disparities below that. None where it does
             not say.
+        reach: pixels; the largest disparity up to which the network was measured to work, or
+            ``max_disparity`` where it was not.
 
     Raises:
         FileNotFoundError: there is no such weight file.
@@ -203,26 +225,42 @@ class StereoPredictor:
     """
 
     def __init__(
-        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+        self,
+        model: str | os.PathLike | nn.Module = DEFAULT_MODEL,
+        device: str = "auto",
+        dtype: str = "float32",
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         net = load_network(model, "stereo")
         self.max_disparity = _max_disparity(net)
+        self.reach = getattr(net, "reach", None) or self.max_disparity
         self.net = optimize(net.to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
-    def __call__(self, left: Image, right: Image) -> StereoResult:
+    def __call__(
+        self, left: Image, right: Image, *, scale: float | str = "auto", check: bool = True
+    ) -> StereoResult:
         """Find the disparity of one pair.
 
         Args:
             left, right: paths, (H, W, 3) uint8 RGB arrays, or (3, H, W) tensors in [0, 1]; of one
                 size, rectified.
+            scale: above 0 and at most 1: the images are made smaller by it before they are
+                matched, and nearer things come within reach; the disparity is given at their own
+                size again, in their own pixels. ``auto`` takes 1 wherever ``reach`` is enough.
+            check: whether to look if the pair is swapped or not rectified, by keypoints, and
+                beyond reach at a scale of yours. It takes up to a second; many pairs of one
+                camera need it once.
 
         Raises:
             FileNotFoundError: there is no such image.
-            ValueError: an image cannot be read, the sizes differ, or the network's output is not
+            ValueError: an image cannot be read or is all of one colour, the sizes differ, both
+                are the same picture, a scale of another form, or the network's output is not
                 finite.
+
+        Warns (``UserWarning``) of a pair that is swapped or not rectified, and of disparities
+        beyond ``reach``.
         """
         first, second = as_image(left, "left"), as_image(right, "right")
         if first.shape != second.shape:
@@ -231,11 +269,78 @@ class StereoPredictor:
                 f"left and right differ in size: {_name(left)}{sizes[0]} against "
                 f"{_name(right)}{sizes[1]}; a rectified pair has one size"
             )
-        batch = [image[None].to(self.device) for image in (first, second)]
-        disparity = self.net(*batch)[0, 0].float().cpu()
+        require_content(first, second)
+        if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
+            raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
+        picture = _as_bytes(first)
+        for note in check_pair(picture, _as_bytes(second)) if check else ():
+            warnings.warn(note, stacklevel=3)
+        if check or scale == "auto":
+            scale = self._reached(first, second, scale)
+        disparity = self._match(first, second, scale).numpy()
+        name = Path(left).stem if isinstance(left, (str, os.PathLike)) else "pair"
+        return StereoResult(disparity, picture, name, float(scale))
+
+    @torch.inference_mode()
+    def estimate(self, height: int, width: int) -> float:
+        """Return about how many seconds a pair of this size takes at scale 1.
+
+        The network's work grows with the number of pixels, so a small pair is timed.
+        """
+        views = torch.rand(2, 3, *_QUICK)
+        times = []
+        for _ in range(8):  # the first warms up, and the fastest is the least disturbed
+            start = time.perf_counter()
+            self._match(*views, 1.0)
+            times.append(time.perf_counter() - start)
+        return min(times) * height * width / math.prod(_QUICK)
+
+    def _match(self, left: Tensor, right: Tensor, scale: float) -> Tensor:
+        """Disparity (H, W) of (3, H, W) images that are matched at a scale."""
+        size = left.shape[1:]
+        views = [reduced(image, scale).to(self.device) for image in (left, right)]
+        disparity = self.net(*views)[:, :1].float().cpu()
         check_prediction(disparity, dtype=self.dtype)
-        image = first.mul(255).round().byte().permute(1, 2, 0)
-        return StereoResult(disparity.numpy(), image.contiguous().numpy())
+        if disparity.shape[2:] != size:
+            disparity = interpolate(disparity, size, mode="bilinear") * (
+                size[1] / disparity.shape[3]
+            )
+        return disparity[0, 0]
+
+    def _reached(self, left: Tensor, right: Tensor, scale: float | str) -> float:
+        """The scale to match at; warns where disparities go beyond the network's reach."""
+        width = left.shape[2]
+        wanted = 1.0 if scale == "auto" else float(scale)
+        if self.reach is None or width <= _GLANCE:
+            return wanted
+        glance = self._match(
+            reduced(left, _GLANCE / width)[0], reduced(right, _GLANCE / width)[0], 1
+        )
+        largest = float(glance.flatten().quantile(_NEARLY_ALL)) * width / _GLANCE
+        if largest * wanted <= self.reach:
+            return wanted
+        within = max(math.floor(100 * self.reach / largest), 1) / 100
+        beyond = (
+            f"disparities reach about {largest:.0f} px, beyond the network's {self.reach:g} px: "
+        )
+        if scale == "auto":
+            beyond += f"the pair was matched at {within:g} of its size (scale 1 keeps the size)"
+        else:
+            beyond += f"what is nearer comes out wrong; take the scale {within:g} or auto"
+        warnings.warn(beyond, stacklevel=4)
+        return within if scale == "auto" else wanted
+
+
+def reduced(image: Tensor, scale: float) -> Tensor:
+    """A (3, H, W) image made smaller, as a batch (1, 3, H', W')."""
+    if scale == 1:
+        return image[None]
+    size = [max(1, round(length * scale)) for length in image.shape[1:]]
+    return interpolate(image[None], size, mode="bilinear", antialias=True)
+
+
+def _as_bytes(image: Tensor) -> np.ndarray:
+    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
 def _max_disparity(net: nn.Module) -> int | None:

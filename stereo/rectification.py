@@ -1,4 +1,4 @@
-"""Does an image pair look like a rectified stereo pair, left image first, and not too near?
+"""Does an image pair look like a rectified stereo pair, left image first?
 
 Keypoints are matched across the two images with no assumption about where the match lies. In a
 rectified pair a match lies on the same row, and further left in the right image.
@@ -7,21 +7,17 @@ rectified pair a match lies on the same row, and further left in the right image
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from ..vision.io.calibration import StereoCalibration
-
-__all__ = ["PairGeometry", "beyond_reach", "check_pair", "measure_pair"]
+__all__ = ["PairGeometry", "check_pair", "measure_pair", "require_content"]
 
 _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
 _FEWEST = 25  # matches below which nothing is said
 _ROWS_OFF = 2.0  # pixels: networks tolerate about one
 _SWAPPED_SHARE = 0.75
-_REACH = 0.98  # a few matches may be wrong ones
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,6 @@ class PairGeometry:
         shift: median of x_left - x_right, positive in a pair that is not swapped.
         swapped_share: part of the matches with a negative x_left - x_right, of those that move
             by over half a pixel.
-        reach: x_left - x_right that one match in fifty exceeds.
     """
 
     matches: int
@@ -43,7 +38,6 @@ class PairGeometry:
     row_trend: float
     shift: float
     swapped_share: float
-    reach: float
 
     def warnings(self) -> list[str]:
         """Why this is no rectified pair, one line each; empty where it looks like one."""
@@ -75,30 +69,20 @@ def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
     return [] if found is None else found.warnings()
 
 
-def beyond_reach(
-    limit: int | None, geometry: PairGeometry | None, calibration: StereoCalibration | None = None
-) -> list[str]:
-    """Return a warning where a pair has, or may have, larger disparities than a network finds.
-
-    Its prediction would not show them: what is out of reach gets any smaller value.
+def require_content(left: Tensor, right: Tensor) -> None:
+    """Refuse two images in which there is nothing to match.
 
     Args:
-        limit: pixels; the network is made for disparities below that. None where it does not say.
-        geometry: of the pair; None where it is not known.
-        calibration: of the pair, in case it bounds the disparities.
+        left, right: (3, H, W) in [0, 1], of one size.
+
+    Raises:
+        ValueError: they are the same picture, or one of them is all of one colour.
     """
-    if limit is None:
-        return []
-    if calibration is not None and calibration.ndisp is not None and calibration.ndisp > limit:
-        reason = f"the calibration has disparities up to {calibration.ndisp} px"
-    elif geometry is not None and geometry.reach > limit:
-        reason = f"keypoints lie up to {geometry.reach:.0f} px apart"
-    else:
-        return []
-    return [
-        f"{reason}, and the network is made for disparities below {limit} px: what is nearer comes "
-        "out wrong; make the images smaller, or take a model with a larger max_disparity"
-    ]
+    if left.equal(right):
+        raise ValueError("left and right are the same picture: there is nothing to match")
+    for side, image in (("left", left), ("right", right)):
+        if (image.amax((1, 2)) - image.amin((1, 2))).max() < 1 / 255:
+            raise ValueError(f"the {side} image is all of one colour: there is nothing to match")
 
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
@@ -125,7 +109,6 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
         row_trend=float(abs(plane[1]) + abs(plane[2])),
         shift=float(np.median(dx[kept])),
         swapped_share=float(np.mean(moved < 0)) if len(moved) else 0.0,
-        reach=float(np.quantile(dx[kept], _REACH)),
     )
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...stereo import DEFAULT_MODEL
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -29,8 +31,6 @@ __all__ = [
     "recalibrate_on_scenes",
 ]
 
-LEAD = "easnet_small"
-"""The model whose shipped weights do best on photographs."""
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
 _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
@@ -89,7 +89,7 @@ def choose(model: str | os.PathLike[str] | None) -> list[str]:
     """
     from ...vision.hub.registry import model_info
 
-    shipped = [LEAD] if model_info(LEAD).weights else []
+    shipped = [DEFAULT_MODEL] if model_info(DEFAULT_MODEL).weights else []
     if model is None and not shipped:
         raise ValueError(
             "no trained stereo weights come with this version; `vizoo demo --model FILE` shows "

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from ...nas.efficiency.measure import Timing
     from ...stereo.infer import StereoResult
-    from ...stereo.rectification import PairGeometry
     from ...vision.io.calibration import StereoCalibration
     from .networks import Candidate
 
@@ -44,7 +43,6 @@ class Sample:
         metric: whether the calibration is the true one, so that depth is in metres.
         truth: (1, H, W) disparity, pixels, or None.
         valid: (1, H, W) bool, where the truth is known, or None.
-        geometry: of a pair of files, or None where it is not known.
         notes: what is to be said of the pair, such as that it is not rectified.
     """
 
@@ -55,7 +53,6 @@ class Sample:
     metric: bool
     truth: Tensor | None = None
     valid: Tensor | None = None
-    geometry: PairGeometry | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -130,9 +127,10 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: an image or the calibration cannot be read, or the sizes differ.
+        ValueError: an image or the calibration cannot be read, the sizes differ, or there
+            is nothing to match in them.
     """
-    from ...stereo.rectification import measure_pair
+    from ...stereo.rectification import check_pair, require_content
     from ...vision.io.calibration import StereoCalibration, read_calibration
     from ...vision.io.images import read_image
 
@@ -150,13 +148,9 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         camera = read_calibration(calibration)
         if (camera.width, camera.height) not in ((None, None), (width, height)):
             camera = camera.resized(width, height)
-    if views[0].equal(views[1]):
-        geometry, notes = None, ["left and right are the same picture"]
-    else:
-        geometry = measure_pair(*(v.mul(255).byte().permute(1, 2, 0).numpy() for v in views))
-        notes = geometry.warnings() if geometry else []
-    found = {"geometry": geometry, "notes": notes}
-    return Sample(Path(left).name, *views, camera, calibration is not None, **found)
+    require_content(*views)
+    notes = check_pair(*(view.mul(255).byte().permute(1, 2, 0).numpy() for view in views))
+    return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 
 
 def show_all(
@@ -165,7 +159,8 @@ def show_all(
     """Run every network and OpenCV's semi-global matching on the pair, then time them in turns.
 
     Args:
-        sample: the pair; gets a note where it is too near for the first network.
+        sample: the pair; gets a note where it is too near for a network, which then looks at it
+            made smaller.
         networks: the first is the main one.
         device: as `StereoPredictor` takes it.
         tell: called with what takes time.
@@ -176,19 +171,20 @@ def show_all(
     from ...nas.efficiency.counts import count, on_meta
     from ...nas.efficiency.measure import measure_in_turns
     from ...stereo.classical import semi_global_matching
-    from ...stereo.infer import StereoPredictor, StereoResult
-    from ...stereo.rectification import beyond_reach
+    from ...stereo.infer import StereoPredictor, StereoResult, reduced
+    from ...vision.commands._work import collect_warnings
     from ...vision.complexity import example_inputs
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
-    far = beyond_reach(predictors[0].max_disparity, sample.geometry, sample.calibration)
-    sample.notes.extend(f"{networks[0].name}: {note}" for note in far)
     tell("disparities")
-    results = [predictor(sample.left, sample.right) for predictor in predictors]
-    pair = (sample.left, sample.right)
+    pair, results, calls = (sample.left, sample.right), [], []
+    for candidate, predictor in zip(networks, predictors, strict=True):
+        with collect_warnings() as notes:
+            results.append(predictor(*pair, check=False))
+        sample.notes.extend(f"{candidate.name}: {note}" for note in notes)
+        views = [reduced(view, results[-1].scale).to(predictor.device) for view in pair]
+        calls.append(lambda net=predictor.net, views=views: net(*views))
     results.append(StereoResult(semi_global_matching(*pair), results[0].image))
-    views = [view[None].to(predictors[0].device) for view in pair]
-    calls = [lambda net=predictor.net: net(*views) for predictor in predictors]
     calls.append(lambda: semi_global_matching(*pair))
     start = time.perf_counter()
     measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=1)
@@ -198,7 +194,8 @@ def show_all(
     timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
     findings = []
     for candidate, result, timing in zip(networks, results, timings, strict=False):
-        inputs = example_inputs(candidate.net, *sample.size, device="meta")
+        size = reduced(sample.left, result.scale).shape[2:]
+        inputs = example_inputs(candidate.net, *size, device="meta")
         costs = count(on_meta(candidate.net), *inputs)
         known = (candidate.name, result, timing, scores(sample, result))
         findings.append(Finding(*known, candidate, costs.parameters, costs.macs))

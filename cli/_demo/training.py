@@ -127,7 +127,9 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
     samples = [scenes[index] for index in range(len(scenes))]
     known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
     methods = {
-        "FADNet++ tiny, trained here": lambda left, right: predictor(left, right).disparity,
+        "FADNet++ tiny, trained here": lambda *views: (
+            predictor(*views, scale=1, check=False).disparity
+        ),
         "StereoSGBM (OpenCV)": semi_global_matching,
         f"best constant, {known.median():.1f} px": lambda left, right: known.median().expand(
             left.shape[1:]

@@ -10,9 +10,16 @@ from pathlib import Path
 
 from ...vision.io.pairing import doubtful_pairing, read_columns
 
-__all__ = ["Pair", "find_pairs", "read_list"]
+__all__ = ["Pair", "find_folders", "find_pairs", "read_list"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+_SIDES = (
+    ("im0", "im1"),
+    ("left", "right"),
+    ("view1", "view5"),
+    ("image_2", "image_3"),
+    ("image_0", "image_1"),
+)
 _TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
 
 
@@ -43,6 +50,46 @@ def find_pairs(left: str, right: str) -> list[Pair]:
     if doubt:
         warnings.warn(doubt, stacklevel=2)
     return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
+
+
+def find_folders(text: str) -> list[Pair]:
+    """Find the pairs in a folder of one of the usual layouts.
+
+    Those are a folder of left images beside one of right images (``image_2/*.png`` and
+    ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``) and
+    perhaps its ``calib.txt``, whose names the results get.
+
+    Raises:
+        FileNotFoundError: no such folder, or no pair in it.
+    """
+    root = Path(text)
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and "
+            "the right image, a folder, or --list FILE"
+        )
+    for left, right in _SIDES:
+        if (root / left).is_dir() and (root / right).is_dir():
+            return find_pairs(str(root / left), str(root / right))
+    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
+    pairs = [pair for folder in folders if (pair := _pair_of(folder))]
+    if not pairs:
+        layouts = ", ".join(f"{left} and {right}" for left, right in _SIDES)
+        raise FileNotFoundError(
+            f"{text}: no pairs in it: neither images nor folders of the names {layouts}; name them "
+            f"as in '{text}/*/L.png' '{text}/*/R.png'"
+        )
+    return pairs
+
+
+def _pair_of(folder: Path) -> Pair | None:
+    images = {file.stem: file for file in _images(folder)}
+    for left, right in _SIDES:
+        if left in images and right in images:
+            calibration = folder / "calib.txt"
+            found = calibration if calibration.is_file() else None
+            return Pair(images[left], images[right], folder.resolve().name, found)
+    return None
 
 
 def read_list(path: str) -> list[Pair]:
@@ -85,14 +132,25 @@ def _expand(text: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
+        files = _images(path)
         nothing = f"{text}: no image in this folder ({' '.join(SUFFIXES)})"
+        inner = next(filter(None, map(_pair_of, sorted(path.glob("*/")))), None)
+        if inner is not None:
+            nothing = (
+                f"{text}: no image in this folder, but pairs in its folders: `vizoo infer stereo "
+                f"{text}` takes them, or the globs '{text}/*/{inner.left.name}' "
+                f"'{text}/*/{inner.right.name}'"
+            )
     else:
         files = [Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file()]
         nothing = f"{text}: no {'file matches' if glob.has_magic(text) else 'such file'}"
     if not files:
         raise FileNotFoundError(nothing)
     return sorted(files)
+
+
+def _images(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
 
 
 def _named(pairs: list[Pair]) -> list[Pair]:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...vision.commands._work import check_folder, collect_warnings, progress, warn
-from ._pairs import Pair, find_pairs, read_list
+from .. import DEFAULT_MODEL
+from ._pairs import Pair, find_folders, find_pairs, read_list
 
 if TYPE_CHECKING:
     from ...vision.io.calibration import StereoCalibration
     from ..infer import StereoPredictor
 
-_DEFAULT = "easnet_small"
+# Work that is announced: seconds, looked at for images of more pixels than these.
+_LONG, _LARGE = 2.0, 500_000
 # Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
 _CHECKED = 5
 
@@ -28,17 +30,33 @@ _ENDINGS = tuple(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("left", nargs="?", metavar="LEFT", help="image, folder or quoted glob")
+    parser.add_argument(
+        "left",
+        nargs="?",
+        metavar="LEFT",
+        help="image, folder or quoted glob; alone: a folder of pairs (im0 im1, left right, "
+        "view1 view5, image_0 image_1, image_2 image_3: as names of images in folders of their "
+        "own, or of folders of images)",
+    )
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
     parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
-        default=_DEFAULT,
+        default=DEFAULT_MODEL,
         help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        "(default: easnet_small, small and fast, for disparities below 96 pixels)",
+        f"(default: {DEFAULT_MODEL}, small and fast)",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
+    parser.add_argument(
+        "--scale",
+        type=_scale,
+        default="auto",
+        metavar="S",
+        help="match the images at S times their size, above 0 and at most 1, which brings near "
+        "things within the network's reach; results have the images' own size and pixels "
+        "(default: auto: 1 wherever that is enough)",
+    )
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(
         "--baseline-unit", default="mm", choices=("mm", "cm", "m"), help="in --calib (default: mm)"
@@ -88,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     with progress() as tell:
         for index, (pair, calibration) in enumerate(zip(pairs, calibrations, strict=True)):
             try:
-                report = _infer(predictor, pair, calibration, args, index in checked)
+                report = _infer(predictor, pair, calibration, args, index, index in checked)
             except (ValueError, OSError) as error:
                 if len(pairs) == 1:
                     raise
@@ -105,9 +123,25 @@ def run(args: argparse.Namespace) -> int:
                 tell("pairs", index + 1, len(pairs))
     if args.json:
         print(json.dumps({"model": args.model, "pairs": reports}, indent=2))
+    replaced = sum(report.get("replaced", 0) for report in reports)
+    if replaced:
+        files = f"{replaced} file{'s' * (replaced > 1)}"
+        print(f"vizoo: replaced {files} of an earlier run in {args.out}", file=sys.stderr)
     if failures:
         print(f"vizoo: error: {failures} of {len(pairs)} pairs failed", file=sys.stderr)
     return 2 if failures else 0
+
+
+def _scale(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
+    return scale
 
 
 def _pairs(args: argparse.Namespace) -> list[Pair]:
@@ -115,11 +149,11 @@ def _pairs(args: argparse.Namespace) -> list[Pair]:
         if args.left is not None:
             raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
         return read_list(args.list)
-    if args.left is None or args.right is None:
+    if args.left is None:
         raise ValueError(
             "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
         )
-    return find_pairs(args.left, args.right)
+    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
 
 
 def _check_folder(name: str, pairs: list[Pair]) -> None:
@@ -176,15 +210,15 @@ def _infer(
     pair: Pair,
     calibration: StereoCalibration | None,
     args: argparse.Namespace,
+    index: int,
     check: bool,
 ) -> dict:
     import numpy as np
 
     from ..infer import as_image
-    from ..rectification import beyond_reach, measure_pair
 
     left, right = as_image(pair.left), as_image(pair.right)
-    notes, geometry = [], None
+    notes = []
     height, width = left.shape[1:]
     if calibration is not None and calibration.width is not None:
         if (calibration.width, calibration.height) != (width, height):
@@ -196,19 +230,24 @@ def _infer(
                 calibration = calibration.resized(width, height)
             except ValueError as error:
                 raise ValueError(f"{pair.left}: {error}") from error
-    if left.shape == right.shape and left.equal(right):
-        notes.append("left and right are the same picture")
-    elif check and left.shape == right.shape:
-        views = (image.mul(255).byte().permute(1, 2, 0).numpy() for image in (left, right))
-        geometry = measure_pair(*views)
-        notes += geometry.warnings() if geometry else []
-    notes += beyond_reach(predictor.max_disparity, geometry, calibration)
+    if index == 0 and height * width > _LARGE:
+        share = 1.0 if args.scale == "auto" else args.scale**2
+        expected = share * predictor.estimate(height, width)
+        if expected > _LONG:
+            print(
+                f"vizoo: {pair.left}: {width}x{height}, about {expected:.0f} s on "
+                f"{predictor.device}; less where --scale makes it smaller",
+                file=sys.stderr,
+            )
     started = time.perf_counter()
     try:
-        result = predictor(left, right)
+        with collect_warnings() as said:
+            result = predictor(left, right, scale=args.scale, check=check)
     except ValueError as error:
         raise ValueError(f"{pair.left} and {pair.right}: {error}") from error
+    notes += said
     seconds = time.perf_counter() - started
+    before = _existing(Path(args.out), pair.name)
     with collect_warnings() as said:
         files = result.save(
             args.out,
@@ -218,11 +257,11 @@ def _infer(
             max_depth=args.max_depth,
         )
     notes += said
-    old = _left_over(Path(args.out), pair.name, files)
+    old = sorted(before - set(files))
     if old:
         notes.append(f"of an earlier run, not of this one: {', '.join(map(str, old))}")
     for note in notes:
-        warn(f"{pair.left.name}: {note}")
+        warn(f"{pair.left}: {note}")
     low, middle, high = (float(v) for v in np.quantile(result.disparity, (0, 0.5, 1)))
     return {
         "left": str(pair.left),
@@ -231,14 +270,15 @@ def _infer(
         "seconds": round(seconds, 4),
         "disparity": {"min": low, "median": middle, "max": high},
         "warnings": notes,
+        "scale": result.scale,
         "files": [str(file) for file in files],
+        "replaced": len(before & set(files)),
     }
 
 
-def _left_over(folder: Path, name: str, written: list[Path]) -> list[Path]:
+def _existing(folder: Path, name: str) -> set[Path]:
     """Return results that an earlier run left under this pair's name."""
-    found = {path for end in _ENDINGS if (path := folder / f"{name}_{end}").exists()}
-    return sorted(found - set(written))
+    return {path for end in _ENDINGS if (path := folder / f"{name}_{end}").exists()}
 
 
 def _show(report: dict) -> None:
@@ -251,7 +291,8 @@ def _show(report: dict) -> None:
         f"({width}x{height}, {report['seconds']:.2f} s)"
     )
     for file in report["files"]:
-        print(f"  {file}")
+        deep = "  16-bit, 256 per pixel; looks black in viewers"
+        print(f"  {file}{deep if file.endswith('_disparity.png') else ''}")
 
 
 def _spread(count: int, chosen: int) -> set[int]:

@@ -9,6 +9,8 @@ import re
 import sys
 import types
 
+import cv2
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -60,7 +62,7 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_ENTRIES", {})
     monkeypatch.setattr(download, "ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(networks, "LEAD", "match_plain")
+    monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
     networks._batches.cache_clear()
     monkeypatch.setattr(networks, "_SCENES", 2)
     monkeypatch.setattr(networks, "_HEIGHT", 32)
@@ -205,13 +207,22 @@ def test_a_pair_of_ones_own(shipped, own, tmp_path, capsys):
     assert "No calibration" not in (tmp_path / "demo/yours.html").read_text()
 
 
-def test_a_doubtful_pair_is_shown_with_a_warning(shipped, own, tmp_path, capsys):
-    assert main(["demo", own[0], own[0]]) == 0
-    assert "same picture" in capsys.readouterr().err
-    assert (
-        '<p class="warning">left and right are the same'
-        in (tmp_path / "demo/yours.html").read_text()
-    )
+def test_a_doubtful_pair_is_shown_with_a_warning(shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(3).integers(0, 256, (96, 200, 3), dtype=np.uint8)
+    texture = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 2.0), None, 0, 255, cv2.NORM_MINMAX)
+    cv2.imwrite("l.png", texture[:, 9:189])
+    cv2.imwrite("r.png", texture[:, :180])
+    assert main(["demo", "l.png", "r.png"]) == 0
+    assert "left and right look swapped" in capsys.readouterr().err
+    page = (tmp_path / "demo/yours.html").read_text()
+    assert '<p class="warning">left and right look swapped' in page
+
+
+def test_one_picture_twice(shipped, own, capsys):
+    assert main(["demo", own[0], own[0]]) == 2
+    assert "the same picture: there is nothing to match" in capsys.readouterr().err
+    assert not os.path.exists("demo")
 
 
 def test_weights_of_ones_own(models, tmp_path, capsys):

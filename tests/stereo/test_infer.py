@@ -1,5 +1,8 @@
 """Inference from Python: any image, metric results, files that can be read again."""
 
+import warnings
+
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import nn
 
 import vizoo
 from vizoo.stereo import infer
-from vizoo.vision.io.calibration import StereoCalibration
+from vizoo.vision.io.calibration import StereoCalibration, write_calibration
 from vizoo.vision.io.disparity import read_disparity
 from vizoo.vision.io.images import read_pixels, write_image
 
@@ -26,6 +29,24 @@ class Ramp(nn.Module):
         return rows[:, None].expand(len(left), 1, -1, left.shape[3]).contiguous()
 
 
+def shifted(disparity, width=600, height=120):
+    """A pair of a smooth texture, tensors, with one disparity everywhere."""
+    noise = np.random.default_rng(1).random((height, width + disparity, 3), dtype=np.float32)
+    texture = torch.from_numpy(cv2.GaussianBlur(noise, (0, 0), 2.0)).permute(2, 0, 1)
+    texture = (texture - texture.min()) / (texture.max() - texture.min())
+    return texture[:, :, :width], texture[:, :, disparity:]
+
+
+class Near(nn.Module):
+    """Stands in for a network that finds 48 px of 600, and nothing beyond its 20 px of reach."""
+
+    reach = 20
+
+    def forward(self, left, right):
+        true = 48 * left.shape[3] / 600
+        return torch.full_like(left[:, :1], true if true <= 30 else 1.0)
+
+
 @pytest.fixture
 def pair(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3), dtype=np.uint8)
@@ -39,10 +60,10 @@ def test_three_lines(pair, tmp_path):
     result = predictor(*pair)
     written = result.save(tmp_path / "out")
     assert [file.name for file in written] == [
-        "pair_disparity.pfm",
-        "pair_disparity.png",
-        "pair_disparity.npy",
-        "pair_disparity_colour.png",
+        "l_disparity.pfm",
+        "l_disparity.png",
+        "l_disparity.npy",
+        "l_disparity_colour.png",
     ]
     assert result.disparity.shape == (32, 48) and result.disparity.dtype == np.float32
     np.testing.assert_array_equal(result.image, read_pixels(pair[0]))
@@ -124,7 +145,7 @@ def test_large_disparities_and_the_png(pair, tmp_path):
     result = vizoo.StereoPredictor(Ramp(2, 300))(*pair)
     with pytest.warns(UserWarning, match="no 16-bit PNG"):
         written = result.save(tmp_path / "out")
-    assert "pair_disparity.png" not in [file.name for file in written]
+    assert "l_disparity.png" not in [file.name for file in written]
     with pytest.raises(ValueError, match="300.00 px does not fit"):
         result.save(tmp_path / "out", formats=["png"])
     with pytest.raises(ValueError, match="unknown format 'tiff'"):
@@ -139,7 +160,7 @@ def test_no_open3d_is_a_warning(pair, tmp_path, monkeypatch):
     result = vizoo.StereoPredictor(Ramp())(*pair)
     with pytest.warns(UserWarning, match="no point cloud written.*libusb"):
         written = result.save(tmp_path / "out", calibration=CAMERA)
-    assert written[-1].name == "pair_cloud.png"
+    assert written[-1].name == "l_cloud.png"
 
 
 def test_nothing_near(pair, tmp_path):
@@ -214,3 +235,100 @@ def test_a_network_says_how_far_it_reaches():
     net = vizoo.create_model("easnet_small", max_disparity=48)
     assert vizoo.StereoPredictor(net).max_disparity == 48
     assert vizoo.StereoPredictor(Ramp()).max_disparity is None
+
+
+def test_what_is_too_near_is_matched_smaller():
+    views = shifted(48)
+    predictor = vizoo.StereoPredictor(Near())
+    assert predictor.reach == 20 and predictor.max_disparity is None
+    with pytest.warns(
+        UserWarning, match="about 48 px, beyond the network's 20 px: .* matched at 0.41"
+    ) as said:
+        result = predictor(*views)
+    assert said[0].filename == __file__
+    assert result.scale == 0.41 and result.disparity.shape == (120, 600)
+    np.testing.assert_allclose(result.disparity, 48, rtol=1e-5)
+    np.testing.assert_allclose(predictor(*views, scale=0.25).disparity, 48, rtol=1e-5)
+    with pytest.warns(UserWarning, match="comes out wrong; take the scale 0.41 or auto"):
+        kept = predictor(*views, scale=1)
+    assert kept.scale == 1 and kept.disparity.max() == 1
+
+
+def test_what_is_within_reach_stays_as_it_is():
+    net = Near()
+    net.reach = 60
+    predictor = vizoo.StereoPredictor(net)
+    views = shifted(48)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = predictor(*views)
+    assert result.scale == 1
+    np.testing.assert_array_equal(result.disparity, predictor(*views, scale=1).disparity)
+
+
+@pytest.mark.parametrize("scale", [0, 1.5, -1, "half", None])
+def test_scales_that_are_none(pair, scale):
+    with pytest.raises(ValueError, match="scale is above 0 and at most 1, or 'auto', not"):
+        vizoo.StereoPredictor(Ramp())(*pair, scale=scale)
+
+
+def test_a_real_network_gets_near_things_back():
+    """Its own disparities end far below these."""
+    left, right = shifted(130)
+    predictor = vizoo.StereoPredictor(device="cpu")
+    assert predictor.reach == vizoo.model_info("easnet_small").record.reach
+    wanted = 130
+    with pytest.warns(UserWarning, match="disparities reach about 1[23]"):
+        found = predictor(left, right, check=False).disparity
+    with pytest.warns(UserWarning, match="comes out wrong"):
+        kept = predictor(left, right, scale=1).disparity
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictor(left, right, scale=1, check=False)
+    assert np.median(np.abs(found[:, wanted:] - wanted)) < 3
+    assert np.median(np.abs(kept[:, wanted:] - wanted)) > 20
+
+
+def test_a_swapped_pair_is_said():
+    left, right = shifted(20)
+    predictor = vizoo.StereoPredictor(Ramp())
+    with pytest.warns(UserWarning, match="left and right look swapped"):
+        predictor(right, left)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictor(right, left, check=False)
+        predictor(left, right)
+
+
+def test_there_is_nothing_to_match(pair):
+    predictor = vizoo.StereoPredictor(Ramp())
+    with pytest.raises(ValueError, match="left and right are the same picture"):
+        predictor(pair[0], pair[0])
+    grey = np.full((32, 48, 3), 90, np.uint8)
+    with pytest.raises(ValueError, match="the right image is all of one colour: .* to match"):
+        predictor(pair[0], grey)
+
+
+def test_names_of_results(pair):
+    predictor = vizoo.StereoPredictor(Ramp())
+    assert predictor(*pair).name == predictor(str(pair[0]), str(pair[1])).name == "l"
+    assert predictor(*map(read_pixels, pair)).name == "pair"
+
+
+def test_a_calibration_by_its_file(pair, tmp_path):
+    write_calibration(tmp_path / "calib.txt", CAMERA)
+    result = vizoo.StereoPredictor(Ramp())(*pair)
+    for file in (tmp_path / "calib.txt", str(tmp_path / "calib.txt")):
+        np.testing.assert_allclose(result.depth(file), result.depth(CAMERA), rtol=1e-6)
+        np.testing.assert_allclose(result.points(file)[0], result.points(CAMERA)[0], rtol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Open3D may be missing
+        written = result.save(tmp_path / "out", calibration=str(tmp_path / "calib.txt"))
+    assert "l_depth.npy" in {file.name for file in written}
+    with pytest.raises(FileNotFoundError, match="none.txt: no such calibration file"):
+        result.save(tmp_path / "out", calibration="none.txt")
+
+
+def test_time_is_estimated_by_size():
+    predictor = vizoo.StereoPredictor("easnet_small", device="cpu")
+    assert 0 < predictor.estimate(64, 128) < predictor.estimate(6000, 8000)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import pytest
 import torch
 
+from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
@@ -32,11 +34,23 @@ def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
     found, constant = DisparityMetrics(), DisparityMetrics()
     for scene in GeneratedStereo(4, 192, 384, seed=71, max_disparity=48, clutter=0.3):
         truth, valid = scene["disparity"][None], scene["valid"][None]
-        disparity = torch.from_numpy(predictor(scene["left"], scene["right"]).disparity)
+        result = predictor(scene["left"], scene["right"], scale=1, check=False)
+        disparity = torch.from_numpy(result.disparity)
         found.update(disparity[None, None], truth, valid)
         constant.update(truth[valid].median().expand_as(truth), truth, valid)
     share = 0.6 if name.startswith("fadnet") else 0.25
     assert found.compute()["epe"] < share * constant.compute()["epe"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_they_say_how_far_they_were_measured_to_see(name, capsys):
+    predictor = StereoPredictor(name, device="cpu")
+    reach = model_info(name).record.reach
+    assert predictor.reach == reach and 0 < reach < predictor.max_disparity
+    assert main(["models", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["record"]["reach"] == reach
+    assert main(["models", name]) == 0
+    assert f"disparities up to {reach} px" in capsys.readouterr().out
 
 
 def test_some_are_shipped():

@@ -143,6 +143,8 @@ def _lines(row: dict[str, Any]) -> str:
         if key in record:
             value = record[key]
             lines.append(f"  {title:<12}  {value if isinstance(value, str) else json.dumps(value)}")
+    if "reach" in record:
+        lines.append(f"  {'reach':<12}  disparities up to {record['reach']} px")
     lines += [f"  {'source':<12}  {source}" for source in record["sources"]]
     lines.append(f"  {'SHA-256':<12}  {record['sha256']}")
     lines.append(f"  {'here':<12}  {row['path'] or 'no; downloaded on first use'}")

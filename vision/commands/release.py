@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the network was fed, such as max_disparity=192; may be repeated",
     )
     parser.add_argument(
+        "--reach",
+        type=int,
+        metavar="PX",
+        help="of a stereo network: the largest disparity up to which it was measured to work",
+    )
+    parser.add_argument(
         "--dtype",
         choices=("float16", "bfloat16"),
         help="of matrices in the file, for half the size (default: as they are)",
@@ -96,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
         training=args.training,
         origin=args.origin,
         input={**getattr(net, "input", {}), **fed},
+        reach=args.reach,
         dtype=getattr(torch, args.dtype) if args.dtype else None,
     )
     again = from_pretrained(args.out)

@@ -37,6 +37,7 @@ def model_card(name: str, task: str, record: WeightsRecord) -> str:
         **{f"input: {key}": _value(value) for key, value in record.input.items()},
         **{f"architecture: {key}": _value(v) for key, v in record.architecture.items()},
         "subnet": _value(record.subnet) if record.subnet is not None else "",
+        "reach": f"disparities up to {record.reach} pixels" if record.reach else "",
         "size": f"{record.size:,} bytes",
         "SHA-256": f"`{record.sha256}`",
     }

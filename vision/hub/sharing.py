@@ -64,6 +64,7 @@ def save_pretrained(
     origin: str = "",
     input: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
+    reach: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> WeightsRecord:
     """Write a network as a folder that `from_pretrained` and ``local-dir:`` load.
@@ -72,7 +73,7 @@ def save_pretrained(
         model: from `create_model`.
         folder: made if it is missing; files of these names in it are replaced.
         licence, trained_on, metrics, command, training, origin: see `WeightsRecord`.
-        input, classes: see there; by default what the model has.
+        input, classes, reach: see there; by default what the model has.
         dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
             size; loading brings them back to the network's own. Vectors (biases, statistics) stay
             as they are.
@@ -100,6 +101,7 @@ def save_pretrained(
         "origin": origin,
         "input": Frozen(stored.facts.get("input") if input is None else input),
         "classes": tuple(stored.facts.get("classes", ()) if classes is None else classes),
+        "reach": stored.facts.get("reach") if reach is None else reach,
         "architecture": {k: v for k, v in complete.items() if k != "subnet"},
         "subnet": complete.get("subnet"),
     }

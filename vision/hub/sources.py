@@ -161,7 +161,7 @@ def read_recorded(path: Path, model: str, record: WeightsRecord, source: str) ->
         raise ValueError(f"{source}: {path} holds {'; '.join(differing)}: the record is wrong")
     architecture = {**stored.architecture, **record.arguments}
     said = {"classes": list(record.classes), "input": thaw(record.input)}
-    said |= {"trained_on": record.trained_on, "licence": record.licence}
+    said |= {"trained_on": record.trained_on, "licence": record.licence, "reach": record.reach}
     facts = {**stored.facts, **{key: value for key, value in said.items() if value}}
     return StoredWeights(stored.name, architecture, stored.state, facts)
 

@@ -170,7 +170,8 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     Args:
         model: gets `classes`, names in the order of the outputs, `input`, the settings by which
             its inputs are prepared, and `subspace`, the part of its search space that it was
-            trained for and whose largest subnet it runs; each only where the facts hold it.
+            trained for and whose largest subnet it runs, and `reach`, the largest disparity in
+            pixels up to which it was measured to work; each only where the facts hold it.
         facts: of `StoredWeights`.
 
     Returns:
@@ -179,13 +180,16 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     Raises:
         ValueError: one of them is of a wrong type, or `subspace` no part of the model's space.
     """
-    for name, kind in (("classes", (list, tuple)), ("input", Mapping), ("subspace", Mapping)):
+    kinds = {"classes": (list, tuple), "input": Mapping, "subspace": Mapping, "reach": (int, float)}
+    for name, kind in kinds.items():
         if facts.get(name) and not isinstance(facts[name], kind):
             raise ValueError(f"its {name!r} is of a wrong type, {type(facts[name]).__name__}")
     if facts.get("classes"):
         model.classes = tuple(map(str, facts["classes"]))
     if facts.get("input"):
         model.input = dict(facts["input"])
+    if facts.get("reach"):
+        model.reach = facts["reach"]
     if facts.get("subspace"):
         model.subspace = dict(facts["subspace"])
         # A supernet's module has imported the engine, which this floor does not.
@@ -197,6 +201,7 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
 def described(model: nn.Module) -> dict[str, Any]:
     """What `describe` gave a network, as JSON values; a subnet has no `subspace` any more."""
     found = {"classes": list(getattr(model, "classes", ())), "input": getattr(model, "input", {})}
+    found["reach"] = getattr(model, "reach", None)
     if "subnet" not in getattr(model, "architecture", {}):
         found["subspace"] = getattr(model, "subspace", {})
     return {name: value for name, value in found.items() if value}

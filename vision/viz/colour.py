@@ -6,6 +6,7 @@ display is needed.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -197,7 +198,7 @@ def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarr
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     size = float(np.clip(height / 45, 8, 22))  # type size in points, growing with the picture
     width = round(size * 8.5)
@@ -205,14 +206,24 @@ def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarr
     axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
     bar = figure.colorbar(ScalarMappable(scale, palette), cax=axes)
     if isinstance(scale, LogNorm):
-        few = scale.vmax > 30 * scale.vmin
-        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else range(1, 10)))
-        bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+        bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(scale.vmin, scale.vmax)))
+        bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+        bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label(label, fontsize=size)
     bar.ax.tick_params(labelsize=size, width=0.6)
     bar.outline.set_linewidth(0.6)
     return draw_figure(figure)[:height, :width]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Both ends of a logarithmic scale, and the round numbers between that stand clear of them."""
+    span = math.log(high / low)
+    steps = (1, 2, 5) if high > 30 * low else range(1, 10)
+    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    round_ = (step * 10.0**ten for ten in tens for step in steps)
+    clear = 0.06 * span
+    inner = [v for v in round_ if clear < math.log(v / low) < span - clear]
+    return [low, *inner, high]
 
 
 def draw_figure(figure: Figure) -> np.ndarray:

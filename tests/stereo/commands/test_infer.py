@@ -103,24 +103,43 @@ def test_calibration_at_another_scale_is_said(scene, capsys):
     assert "99x32, these have 48x32" in capsys.readouterr().err
 
 
-def test_disparities_beyond_the_network_are_said(scene, capsys, monkeypatch):
-    monkeypatch.setattr(Constant, "architecture", {"name": "easnet_small"}, raising=False)
-    assert good("--json") == 0 and not capsys.readouterr().err
-    near = StereoCalibration(100.0, 0.5, cx=23.5, cy=15.5, width=48, height=32, ndisp=120)
-    write_calibration(scene / "near.txt", near)
-    assert good("--calib", "near.txt", "--json") == 0
+class Near(Constant):
+    """Finds 48 px of 600, and nothing beyond its 20 px of reach."""
+
+    reach = 20
+
+    def forward(self, left, right):
+        true = 48 * left.shape[3] / 600
+        return torch.full_like(left[:, :1], true if true <= 30 else 1.0)
+
+
+def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
+    monkeypatch.setattr(infer, "load_network", lambda model, task: Near())
+    for name, seed in (("l.png", 1), ("r.png", 2)):
+        noise = np.random.default_rng(seed).integers(0, 256, (90, 600, 3), dtype=np.uint8)
+        write_image(scene / name, noise)
+    assert good("--json") == 0
     said = capsys.readouterr()
-    assert "l.png: the calibration has disparities up to 120 px, and the network is" in said.err
-    (warning,) = json.loads(said.out)["pairs"][0]["warnings"]
-    assert "below 96 px" in warning
+    assert "vizoo: warning: l.png: disparities reach about 48 px, beyond the" in said.err
+    (pair,) = json.loads(said.out)["pairs"]
+    assert "matched at 0.41 of its size" in pair["warnings"][0] and pair["scale"] == 0.41
+    assert pair["disparity"]["max"] == pytest.approx(48) and pair["size"] == [600, 90]
+    assert good("--scale", "1", "--json", "--out", "kept") == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert "take the scale 0.41 or auto" in pair["warnings"][0] and pair["scale"] == 1
+    assert good("--scale", "0.4", "--json", "--out", "small") == 0
+    said = capsys.readouterr()
+    assert said.err == "" and json.loads(said.out)["pairs"][0]["scale"] == 0.4
 
 
 @pytest.mark.parametrize("kind", ["grey", "rgba", "deep", "deep rgb"])
 def test_kinds_of_images(scene, kind):
     shape = {"grey": SIZE, "rgba": (*SIZE, 4), "deep": SIZE, "deep rgb": (*SIZE, 3)}[kind]
     dtype = np.uint16 if "deep" in kind else np.uint8
-    for name in ("l.png", "r.png"):
-        cv2.imwrite(name, np.random.default_rng(0).integers(0, 255, shape).astype(dtype))
+    for seed, name in enumerate(("l.png", "r.png")):
+        cv2.imwrite(
+            name, np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, shape, dtype)
+        )
     assert good() == 0
 
 
@@ -239,7 +258,8 @@ def test_bad_options(scene, capsys, words, message):
 
 def test_bad_requests(scene, capsys):
     folders(scene, right=2)
-    assert "LEFT and RIGHT are missing" in refused(capsys, "l.png", "--out", "out")
+    assert "LEFT and RIGHT are missing" in refused(capsys, "--out", "out")
+    assert "l.png: RIGHT is missing" in refused(capsys, "l.png", "--out", "out")
     assert "counts must agree" in refused(capsys, "a", "b", "--out", "out")
     assert "where l.png lies" in refused(capsys, "l.png", "r.png", "--out", ".")
     assert "is a file" in refused(capsys, "l.png", "r.png", "--out", "calib.txt")
@@ -259,7 +279,7 @@ def test_warnings(scene, capsys):
     write_image(scene / "r.png", np.roll(texture, 6, axis=0)[:, 9:269])
     assert good() == 0
     assert "not rectified: median vertical offset 6.0 px" in capsys.readouterr().err
-    assert good("--no-check") == 0
+    assert good("--no-check", "--out", "unchecked") == 0
     assert capsys.readouterr().err == ""
     assert good("--focal", "9", "--baseline", "60") == 0
     assert "takes metres" in capsys.readouterr().err
@@ -277,20 +297,98 @@ def test_no_place_for_results(scene, capsys, out, says):
     assert says in refused(capsys, "l.png", "r.png", "--model", "stand-in", "--out", out)
 
 
-def test_one_picture_given_twice(scene, capsys):
-    assert call("l.png", "l.png", "--model", "stand-in", "--out", "out") == 0
-    assert "l.png: left and right are the same picture" in capsys.readouterr().err
+def test_nothing_to_match(scene, capsys):
+    rest = ("--model", "stand-in", "--out", "out")
+    assert "are the same picture: there is nothing to" in refused(capsys, "l.png", "l.png", *rest)
+    write_image(scene / "r.png", np.full((*SIZE, 3), 90, np.uint8))
+    assert "the right image is all of one colour" in refused(capsys, "l.png", "r.png", *rest)
+    assert not (scene / "out").exists()
 
 
 def test_results_of_an_earlier_run_are_named(scene, capsys):
     assert good("--focal", "100", "--baseline", "0.5") == 0
-    assert good("--focal", "100", "--baseline", "0.5") == 0
     assert "earlier run" not in capsys.readouterr().err
+    assert good("--focal", "100", "--baseline", "0.5") == 0
+    count = len(results(scene / "out"))
+    said = capsys.readouterr().err
+    assert said.strip().endswith(f"vizoo: replaced {count} files of an earlier run in out")
     assert good("--format", "pfm") == 0
     said = capsys.readouterr().err
+    assert "replaced 2 files" in said
     assert "of an earlier run, not of this one: out/l_cloud" in said
+    (said,) = [line for line in said.splitlines() if "not of this one" in line]
     assert "out/l_depth.npy" in said and "out/l_disparity.png" in said
     assert "l_disparity.pfm" not in said and "l_disparity_colour.png" not in said
+
+
+def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
+    monkeypatch.setattr(infer.StereoPredictor, "estimate", lambda self, *size: 0.1 * size[1])
+    assert good() == 0 and "about" not in capsys.readouterr().err
+    for seed, name in enumerate(("l.png", "r.png")):
+        noise = np.random.default_rng(seed).integers(0, 256, (600, 900, 3), dtype=np.uint8)
+        write_image(scene / name, noise)
+    assert good("--no-check", "--out", "large") == 0
+    assert "vizoo: l.png: 900x600, about 90 s on " in capsys.readouterr().err
+    assert good("--no-check", "--scale", "0.1", "--out", "small") == 0
+    assert "about" not in capsys.readouterr().err
+
+
+def test_the_dark_png_is_explained(scene, capsys):
+    assert good() == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "16-bit" in line]
+    assert lines == ["  out/l_disparity.png  16-bit, 256 per pixel; looks black in viewers"]
+
+
+PAIR_FOLDERS = [
+    ("im0.png", "im1.png"),
+    ("left.jpg", "right.jpg"),
+    ("view1.png", "view5.png"),
+    ("image_0.png", "image_1.png"),
+    ("image_2.ppm", "image_3.ppm"),
+]
+
+
+@pytest.mark.parametrize("names", PAIR_FOLDERS)
+def test_folders_of_pair_folders(scene, capsys, names):
+    for folder in ("b", "a"):
+        (scene / "pairs" / folder).mkdir(parents=True)
+        for name, side in zip(names, ("l.png", "r.png"), strict=True):
+            cv2.imwrite(f"pairs/{folder}/{name}", cv2.imread(side))
+    (scene / "pairs/a/calib.txt").write_text((scene / "calib.txt").read_text())
+    rest = ("--model", "stand-in", "--format", "npy", "--json")
+    assert call("pairs", "--out", "out", *rest) == 0
+    pairs = json.loads(capsys.readouterr().out)["pairs"]
+    assert [pair["left"] for pair in pairs] == [f"pairs/{f}/{names[0]}" for f in "ab"]
+    found = results(scene / "out")
+    assert {"a_disparity.npy", "b_disparity.npy", "a_depth.npy"} <= found
+    assert "b_depth.npy" not in found
+    assert call("pairs/b", "--out", "one", *rest) == 0
+    assert results(scene / "one") == {"b_disparity.npy", "b_disparity_colour.png"}
+    said = refused(capsys, "pairs", "pairs", "--out", "o", *rest)
+    assert f"'pairs/*/{names[0]}' 'pairs/*/{names[1]}'" in said
+
+
+@pytest.mark.parametrize("sides", [("image_2", "image_3"), ("left", "right")])
+def test_a_folder_of_two_folders(scene, sides):
+    for side, name in zip(sides, ("l.png", "r.png"), strict=True):
+        (scene / "kitti" / side).mkdir(parents=True)
+        for number in range(2):
+            (scene / "kitti" / side / f"{number}.png").write_bytes((scene / name).read_bytes())
+    assert call("kitti", "--model", "stand-in", "--out", "out", "--format", "npy") == 0
+    assert {"0_disparity.npy", "1_disparity.npy"} < results(scene / "out")
+
+
+def test_a_folder_of_something_else(scene, capsys):
+    (scene / "other/x").mkdir(parents=True)
+    (scene / "other/x/l.png").write_bytes((scene / "l.png").read_bytes())
+    said = refused(capsys, "other", "--out", "out")
+    assert "other: no pairs in it" in said and "'other/*/L.png' 'other/*/R.png'" in said
+
+
+@pytest.mark.parametrize("scale", ["0", "1.5", "nan", "half"])
+def test_scales_that_are_none(scene, capsys, scale):
+    said = refused(capsys, "l.png", "r.png", "--out", "out", "--scale", scale)
+    assert f"--scale: '{scale}' is not above 0 and at most 1" in said
 
 
 def test_a_format_too_narrow_leaves_nothing_half_written(scene, capsys, monkeypatch):

@@ -20,6 +20,7 @@ FIELDS = {
     "input": {"mean": [0.5, 0.5, 0.5], "divisor": 64, "size": {"height": 1}},
     "architecture": {"max_disparity": 192},
     "subnet": {"choices": {"depth": [1, 2]}},
+    "reach": 72,
 }
 
 
@@ -80,6 +81,8 @@ def test_differences_are_seen():
         ("input", {"mean": object()}, "input must hold JSON values"),
         ("architecture", {"subnet": {}}, "in the field of that name"),
         ("subnet", 3, "subnet is a mapping"),
+        ("reach", 0, "reach is a positive number of pixels, not 0"),
+        ("reach", "72", "reach is a positive number of pixels"),
         ("classes", "NCP", "classes are names, a list of strings"),
     ],
 )

@@ -12,7 +12,7 @@ from vizoo.vision.hub.download import DownloadError
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, read_record, save_pretrained
 from vizoo.vision.hub.sources import open_model
-from vizoo.vision.hub.weights import KEY
+from vizoo.vision.hub.weights import KEY, load_weights, save_weights
 
 FACTS = {
     "licence": "Apache-2.0",
@@ -75,6 +75,20 @@ def test_the_card(folder):
     assert "| data | epe | bad2 |\n|---|---:|---:|\n| playground | 0.25 | 1.5 |" in text
     assert "| cones | 0.75 |  |" in text and "vizoo test --config x.yaml" in text
     assert "input: max_disparity | `192`" in text and read_record(folder).sha256 in text
+
+
+def test_the_reach_is_kept(net, tmp_path):
+    save_pretrained(net, tmp_path / "given", **FACTS, reach=72)
+    again = create_model(f"local-dir:{tmp_path / 'given'}")
+    assert again.reach == 72
+    assert "| reach | disparities up to 72 pixels |" in (tmp_path / "given/README.md").read_text()
+    save_pretrained(again, tmp_path / "once more", **FACTS)
+    assert read_record(tmp_path / "once more").reach == 72
+    file = save_weights(again, tmp_path / "net.safetensors")
+    assert load_weights(file).reach == 72
+    save_pretrained(net, tmp_path / "none", **FACTS)
+    assert read_record(tmp_path / "none").reach is None
+    assert "reach" not in (tmp_path / "none/README.md").read_text()
 
 
 def test_a_licence_the_hub_does_not_know(net, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.vision.viz import colour
 from vizoo.vision.viz.cloud import cloud_picture
 from vizoo.vision.viz.colour import (
     colour_range,
@@ -36,6 +37,21 @@ def test_logarithmic_colours_follow_ratios():
     picture = disparity_picture(values, label="depth [m]", palette="turbo_r", logarithmic=True)
     assert picture.shape[1] > 3
     assert disparity_picture(np.zeros((4, 4)), logarithmic=True).size
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.3, 19.4), (0.9, 11), (0.1, 50), (3.0, 3.1), (1, 10)])
+def test_a_logarithmic_legend_reaches_both_ends(low, high, monkeypatch):
+    figures = []
+    draw = colour.draw_figure
+    monkeypatch.setattr(colour, "draw_figure", lambda f: figures.append(f) or draw(f))
+    disparity_picture(np.full((240, 60), 2.0), low=low, high=high, logarithmic=True)
+    (figure,) = figures
+    ticks = [tick for axes in figure.axes for tick in axes.get_yticks()]
+    assert ticks == sorted(ticks) and ticks[0] == low and ticks[-1] == high
+    assert len(ticks) > 3 or high < 2 * low
+    steps = np.diff(np.log(ticks)) / np.log(high / low)
+    assert steps[0] > 0.05 and steps[-1] > 0.05
+    assert figure.axes[0].get_yticklabels()[-1].get_text() == f"{high:.3g}"
 
 
 def test_range_ignores_outliers_and_unknown_pixels():
