@@ -7,6 +7,8 @@ not silently override the config, every fit leaves a ``last.ckpt``, errors are o
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import logging
 import os
 import pydoc
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
+import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
@@ -153,6 +156,8 @@ def run(args: list[str]) -> int:
             f"stereo/fadnet_generated.yaml (see `vizoo {args[0]} --help`)"
         )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    if any(word in ("-h", "--help") for word in args[1:]):
+        return _help(resolve_configs(args))
     keep_freed_memory()
     keeper = KeepLast()
     handler = signal.getsignal(signal.SIGINT)
@@ -200,8 +205,34 @@ def resolve_configs(args: list[str]) -> list[str]:
     return args
 
 
+def _help(args: list[str]) -> int:
+    """Print a subcommand's help, then the options of the model and the data that configs name."""
+    classes = {}
+    for path in _values(args, ("-c", "--config")):
+        for part, described in yaml.safe_load(Path(path).read_text(encoding="utf-8")).items():
+            if part in ("model", "data") and isinstance(described, dict):
+                classes[part] = described.get("class_path", classes.get(part))
+    pages = [[args[0], "--help"]]
+    pages += [[args[0], f"--{part}.help={name}"] for part, name in classes.items() if name]
+    for words in pages:
+        with contextlib.suppress(SystemExit):  # how a parser ends after its help
+            _cli(words, KeepLast())
+    return 0
+
+
+def _values(args: list[str], flags: tuple[str, ...]) -> list[str]:
+    """What is given to an option, each time it stands there."""
+    values = []
+    for word, following in itertools.zip_longest(args, args[1:]):
+        flag, equals, value = word.partition("=")
+        if flag in flags and (equals or following is not None):
+            values.append(value if equals else following)
+    return values
+
+
 def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
-    common = {"exit_on_error": False, "formatter_class": _Help}
+    # An abbreviated option would be taken for another one by the next version that has more.
+    common = {"exit_on_error": False, "formatter_class": _Help, "allow_abbrev": False}
     return VizooCLI(
         LightningModule,
         LightningDataModule,

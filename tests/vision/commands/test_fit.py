@@ -182,6 +182,17 @@ def test_nothing_given(toy, capsys):
     assert "fit: give a --config, such as vizoo fit --config stereo/fadnet_generated.yaml" in line
 
 
+def test_help_with_a_config_lists_options_of_its_model_and_data(capsys):
+    assert main(["fit", "--config", "stereo/fadnet_generated.yaml", "--help"]) == 0
+    said = capsys.readouterr().out
+    for piece in ("--trainer.max_epochs", "--model.round_epochs", "--data.batch_size"):
+        assert piece in said
+    assert (
+        main(["fit", "--config", "stereo/fadnet_generated.yaml", "--trainer.max_epoch", "1"]) == 2
+    )
+    assert "--trainer.max_epoch" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
 def test_help_shows_examples_first(capsys, verb):
     assert main([verb, "--help"]) == 0
