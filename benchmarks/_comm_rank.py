@@ -85,7 +85,7 @@ class Training:
             return (left, right), torch.full((1, 1, 64, 128), float(shift))
         labels = torch.randint(10, (2,), generator=generator)
         noise = torch.randn(2, 3, 32, 32, generator=generator)
-        return (self.classes[labels] + 0.3 * noise,), labels
+        return ((self.classes[labels] + 0.3 * noise).clamp(0, 1),), labels
 
     def loss(self, model: nn.Module, step: int = 0) -> Tensor:
         inputs, truth = self.batch(step)

@@ -34,7 +34,7 @@ class Forms:
         self.net = create_model(model).to(device).train()
         self.logits = Logits(search_space(self.net)).to(device)
         self.elastic = list(elastic_modules(self.net))
-        self.x = torch.randn(batch, 1, *size, device=device)
+        self.x = torch.rand(batch, 1, *size, device=device)
         self.y = torch.randint(2, (batch,), device=device)
         self.weights = torch.optim.Adam(self.net.parameters(), 1e-3)
         self.adam = torch.optim.Adam(self.logits.parameters(), 3e-4)
