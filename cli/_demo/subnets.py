@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,8 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     from .pair import scores
 
     for left in out.glob("*ms.safetensors"):  # another run's, of other limits
-        left.unlink()
+        if re.fullmatch(r"[0-9.]+ms", left.stem):
+            left.unlink()
     net, space, _ = load_supernet(SUPERNET)
     table = LatencyTable.load(beside_weights(SUPERNET, ".latency.json"))
     size = (table.conditions.height, table.conditions.width)

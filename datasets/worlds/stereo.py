@@ -82,7 +82,8 @@ class WorldStereo(Dataset):
         self.textures, self.floating = textures, floating
         self.vertical_offset, self.photometric = vertical_offset, photometric
         kind = f"{max_disparity:g}-{'.'.join(layouts)}-{vertical_offset:g}-{int(photometric)}"
-        looks = "drawn" if textures is None else os.path.basename(os.path.normpath(textures))
+        # Two folders of one name hold other pictures.
+        looks = "drawn" if textures is None else f"{Draws(os.path.abspath(textures)).bits():016x}"
         name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}-{looks}-{floating}"
         self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
 

@@ -148,6 +148,14 @@ def test_photographs_are_taken(tmp_path):
         WorldStereo(1, 96, 192, textures=str(tmp_path / "none"))
 
 
+def test_folders_of_one_name_are_cached_apart(tmp_path):
+    names = set()
+    for folder in (tmp_path / "a/looks", tmp_path / "b/looks"):
+        folder.mkdir(parents=True)
+        names.add(WorldStereo(1, 48, 96, textures=str(folder), cache=str(tmp_path)).cache.folder)
+    assert len(names) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
