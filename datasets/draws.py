@@ -35,6 +35,17 @@ class Draws:
         """Return a number between two others."""
         return low + (high - low) * (self.bits() >> 11) / 2**53
 
+    def uniforms(self, *shape: int) -> np.ndarray:
+        """Return numbers in [0, 1): those that as many calls of `uniform` would give."""
+        count = math.prod(shape)
+        step = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = np.uint64(self.state) + step
+        self.state = (self.state + count * 0x9E3779B97F4A7C15) & (2**64 - 1)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+        return ((mixed >> np.uint64(11)) / 2.0**53).reshape(shape)
+
     def rotation(self) -> np.ndarray:
         """Return a rotation, all equally likely, (3, 3)."""
         a, b, c = self.uniform(), 2 * math.pi * self.uniform(), 2 * math.pi * self.uniform()

@@ -2,17 +2,112 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from .world import World
+from .world import Hits, World
 
-__all__ = ["View", "frame", "pinhole_rays", "render"]
+__all__ = ["Camera", "Panorama", "Pinhole", "View", "frame", "render"]
 
 _JUMP = 0.03  # relative step of depth that counts as an edge
-_FOLD = 0.9  # cosine between normals below which an edge is seen
+_FOLD = 0.7  # cosine between normals below which an edge is seen
 _FINE = 2  # rays along each side of a pixel on an edge
+_COARSE = 6  # pixels between those at which what covers a surface is looked for
+
+
+@dataclass(frozen=True)
+class Pinhole:
+    """A camera without distortion.
+
+    Attributes:
+        eye: (3,), where it stands.
+        axes: (3, 3), of `frame`: right, down and ahead.
+        height, width: pixels.
+        intrinsics: (3, 3), pixels, without skew; whole numbers are centres of pixels.
+    """
+
+    eye: np.ndarray
+    axes: np.ndarray
+    height: int
+    width: int
+    intrinsics: np.ndarray
+
+    @classmethod
+    def centred(
+        cls, eye: np.ndarray, axes: np.ndarray, height: int, width: int, focal: float
+    ) -> Pinhole:
+        """A camera with square pixels, the principal point in the middle."""
+        middle = (width - 1) / 2, (height - 1) / 2
+        matrix = np.array([[focal, 0, middle[0]], [0, focal, middle[1]], [0, 0, 1.0]])
+        return cls(eye, axes, height, width, matrix)
+
+    @property
+    def pixel(self) -> float:
+        """Angle between neighbouring rays, radians."""
+        return 1 / float(self.intrinsics[0, 0])
+
+    @property
+    def extrinsics(self) -> np.ndarray:
+        """(4, 4), world to camera."""
+        matrix = np.eye(4)
+        matrix[:3, :3], matrix[:3, 3] = self.axes, -self.axes @ self.eye
+        return matrix
+
+    def rays(self, x: Tensor, y: Tensor) -> Tensor:
+        """Unit directions (3, N) of pixel coordinates (N,)."""
+        k = self.intrinsics
+        right, down, ahead = torch.from_numpy(np.float32(self.axes))[..., None]
+        across, below = (x - k[0, 2]) / k[0, 0], (y - k[1, 2]) / k[1, 1]
+        return (across * right + below * down + ahead) * self._shrunk(across, below)
+
+    def ahead(self) -> Tensor:
+        """Depth over distance along the ray of each pixel, (H, W)."""
+        k = self.intrinsics
+        x = (torch.arange(self.width) - k[0, 2]) / k[0, 0]
+        y = (torch.arange(self.height) - k[1, 2]) / k[1, 1]
+        return self._shrunk(x, y[:, None]).float()
+
+    def _shrunk(self, across: Tensor, below: Tensor) -> Tensor:
+        return (1 + across**2 + below**2).rsqrt()
+
+
+@dataclass(frozen=True)
+class Panorama:
+    """A camera that sees all round, equirectangular.
+
+    Attributes:
+        eye: (3,), where it stands.
+        turn: about the vertical, radians, of the middle of the picture from the world's z.
+        height: pixels; it is twice as wide.
+    """
+
+    eye: np.ndarray
+    turn: float
+    height: int
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return 2 * self.height
+
+    @property
+    def pixel(self) -> float:
+        """Angle between neighbouring rays, radians."""
+        return math.pi / self.height
+
+    def rays(self, x: Tensor, y: Tensor) -> Tensor:
+        """Unit directions (3, N) of pixel coordinates (N,)."""
+        across = (x + 0.5 - self.height) * self.pixel + self.turn
+        down = (y + 0.5) * self.pixel
+        level = down.sin()
+        return torch.stack([-level * across.sin(), down.cos(), level * across.cos()])
+
+
+Camera = Pinhole | Panorama
 
 
 @dataclass(frozen=True)
@@ -20,16 +115,16 @@ class View:
     """A picture of a world with what is known of each pixel's centre.
 
     Attributes:
-        colour: (H, W, 3) float32, linear radiance.
+        colour: (3, H, W) float32, linear radiance.
         distance: (H, W) float32, along the ray, infinite for the sky.
-        normal: (H, W, 3) float32, in the world's frame, towards the camera.
+        normal: (3, H, W) float32, in the world's frame, towards the camera.
         instance: (H, W) int64, 0 for the sky.
     """
 
-    colour: np.ndarray
-    distance: np.ndarray
-    normal: np.ndarray
-    instance: np.ndarray
+    colour: Tensor
+    distance: Tensor
+    normal: Tensor
+    instance: Tensor
 
 
 def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
@@ -41,77 +136,88 @@ def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
     """
     ahead = gaze / np.linalg.norm(gaze)
     right = np.cross(ahead, (0.0, 1.0, 0.0))
-    right = -right / np.linalg.norm(right)
-    down = np.cross(right, ahead)
+    right = right / np.linalg.norm(right)
+    down = np.cross(ahead, right)
     cos, sin = np.cos(roll), np.sin(roll)
     return np.stack([cos * right + sin * down, cos * down - sin * right, ahead])
 
 
-def pinhole_rays(
-    height: int, width: int, focal: float, axes: np.ndarray, x: np.ndarray, y: np.ndarray
-) -> np.ndarray:
-    """Unit directions (N, 3) of places on an image whose middle is the principal point.
-
-    Args:
-        height, width: of the image, pixels.
-        focal: pixels.
-        axes: of `frame`.
-        x, y: (N,) pixel coordinates, whole numbers at centres.
-    """
-    local = np.stack(
-        [(x - (width - 1) / 2) / focal, (y - (height - 1) / 2) / focal, np.ones(len(x))]
-    )
-    rays = local.T @ axes
-    return (rays / np.linalg.norm(rays, axis=1, keepdims=True)).astype(np.float32)
-
-
-def render(
-    world: World, eye: np.ndarray, axes: np.ndarray, height: int, width: int, focal: float
-) -> View:
-    """Take a picture with a pinhole camera.
-
-    Args:
-        world: what to look at.
-        eye: (3,), where the camera stands.
-        axes: of `frame`.
-        height, width: pixels.
-        focal: pixels.
-    """
-    rows, columns = np.divmod(np.arange(height * width), width)
-    rays = pinhole_rays(height, width, focal, axes, columns, rows)
-    colours, hits = world.colours(eye, rays, 1 / focal)
+def render(world: World, camera: Camera) -> View:
+    """Take a picture."""
+    height, width = camera.height, camera.width
     shape = (height, width)
-    distance, normal = hits.distance.reshape(shape), hits.normal.reshape(*shape, 3)
-    instance = hits.instance.reshape(shape)
-    edges = np.flatnonzero(_edges(distance, normal, instance))
+    y, x = (part.flatten().float() for part in torch.meshgrid(
+        torch.arange(height), torch.arange(width), indexing="ij"
+    ))  # fmt: skip
+    origin = torch.from_numpy(np.float32(camera.eye))[:, None]
+    rays = camera.rays(x, y)
+    hits = world.cast(origin, rays)
+    openness = _openness(world, origin, rays, hits, shape)
+    colours, _ = world.colours(origin, rays, camera.pixel, hits, openness)
+    distance, instance = hits.distance.view(shape), hits.instance.view(shape)
+    normal = hits.normal.view(3, *shape)
+    edges = _edges(distance, normal, instance).flatten().nonzero()[:, 0]
     if len(edges):
-        steps = (np.arange(_FINE) + 0.5) / _FINE - 0.5
-        dy, dx = (step.ravel() for step in np.meshgrid(steps, steps, indexing="ij"))
-        x = (columns[edges, None] + dx).ravel()
-        y = (rows[edges, None] + dy).ravel()
-        fine, _ = world.colours(eye, pinhole_rays(height, width, focal, axes, x, y), 1 / focal)
+        steps = (torch.arange(_FINE) + 0.5) / _FINE - 0.5
+        fine_x = (x[edges, None, None] + steps).expand(-1, _FINE, -1).flatten()
+        fine_y = (y[edges, None, None] + steps[:, None]).expand(-1, -1, _FINE).flatten()
+        opened = openness[edges].repeat_interleave(_FINE**2)
+        fine, _ = world.colours(origin, camera.rays(fine_x, fine_y), camera.pixel, openness=opened)
         # A highlight would outshine all else in the mean.
-        colours[edges] = np.minimum(fine, 1.5).reshape(len(edges), -1, 3).mean(axis=1)
-    colour = colours.reshape(*shape, 3).astype(np.float32)
-    return View(colour, distance, normal.astype(np.float32), instance)
+        colours[:, edges] = fine.clamp_max(1.5).view(3, -1, _FINE**2).mean(dim=2)
+    return View(colours.view(3, *shape), distance, normal, instance)
 
 
-def _edges(distance: np.ndarray, normal: np.ndarray, instance: np.ndarray) -> np.ndarray:
+def _openness(
+    world: World, origin: Tensor, rays: Tensor, hits: Hits, shape: tuple[int, int]
+) -> Tensor:
+    """`World.openness` of all pixels, (N,): looked for at some, the nearest like ones for others."""
+    height, width = shape
+    middle = _COARSE // 2
+    at = torch.arange(height * width).view(shape)[middle::_COARSE, middle::_COARSE]
+    rows, columns = at.shape
+    at = at.flatten()
+    normal, distance = hits.normal[:, at], hits.distance[at]
+    seen = distance.isfinite()
+    found = torch.ones(len(at))
+    points = origin + rays[:, at[seen]] * distance[seen]
+    reach = 0.5 * float(distance[seen].median()) if seen.any() else 1.0
+    found[seen] = world.openness(points, normal[:, seen], min(reach, 1.0))
+    # Inverse distance, openness and normal side by side.
+    table = torch.cat([1 / distance[None], found[None], normal])
+    near = 1 / hits.distance
+    lows, shares = [], []
+    for size, count in zip(shape, (rows, columns), strict=True):
+        place = ((torch.arange(size) - middle) / _COARSE).clamp(0, count - 1)
+        lows.append(place.long())
+        shares.append(place - place.floor())
+    total, weights = torch.zeros(len(near)), torch.zeros(len(near))
+    for down in (0, 1):
+        row = (lows[0] + down).clamp_max(rows - 1) * columns
+        share_down = shares[0] if down else 1 - shares[0]
+        for right in (0, 1):
+            column = (lows[1] + right).clamp_max(columns - 1)
+            share = shares[1] if right else 1 - shares[1]
+            other = table.index_select(1, (row[:, None] + column).flatten())
+            step = (near - other[0]) / (0.05 * near).clamp_min(1e-6)
+            like = (other[2:] * hits.normal).sum(dim=0).clamp_min(0) ** 4 / (1 + step * step)
+            weight = (share_down[:, None] * share).flatten() * (like + 1e-4)
+            total += weight * other[1]
+            weights += weight
+    return total / weights.clamp_min(1e-12)
+
+
+def _edges(distance: Tensor, normal: Tensor, instance: Tensor) -> Tensor:
     """Pixels that differ from a neighbour, (H, W) bool."""
     near = 1 / distance  # 0 for the sky
-    marked = np.zeros(distance.shape, bool)
+    marked = torch.zeros_like(distance, dtype=torch.bool)
     for axis in (0, 1):
-        one, other = _pair(near, axis), _pair(near, axis, last=True)
-        step = np.abs(one - other) > _JUMP * np.maximum(one, other)
-        step |= _pair(instance, axis) != _pair(instance, axis, last=True)
-        step |= (_pair(normal, axis) * _pair(normal, axis, last=True)).sum(axis=-1) < _FOLD
-        for last in (False, True):
-            part = _pair(marked, axis, last=last)
-            part |= step
+        size = distance.shape[axis] - 1
+        one, other = near.narrow(axis, 0, size), near.narrow(axis, 1, size)
+        step = (one - other).abs() > _JUMP * torch.maximum(one, other)
+        step |= instance.narrow(axis, 0, size) != instance.narrow(axis, 1, size)
+        beside = normal.narrow(axis + 1, 0, size) * normal.narrow(axis + 1, 1, size)
+        step |= beside.sum(dim=0) < _FOLD
+        marked.narrow(axis, 0, size).logical_or_(step)
+        marked.narrow(axis, 1, size).logical_or_(step)
     return marked
-
-
-def _pair(values: np.ndarray, axis: int, last: bool = False) -> np.ndarray:
-    index = [slice(None)] * values.ndim
-    index[axis] = slice(1, None) if last else slice(None, -1)
-    return values[tuple(index)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,12 +15,14 @@ from ..draws import Draws
 from .shapes import (
     Shape,
     box,
+    boxes,
     cone,
     cylinder,
     extrusion,
     height_field,
     join,
     revolution,
+    scattered,
     sheet,
     sphere,
     torus,
@@ -49,8 +52,8 @@ def chair(draws: Draws) -> Parts:
     parts = [_legs(width, width, seat, draws.uniform(0.015, 0.03))]
     if draws.uniform() < 0.5:
         count = 2 + int(draws.uniform(0, 4))
-        for place in np.linspace(-width / 2 + 0.03, width / 2 - 0.03, count + 1):
-            parts.append(box(0.02, back, 0.02).moved((place, seat, width / 2 - 0.02)))
+        places = np.linspace(-width / 2 + 0.03, width / 2 - 0.03, count + 1)
+        parts.append(boxes((0.02, back, 0.02), _along(places, seat, width / 2 - 0.02)))
         parts.append(box(width, 0.05, 0.02).moved((0, seat + back, width / 2 - 0.02)))
     else:
         parts.append(box(width, back, 0.03).moved((0, seat + 0.08, width / 2 - 0.02)))
@@ -130,15 +133,16 @@ def lamp(draws: Draws) -> Parts:
 def plant(draws: Draws) -> Parts:
     """A pot with leaves."""
     pot = revolution(np.array([[0.0, 0.0], [0.1, 0.0], [0.14, 0.22], [0.11, 0.22], [0.0, 0.2]]), 16)
-    leaves, stems = [], []
+    tips, stems = [], []
     for _ in range(8 + int(draws.uniform(0, 16))):
         turn, rise = draws.uniform(0, 2 * math.pi), draws.uniform(0.2, 0.9)
         reach = draws.uniform(0.1, 0.45)
         share = np.linspace(0, 1, 5)
-        path = np.stack([reach * share**1.5, 0.2 + rise * share, 0 * share], axis=-1)
-        stems.append(tube(path, 0.004, 4).moved((0, 0, 0), turn))
-        leaves.append(_leaf(draws).moved((reach, 0.2 + rise, 0)).moved((0, 0, 0), turn))
-    return [(pot, "any"), (join(stems), "plain"), (join(leaves), "any")]
+        out = reach * share**1.5
+        path = np.stack([out * math.cos(turn), 0.2 + rise * share, out * math.sin(turn)], axis=-1)
+        stems.append(tube(path, 0.004, 4))
+        tips.append(path[-1])
+    return [(pot, "any"), (join(stems), "plain"), (_leaves(draws, np.array(tips), 1.0), "thin")]
 
 
 def cabinet(draws: Draws) -> Parts:
@@ -146,11 +150,9 @@ def cabinet(draws: Draws) -> Parts:
     width, depth = draws.uniform(0.4, 1.2), draws.uniform(0.35, 0.6)
     height = draws.uniform(0.5, 1.9)
     rows = 1 + int(draws.uniform(0, 4))
-    handles = [
-        box(0.12, 0.015, 0.03).moved((0, (row + 0.6) * height / rows, -depth / 2 - 0.01))
-        for row in range(rows)
-    ]
-    return [(box(width, height, depth), "any"), (join(handles), "shiny")]
+    levels = (np.arange(rows) + 0.6) * height / rows
+    handles = boxes((0.12, 0.015, 0.03), _along(0 * levels, levels, -depth / 2 - 0.01))
+    return [(box(width, height, depth), "any"), (handles, "shiny")]
 
 
 def vase(draws: Draws) -> Parts:
@@ -169,7 +171,7 @@ def book(draws: Draws) -> Parts:
     for _ in range(1 + int(draws.uniform(0, 4))):
         thick = draws.uniform(0.01, 0.05)
         one = box(draws.uniform(0.12, 0.3), thick, draws.uniform(0.12, 0.24))
-        pile.append((one.moved((0, level, 0), draws.uniform(-0.4, 0.4)), "any"))
+        pile.append((one.moved((0, level, 0), draws.uniform(-0.4, 0.4)), "print"))
         level += thick
     return pile
 
@@ -211,7 +213,7 @@ def tree(draws: Draws) -> Parts:
     """A trunk with branches and clumps of leaves."""
     height = draws.uniform(3, 8)
     trunk = cone(draws.uniform(0.1, 0.25), 0.05, height * 0.8, 10)
-    branches, clumps = [trunk], []
+    branches, places = [trunk], []
     for _ in range(8 + int(draws.uniform(0, 8))):
         start, turn = draws.uniform(0.35, 0.8) * height, draws.uniform(0, 2 * math.pi)
         reach = draws.uniform(0.6, 1.8)
@@ -220,36 +222,16 @@ def tree(draws: Draws) -> Parts:
         )
         path = np.linspace([0, start, 0], end, 4)
         branches.append(tube(path, 0.03, 5))
-        for _ in range(10):
-            at = end + np.array([draws.uniform(-0.6, 0.6) for _ in range(3)])
-            clumps.append(_leaf(draws).scaled(draws.uniform(1.5, 4)).moved(at, draws.uniform(0, 6)))
-    return [(join(branches), "any"), (join(clumps), "any")]
+        places.append(end + 1.2 * (draws.uniforms(40, 3) - 0.5))
+    leaves = _leaves(draws, np.concatenate(places), draws.uniform(1.0, 2.5))
+    return [(join(branches), "any"), (leaves, "thin")]
 
 
 def car(draws: Draws) -> Parts:
     """A body with cabin and wheels."""
-    outline = np.array(
-        [
-            [-2.1, 0.3],
-            [2.1, 0.3],
-            [2.1, 0.8],
-            [1.2, 0.9],
-            [0.7, 1.4],
-            [-1.1, 1.4],
-            [-1.7, 0.9],
-            [-2.1, 0.85],
-        ]
-    )
-    turned = extrusion(outline * (1, -1), 1.7).moved(
-        (0, 0, 0.85), rotation=np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
-    )
-    upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
-    wheels = [
-        cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
-        for x in (-1.3, 1.3)
-        for z in (-0.85, 0.65)
-    ]
-    return [(turned, "shiny"), (join(wheels), "plain")]
+    size = draws.uniform(0.9, 1.15)
+    body, wheels = _car()
+    return [(body.scaled(size), "shiny"), (wheels.scaled(size), "plain")]
 
 
 def pole(draws: Draws) -> Parts:
@@ -258,7 +240,7 @@ def pole(draws: Draws) -> Parts:
     stem = cylinder(draws.uniform(0.03, 0.08), height, 10)
     if draws.uniform() < 0.5:
         sign = box(draws.uniform(0.4, 0.9), draws.uniform(0.4, 0.9), 0.02)
-        return [(stem, "plain"), (sign.moved((0, height - 0.8, -0.06)), "any")]
+        return [(stem, "plain"), (sign.moved((0, height - 0.8, -0.06)), "print")]
     arm = tube(np.array([[0, height, 0], [0.6, height + 0.3, 0], [1.2, height + 0.3, 0]]), 0.04)
     return [(join([stem, arm]), "plain")]
 
@@ -267,13 +249,11 @@ def railing(draws: Draws, length: float) -> Parts:
     """A fence or railing of thin bars along x."""
     height, step = draws.uniform(0.7, 1.6), draws.uniform(0.08, 0.3)
     thick = draws.uniform(0.006, 0.03)
-    bars = [
-        box(thick, height, thick).moved((place, 0, 0))
-        for place in np.arange(-length / 2, length / 2 + 1e-6, step)
-    ]
-    for level in (0.1, height):
-        bars.append(box(length, 2 * thick, thick).moved((0, level, 0)))
-    return [(join(bars), "plain")]
+    bars = boxes(
+        (thick, height, thick), _along(np.arange(-length / 2, length / 2 + 1e-6, step), 0.0, 0.0)
+    )
+    rails = boxes((length, 2 * thick, thick), np.array([[0, 0.1, 0], [0, height, 0]]))
+    return [(join([bars, rails]), "plain")]
 
 
 def hanging(draws: Draws, width: float, height: float) -> Parts:
@@ -282,23 +262,21 @@ def hanging(draws: Draws, width: float, height: float) -> Parts:
         x = np.linspace(-width / 2, width / 2, 60)
         fold = 0.05 * np.sin(x * draws.uniform(15, 40))
         rows = [np.stack([x, np.full_like(x, level), fold], axis=-1) for level in (0.0, height)]
-        return [(sheet(np.array(rows)), "any")]
+        return [(sheet(np.array(rows)), "thin")]
     tilt, step = draws.uniform(0.2, 1.2), draws.uniform(0.03, 0.08)
     up = np.array(
         [[1, 0, 0], [0, math.cos(tilt), -math.sin(tilt)], [0, math.sin(tilt), math.cos(tilt)]]
     )
-    slats = [
-        box(width, 0.004, 0.9 * step).moved((0, level, 0), rotation=up)
-        for level in np.arange(0, height, step)
-    ]
-    return [(join(slats), "plain")]
+    levels = np.arange(0, height, step)
+    slats = boxes((width, 0.004, 0.9 * step), _along(0 * levels, levels, 0.0), up)
+    return [(slats, "plain")]
 
 
 def picture(draws: Draws) -> Parts:
     """A picture in its frame, its back at z = 0."""
     width, height = draws.uniform(0.3, 1.2), draws.uniform(0.3, 0.9)
     frame = box(width + 0.06, height + 0.06, 0.03)
-    return [(frame, "any"), (box(width, height, 0.002).moved((0, 0.03, -0.017)), "rich")]
+    return [(frame, "any"), (box(width, height, 0.002).moved((0, 0.03, -0.017)), "print")]
 
 
 def ball(draws: Draws) -> Parts:
@@ -350,22 +328,55 @@ def bent(draws: Draws) -> Parts:
 
 
 def _legs(width: float, depth: float, height: float, thick: float) -> Shape:
-    corners = [(x, z) for x in (-1, 1) for z in (-1, 1)]
-    return join(
-        [
-            box(thick, height, thick).moved((x * (width - thick) / 2, 0, z * (depth - thick) / 2))
-            for x, z in corners
-        ]
-    )
+    reach = np.array([width - thick, 0, depth - thick]) / 2
+    corners = np.array([(x, 0, z) for x in (-1, 1) for z in (-1, 1)])
+    return boxes((thick, height, thick), corners * reach)
 
 
-def _leaf(draws: Draws) -> Shape:
-    length, width = draws.uniform(0.06, 0.2), draws.uniform(0.02, 0.08)
+def _along(x: np.ndarray, y: np.ndarray | float, z: float) -> np.ndarray:
+    """Places (N, 3) of coordinates that are numbers or (N,)."""
+    return np.stack(np.broadcast_arrays(x, y, z), axis=-1)
+
+
+def _leaves(draws: Draws, at: np.ndarray, size: float) -> Shape:
+    """A leaf in any direction at each of some places (N, 3)."""
+    count = len(at)
+    length, width = draws.uniforms(2, count)
+    scales = size * np.stack([0.06 + 0.14 * length, 0.06 + 0.14 * length, 0.02 + 0.06 * width], -1)
+    first, second = draws.uniforms(2, count, 3) - 0.5
+    first /= np.linalg.norm(first, axis=1, keepdims=True)
+    third = np.cross(first, second)
+    third /= np.linalg.norm(third, axis=1, keepdims=True)
+    rotations = np.stack([first, np.cross(third, first), third], axis=-1)
+    return scattered(_LEAF, scales, rotations, at)
+
+
+def _leaf() -> Shape:
+    """A leaf of length 1 along x and half width 1 along z."""
     along = np.linspace(0, 1, 4)
-    half = width * np.sin(math.pi * np.clip(along, 0.05, 0.98))
-    drop = -0.4 * length * along**2
-    edges = [np.stack([length * along, drop, side * half], axis=-1) for side in (-1, 1)]
-    return sheet(np.array(edges)).moved((0, 0, 0), rotation=draws.rotation())
+    half = np.sin(math.pi * np.clip(along, 0.05, 0.98))
+    edges = [np.stack([along, -0.4 * along**2, side * half], axis=-1) for side in (-1, 1)]
+    return sheet(np.array(edges))
+
+
+_LEAF = _leaf()
+
+
+@lru_cache(maxsize=1)
+def _car() -> tuple[Shape, Shape]:
+    """Body and wheels."""
+    profile = np.array([2.1, 0.3, 2.1, 0.8, 1.2, 0.9, 0.7, 1.4, -1.1, 1.4, -1.7, 0.9, -2.1, 0.85])
+    outline = np.concatenate([[[-2.1, 0.3]], profile.reshape(-1, 2)])
+    body = extrusion(outline * (1, -1), 1.7).moved(
+        (0, 0, 0.85), rotation=np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
+    )
+    upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
+    wheels = [
+        cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
+        for x in (-1.3, 1.3)
+        for z in (-0.85, 0.65)
+    ]
+    return body, join(wheels)
 
 
 FURNITURE: tuple[Callable[[Draws], Parts], ...] = (

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from ..draws import Draws
 from . import furniture
 from .furniture import Parts
-from .materials import TextureBank, draw_material
-from .shapes import box, join, sheet, tube
-from .world import Light, Thing, World
+from .materials import draw_material
+from .shapes import Shape, box, boxes, sheet, tube
+from .stock import Stock
+from .world import Light, Sky, Thing, World
 
 __all__ = ["LAYOUTS", "Place", "build_place"]
 
-WORLD_VERSION = 1
+WORLD_VERSION = 2
 """Changes with every change of what a seed gives, so that caches know."""
+
+
+_T = TypeVar("_T")
+_MESHES = 0.3  # share of things that are meshes, where there are any
 
 
 class Place(NamedTuple):
@@ -38,8 +43,8 @@ class Place(NamedTuple):
 class _Builder:
     """Collects things, drawing a material for every part."""
 
-    def __init__(self, draws: Draws, bank: TextureBank) -> None:
-        self.draws, self.bank = draws, bank
+    def __init__(self, draws: Draws, goods: Stock) -> None:
+        self.draws, self.stock = draws, goods
         self.things: list[Thing] = []
         self.lights: list[Light] = []
         self._instance = 0
@@ -56,21 +61,37 @@ class _Builder:
         self._instance += 1
         for shape, kind in parts:
             shape = (shape if scale == 1 else shape.scaled(scale)).moved(to, turn, rotation)
-            material = draw_material(self.draws, self.bank, kind)
+            material = draw_material(self.draws, self.stock.textures, kind)
             self.things.append(Thing(shape, material, self._instance))
 
     def world(self, ambient: float, warmth: float, sky: np.ndarray) -> World:
         tone = np.array([1 + warmth, 1.0, 1 - warmth], np.float32)
-        return World(self.things, self.lights, ambient * tone, sky.astype(np.float32), self.bank)
+        around = Sky(*sky)
+        if self.stock.panoramas and self.draws.uniform() < 0.7:
+            panorama = self.pick(self.stock.panoramas)
+            bright = float(sky.mean()) / max(float(panorama.mean()), 0.02)
+            around = Sky(*sky, panorama * bright, self.draws.uniform(0, 2 * math.pi))
+        return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
+
+    def pick(self, options: Sequence[_T]) -> _T:
+        """One of several."""
+        return options[int(self.draws.uniform(0, len(options)))]
+
+    def thing(self, kinds: Sequence[Callable[[Draws], Parts]], low: float, high: float) -> Parts:
+        """Something built of these kinds, or a mesh whose largest side is between two lengths."""
+        if self.stock.meshes and self.draws.uniform() < _MESHES:
+            size = self.draws.uniform(low, high)
+            return [(self.pick(self.stock.meshes).scaled(size), "any")]
+        return self.pick(kinds)(self.draws)
 
 
-def build_place(layout: str, draws: Draws, bank: TextureBank, floating: int | None = None) -> Place:
+def build_place(layout: str, draws: Draws, goods: Stock, floating: int | None = None) -> Place:
     """Build a place.
 
     Args:
         layout: a key of `LAYOUTS`.
         draws: everything random.
-        bank: of textures.
+        goods: what it is made of.
         floating: how many things float; None: none in half of all places, else 10 to 30.
 
     Raises:
@@ -80,7 +101,7 @@ def build_place(layout: str, draws: Draws, bank: TextureBank, floating: int | No
         raise ValueError(f"layout {layout!r}: choose {', '.join(LAYOUTS)}")
     if floating is None:
         floating = int(draws.uniform(10, 31)) if draws.uniform() < 0.5 else 0
-    return LAYOUTS[layout](_Builder(draws, bank), floating)
+    return LAYOUTS[layout](_Builder(draws, goods), floating)
 
 
 def _room(build: _Builder, floating: int) -> Place:
@@ -92,8 +113,7 @@ def _room(build: _Builder, floating: int) -> Place:
     eye = np.array([draws.uniform(-0.3, 0.3) * width, draws.uniform(0.6, 1.9), -0.42 * depth])
     taken = [(eye[0], eye[2], 0.5)]
     for _ in range(6 + int(draws.uniform(0, 10))):
-        kind = _pick(draws, furniture.FURNITURE)
-        parts = kind(draws)
+        parts = build.thing(furniture.FURNITURE, 0.4, 1.8)
         turn = math.pi / 2 * int(draws.uniform(0, 4)) + (
             draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
         )
@@ -102,11 +122,11 @@ def _room(build: _Builder, floating: int) -> Place:
         if place is None:
             continue
         build.put(parts, (place[0], 0, place[1]), turn)
-        top = max(shape.points[..., 1].max() for shape, _ in parts[:1])
-        if kind in (furniture.table, furniture.cabinet):
+        top = parts[0][0].points[..., 1].max()
+        if _is_level(parts[0][0]) and draws.uniform() < 0.8:
             _clutter(build, (place[0], top, place[1]), 0.5 * reach, 1 + int(draws.uniform(0, 5)))
     for _ in range(int(draws.uniform(0, 6))):
-        small = _pick(draws, furniture.SMALL)(draws)
+        small = build.thing(furniture.SMALL, 0.1, 0.5)
         place = _free(draws, taken, width / 2 - 0.2, depth / 2 - 0.2, 0.15)
         if place is not None:
             build.put(small, (place[0], 0, place[1]), draws.uniform(0, 6.28))
@@ -140,10 +160,13 @@ def _street(build: _Builder, floating: int) -> Place:
                 _facade(build, side, road / 2 + 2.5 + draws.uniform(0, 2), place, wide)
             place += wide + (draws.uniform(0.5, 6) if draws.uniform() < 0.3 else 0.0)
         for _ in range(4 + int(draws.uniform(0, 8))):
-            kind = _pick(draws, furniture.OUTDOORS)
-            across = road / 2 - 1.2 if kind is furniture.car else road / 2 + draws.uniform(0.3, 2.0)
-            turn = math.pi / 2 if kind is furniture.car else draws.uniform(0, 6.28)
-            build.put(kind(draws), (side * across, 0.0, draws.uniform(3, 45)), turn)
+            far = draws.uniform(3, 45)
+            if draws.uniform() < 0.33:
+                build.put(furniture.car(draws), (side * (road / 2 - 1.2), 0, far), math.pi / 2)
+                continue
+            parts = build.thing((furniture.tree, furniture.pole), 0.5, 3.0)
+            across = side * (road / 2 + draws.uniform(0.3, 2.0))
+            build.put(parts, (across, 0.0, far), draws.uniform(0, 6.28))
         if draws.uniform() < 0.6:
             fence = furniture.railing(draws, draws.uniform(4, 15))
             build.put(fence, (side * (road / 2 + 0.2), 0.15, draws.uniform(5, 15)), math.pi / 2)
@@ -168,12 +191,13 @@ def _table_top(build: _Builder, floating: int) -> Place:
     draws = build.draws
     side = draws.uniform(0.9, 1.8)
     build.put([(box(side, 0.05, side * 0.8).moved((0, -0.05, 0)), "any")])
-    for corners in _walls(4.0, 4.0, 2.6):
+    outdoors = build.stock.panoramas and draws.uniform() < 0.4
+    for corners in _walls(4.0, 4.0, 2.6)[: 1 if outdoors else None]:
         build.put([(sheet(corners - (0, 0.75, 0)), "plain" if draws.uniform() < 0.5 else "any")])
     _clutter(build, (0, 0, 0), 0.45 * side, 8 + int(draws.uniform(0, 20)))
     for _ in range(int(draws.uniform(0, 4))):
         at = (draws.uniform(-1.4, 1.4), -0.75, draws.uniform(0.8, 1.6))
-        build.put(_pick(draws, furniture.FURNITURE)(draws), at, draws.uniform(0, 6.28))
+        build.put(build.thing(furniture.FURNITURE, 0.4, 1.5), at, draws.uniform(0, 6.28))
     eye = np.array([draws.uniform(-0.3, 0.3), draws.uniform(0.15, 0.6), -0.55 * side])
     gaze = _unit(np.array([draws.uniform(-0.15, 0.15), draws.uniform(-0.05, 0.1), 0.1]) - eye)
     _float(build, eye, gaze, floating, (0.4, 1.5))
@@ -238,21 +262,19 @@ def _facade(build: _Builder, side: int, across: float, place: float, wide: float
     build.put([(box(deep, tall, wide).moved((side * (across + deep / 2), 0, middle)), "any")])
     rows, columns = max(1, int(tall / 3)), max(1, int(wide / draws.uniform(1.6, 3)))
     size = (draws.uniform(0.9, 1.5), draws.uniform(1.1, 1.8))
-    panes = [
-        box(0.1, size[1], size[0]).moved(
-            (side * across, 0.9 + 3 * row, place + (column + 0.5) * wide / columns)
-        )
+    at = [
+        (side * across, 0.9 + 3 * row, place + (column + 0.5) * wide / columns)
         for row in range(rows)
         for column in range(columns)
     ]
-    build.put([(join(panes), "shiny")])
+    build.put([(boxes((0.1, size[1], size[0]), np.array(at)), "shiny")])
 
 
 def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:
     draws = build.draws
     taken: list[tuple[float, float, float]] = []
     for _ in range(count):
-        parts = _pick(draws, furniture.SMALL)(draws)
+        parts = build.thing(furniture.SMALL, 0.08, 0.3)
         size = min(_reach(parts), 0.25)
         place = _free(draws, taken, reach, 0.8 * reach, 0.7 * size)
         if place is not None:
@@ -288,7 +310,7 @@ def _float(
     for _ in range(count):
         far = reach[0] * (reach[1] / reach[0]) ** draws.uniform()
         at = eye + far * (gaze + draws.uniform(-0.7, 0.7) * side + draws.uniform(-0.4, 0.4) * up)
-        parts = _pick(draws, furniture.BODIES)(draws)
+        parts = build.thing(furniture.BODIES, 0.4, 0.6)
         scale = far * draws.uniform(0.05, 0.3) / max(_reach(parts), 0.05)
         build.put(parts, at, rotation=draws.rotation(), scale=scale)
 
@@ -313,13 +335,16 @@ def _reach(parts: Parts) -> float:
     return float(np.abs(points[:, [0, 2]]).max(axis=0).max())
 
 
+def _is_level(shape: Shape) -> bool:
+    """Whether a thing may stand on it: a wide box such as a table's top or a chest."""
+    points = shape.points.reshape(-1, 3)
+    high = points[points[:, 1] > points[:, 1].max() - 1e-6]
+    return len(shape.points) == 12 and bool((np.ptp(high[:, [0, 2]], axis=0) > 0.35).all())
+
+
 def _tone(draws: Draws) -> np.ndarray:
     warm = draws.uniform(-0.1, 0.25)
     return np.array([1 + warm, 1.0, 1 - warm])
-
-
-def _pick(draws: Draws, options: tuple) -> Callable[[Draws], Parts]:
-    return options[int(draws.uniform(0, len(options)))]
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

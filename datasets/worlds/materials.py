@@ -13,12 +13,14 @@ from torch import Tensor
 
 from ..draws import Draws
 
-__all__ = ["SIDE", "Material", "TextureBank", "draw_material", "texture_bank"]
+__all__ = ["SIDE", "Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
 
 SIDE = 512
 """Of a texture, texels."""
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 _LEVELS = 8
+_PAGES = 6
+_LARGEST = 4.0  # deviation that a texture keeps
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Material:
         gloss: share of light that a highlight reflects, 0 for none.
         mirror: share of the surroundings that it reflects.
         shine: exponent of the highlight.
+        through: share of the light from behind that is seen in front, as of cloth and leaves.
     """
 
     texture: int
@@ -48,10 +51,13 @@ class Material:
     gloss: float = 0.0
     mirror: float = 0.0
     shine: float = 40.0
+    through: float = 0.0
 
 
 class TextureBank:
     """Textures of zero mean, each in halved sizes, and how to look one up.
+
+    Three channels of ten bits lie in one whole number, so that one read brings a texel.
 
     Attributes:
         count: of textures; the first ``procedural`` are drawn, the others photographs.
@@ -61,37 +67,47 @@ class TextureBank:
     def __init__(self, drawn: Tensor, photographs: Tensor) -> None:
         textures = torch.cat([drawn, photographs])
         self.procedural, self.count = len(drawn), len(textures)
-        levels = [textures]
-        for _ in range(_LEVELS - 1):
-            levels.append(torch.nn.functional.avg_pool2d(levels[-1], 2))
-        # Texels lie together, so that one look-up brings all three channels.
-        self._levels = [level.permute(0, 2, 3, 1).contiguous() for level in levels]
+        levels = []
+        for _ in range(_LEVELS):
+            levels.append(_packed(textures).flatten())
+            textures = torch.nn.functional.avg_pool2d(textures, 2)
+        self._texels = torch.cat(levels)
+        sizes = torch.tensor([0] + [len(level) for level in levels[:-1]])
+        self._starts = sizes.cumsum(0)
 
     def look_up(self, index: Tensor, x: Tensor, y: Tensor, footprint: Tensor) -> Tensor:
-        """Colours (N, 3) of textures (N,) at places (N,) in texels, averaged over a footprint.
+        """Colours (3, N) of textures (N,) at places (N,) in texels, averaged over a footprint.
 
         Args:
             index: which texture.
             x, y: periodic, texels of the largest level.
             footprint: width of what a pixel sees, texels of the largest level.
         """
-        level = footprint.clamp_min(1.0).log2().round().clamp_max(_LEVELS - 1).long()
-        colours = torch.empty(len(index), 3)
-        for number in level.unique().tolist():
-            chosen = (level == number).nonzero()[:, 0]
-            texels = self._levels[number]
-            side = texels.shape[1]
-            u, v = (value[chosen] / 2**number - 0.5 for value in (x, y))
-            left, top = u.floor(), v.floor()
-            share_x, share_y = (u - left)[:, None], (v - top)[:, None]
-            columns = [(left.long() + step) % side for step in (0, 1)]
-            rows = [(top.long() + step) % side for step in (0, 1)]
-            flat = texels.reshape(-1, 3)
-            start = index[chosen] * side * side
-            a, b, c, d = (flat[start + row * side + column] for row in rows for column in columns)
-            upper, lower = torch.lerp(a, b, share_x), torch.lerp(c, d, share_x)
-            colours[chosen] = torch.lerp(upper, lower, share_y)
-        return colours
+        level = footprint.clamp(1.0, 2.0 ** (_LEVELS - 1)).log2().round()
+        smaller = torch.exp2(-level)
+        u, v = x * smaller - 0.5, y * smaller - 0.5
+        left, top = u.floor(), v.floor()
+        share_x, share_y = u - left, v - top
+        level = level.long()
+        side = SIDE >> level
+        last = side - 1  # sides are powers of two
+        columns = [(left.long() + step) & last for step in (0, 1)]
+        start = self._starts[level] + index * side * side
+        rows = [start + ((top.long() + step) & last) * side for step in (0, 1)]
+        total = torch.zeros(3, len(x))
+        for row, share_row in zip(rows, (1 - share_y, share_y), strict=True):
+            for column, share in zip(columns, (1 - share_x, share_x), strict=True):
+                texel = self._texels[row + column]
+                weight = share_row * share
+                for channel in range(3):
+                    total[channel].addcmul_(((texel >> 10 * channel) & 1023).float(), weight)
+        return total.mul_(2 * _LARGEST / 1023).sub_(_LARGEST)
+
+
+def _packed(textures: Tensor) -> Tensor:
+    """Whole numbers (N, H, W) of textures (N, 3, H, W)."""
+    steps = ((textures / _LARGEST + 1) * (1023 / 2)).round().clamp(0, 1023).int()
+    return steps[:, 0] | steps[:, 1] << 10 | steps[:, 2] << 20
 
 
 @lru_cache(maxsize=4)
@@ -106,10 +122,10 @@ def texture_bank(folder: str | None = None) -> TextureBank:
     """
     from ..stereo.scene_textures import texture_bank as canvases
 
-    drawn = canvases("cpu").colour
+    drawn = torch.cat([torch.stack([_page(number) for number in range(_PAGES)]), canvases().colour])
     photographs = torch.zeros(0, 3, SIDE, SIDE)
     if folder is not None:
-        photographs = torch.stack([_photograph(path) for path in _pictures(folder)])
+        photographs = torch.stack([_photograph(path) for path in pictures_in(folder)])
     return TextureBank(drawn, photographs)
 
 
@@ -120,12 +136,15 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
         draws: what is random.
         bank: whose textures it may take.
         kind: ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
-            ``shiny`` for metal, glass and glaze.
+            ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for leaves and cloth, which light shines
+            through.
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6
     first, count = (bank.procedural, photographs) if photographic else (0, bank.procedural)
     texture = first + int(draws.uniform(0, count))
+    if kind == "print" and not photographic:
+        texture = int(draws.uniform(0, _PAGES))
     plain = kind == "plain" or (kind == "any" and draws.uniform() < 0.25)
     contrast = draws.uniform(0.0, 0.04) if plain else draws.uniform(0.1, 0.3)
     if photographic and not plain:
@@ -146,16 +165,44 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
         draws.uniform(0.2, 0.7) if shiny else draws.uniform(0.0, 0.08),
         draws.uniform(0.1, 0.35) if shiny else 0.0,
         2 ** draws.uniform(3, 7),
+        draws.uniform(0.2, 0.6) if kind == "thin" else 0.0,
     )
 
 
-def _pictures(folder: str) -> list[Path]:
+def pictures_in(folder: str) -> list[Path]:
+    """All pictures below a folder, in order.
+
+    Raises:
+        FileNotFoundError: no such folder, or no picture in it.
+    """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"textures: {folder}: no such folder")
     found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
     if not found:
         raise FileNotFoundError(f"textures: {folder}: no picture in it (.jpg, .png, .webp)")
     return found
+
+
+def _page(number: int) -> Tensor:
+    """A page of letters that say nothing, dark on light or light on dark."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    draws = Draws("page", number)
+    sheet = Image.new("L", (SIDE, SIDE), 255)
+    pen, line = ImageDraw.Draw(sheet), 8
+    size = draws.uniform(12, 60)
+    while line < SIDE:
+        if draws.uniform() < 0.15:
+            size = draws.uniform(12, 60)
+        count = int(draws.uniform(0.3, 1.0) * SIDE / (0.55 * size))
+        letters = "".join(chr(97 + int(draws.uniform(0, 26))) for _ in range(count))
+        words = " ".join(letters[i : i + 6] for i in range(0, count, 6)).capitalize()
+        pen.text((10, line), words, fill=0, font=ImageFont.load_default(size))
+        line += int(1.3 * size)
+    page = np.asarray(sheet, np.float32)
+    ink = np.array([draws.uniform(0.3, 1) for _ in range(3)], np.float32)
+    page = (page - page.mean()) / page.std() * (1 if number % 3 else -1)
+    return torch.from_numpy(page).expand(3, -1, -1) * torch.from_numpy(ink)[:, None, None]
 
 
 def _photograph(path: Path) -> Tensor:

@@ -15,12 +15,15 @@ import numpy as np
 __all__ = [
     "Shape",
     "box",
+    "boxes",
     "cone",
     "cylinder",
     "extrusion",
+    "height_field",
     "join",
     "polygon",
     "revolution",
+    "scattered",
     "sheet",
     "sphere",
     "torus",
@@ -103,9 +106,43 @@ def polygon(outline: np.ndarray) -> Shape:
 
 def box(width: float, height: float, depth: float) -> Shape:
     """A box about the origin, standing on y = 0."""
-    size = np.array([width, height, depth], float)
-    places = np.stack([_BOX.places[..., i] * size[_BOX_SIDES[i]][:, None] for i in (0, 1)], axis=-1)
-    return Shape(_BOX.points * size, _BOX.normals, places)
+    return boxes((width, height, depth), np.zeros((1, 3)))
+
+
+def boxes(sizes: np.ndarray, at: np.ndarray, rotation: np.ndarray | None = None) -> Shape:
+    """Many boxes as one shape.
+
+    Args:
+        sizes: (N, 3) or (3,), width, height and depth.
+        at: (N, 3), the middle of each one's base.
+        rotation: (3, 3), of each about that middle.
+    """
+    at = np.asarray(at, float)
+    sizes = np.broadcast_to(np.asarray(sizes, float), at.shape)
+    points = _BOX.points * sizes[:, None, None]
+    normals = np.broadcast_to(_BOX.normals, points.shape)
+    if rotation is not None:
+        points, normals = points @ rotation.T, normals @ rotation.T
+    places = _BOX.places * sizes[:, _BOX_SIDES].transpose(0, 2, 1)[:, :, None]
+    parts = points + at[:, None, None], normals, places
+    return Shape(*(part.reshape(-1, *part.shape[2:]) for part in parts))
+
+
+def scattered(shape: Shape, scales: np.ndarray, rotations: np.ndarray, at: np.ndarray) -> Shape:
+    """Many copies of a small shape as one.
+
+    Args:
+        shape: to copy.
+        scales: (N, 3), along its own axes.
+        rotations: (N, 3, 3), after that.
+        at: (N, 3), where its origin comes to lie.
+    """
+    turned = np.swapaxes(rotations, 1, 2)[:, None]
+    points = (shape.points * scales[:, None, None]) @ turned + at[:, None, None]
+    normals = (shape.normals / scales[:, None, None]) @ turned
+    normals /= np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
+    places = shape.places * scales[:, None, None, ::2]
+    return Shape(*(part.reshape(-1, *part.shape[2:]) for part in (points, normals, places)))
 
 
 def sphere(radius: float, squeeze: float = 1.0, steps: int = 20) -> Shape:
@@ -163,11 +200,21 @@ def extrusion(outline: np.ndarray, height: float) -> Shape:
     """
     outline = np.asarray(outline, float)
     base = np.stack([outline[:, 0], np.zeros(len(outline)), outline[:, 1]], axis=-1)
-    sides = []
-    for start, end in zip(base, np.roll(base, -1, axis=0), strict=True):
-        lifted = np.array([0.0, height, 0.0])
-        sides.append(sheet(np.array([[start, start + lifted], [end, end + lifted]])))
-    return join([*sides, polygon(base), polygon(base[::-1] + (0, height, 0))])
+    following = np.roll(base, -1, axis=0)
+    lifted = np.array([0.0, height, 0.0])
+    points = np.stack([base, base + lifted, following + lifted, following], axis=1)
+    along = following - base
+    length = np.linalg.norm(along, axis=1)
+    normal = np.cross(lifted, along) / np.maximum(length * height, 1e-12)[:, None]
+    places = np.zeros((len(base), 4, 2))
+    places[:, 1:3, 0], places[:, 2:, 1] = height, length[:, None]
+    split = [[0, 1, 2], [0, 2, 3]]
+    sides = Shape(
+        points[:, split].reshape(-1, 3, 3),
+        np.broadcast_to(normal[:, None, None], (len(base), 2, 3, 3)).reshape(-1, 3, 3),
+        places[:, split].reshape(-1, 3, 2),
+    )
+    return join([sides, polygon(base), polygon(base[::-1] + lifted)])
 
 
 def tube(path: np.ndarray, radius: float, steps: int = 6) -> Shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,14 +14,15 @@ from torch.utils.data import Dataset
 from ..cache import SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
-from .cameras import View, frame, pinhole_rays, render
+from ..stereo.scene_textures import blur
+from .cameras import Pinhole, View, frame, render
 from .layouts import LAYOUTS, WORLD_VERSION, build_place
-from .materials import texture_bank
+from .stock import stock
 from .world import World
 
 __all__ = ["WorldStereo"]
 
-_NEAREST = 2.0  # per cent of pixels that may be nearer than what the baseline is chosen by
+_NEAREST = 0.02  # share of pixels that may be nearer than what the baseline is chosen by
 
 
 class WorldStereo(Dataset):
@@ -36,15 +38,17 @@ class WorldStereo(Dataset):
         seed: names the series.
         max_disparity: upper limit in pixels; no pixel is beyond it.
         layouts: of `LAYOUTS`, which take turns.
-        textures: folder of photographs for surfaces; None: drawn textures alone.
+        textures, meshes, panoramas: folders that worlds take photographs of surfaces, things and
+            surroundings from; None: drawn ones alone (see `stock`).
         floating: how many things float in each world; None: none or 10 to 30, half each.
-        vertical_offset: largest vertical misalignment of the right view in pixels.
+        vertical_offset: largest vertical misalignment of the right view in pixels, and as much
+            again by its rotation at the left and the right edge.
         photometric: whether the views differ photometrically and have the faults of photographs.
         cache: folder that keeps the pairs, so that later epochs read what the first one made.
 
     Raises:
         ValueError: a number is out of range, or there is no such layout.
-        FileNotFoundError: no such folder of textures.
+        FileNotFoundError: no such folder of textures, meshes or panoramas.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class WorldStereo(Dataset):
         max_disparity: float = 256.0,
         layouts: Sequence[str] = ("room", "room", "table", "street"),
         textures: str | None = None,
+        meshes: str | None = None,
+        panoramas: str | None = None,
         floating: int | None = None,
         vertical_offset: float = 0.0,
         photometric: bool = True,
@@ -73,17 +79,20 @@ class WorldStereo(Dataset):
         unknown = [layout for layout in layouts if layout not in LAYOUTS]
         if unknown or not layouts:
             raise ValueError(f"world: layouts {unknown}: choose from {', '.join(LAYOUTS)}")
-        if textures is not None:
-            textures = os.path.expandvars(os.path.expanduser(textures))
-            if not os.path.isdir(textures):
-                raise FileNotFoundError(f"world: textures: {textures}: no such folder")
+        self.folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
+        for name, folder in self.folders.items():
+            if folder is not None:
+                self.folders[name] = folder = os.path.expandvars(os.path.expanduser(folder))
+                if not os.path.isdir(folder):
+                    raise FileNotFoundError(f"world: {name}: {folder}: no such folder")
         self.length, self.height, self.width, self.seed = length, height, width, seed
         self.max_disparity, self.layouts = max_disparity, tuple(layouts)
-        self.textures, self.floating = textures, floating
+        self.floating = floating
         self.vertical_offset, self.photometric = vertical_offset, photometric
         kind = f"{max_disparity:g}-{'.'.join(layouts)}-{vertical_offset:g}-{int(photometric)}"
         # Two folders of one name hold other pictures.
-        looks = "drawn" if textures is None else f"{Draws(os.path.abspath(textures)).bits():016x}"
+        paths = [os.path.abspath(path) if path else "" for path in self.folders.values()]
+        looks = f"{Draws(*paths).bits():016x}" if any(paths) else "drawn"
         name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}-{looks}-{floating}"
         self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
 
@@ -103,27 +112,35 @@ class WorldStereo(Dataset):
 
     def _make(self, index: int) -> dict[str, Tensor]:
         draws = Draws("world", WORLD_VERSION, self.seed, index)
-        bank = texture_bank(self.textures)
         layout = self.layouts[index % len(self.layouts)]
-        place = build_place(layout, draws, bank, self.floating)
+        place = build_place(layout, draws, stock(**self.folders), self.floating)
         focal = self.width * draws.uniform(0.6, 1.1)
         axes = frame(place.gaze, draws.uniform(-0.05, 0.05))
-        size = (self.height, self.width, focal)
-        left = render(place.world, place.eye, axes, *size)
-        depth = left.distance * _ahead(*size)
-        known = depth[np.isfinite(depth)]
+        camera = Pinhole.centred(place.eye, axes, self.height, self.width, focal)
+        left = render(place.world, camera)
+        depth = left.distance * camera.ahead()
+        known = depth[depth.isfinite()]
         if not len(known):
             return self._make(index + self.length)  # nothing but sky
         # Baselines of 4 to 40 % of the nearest depth; the very nearest must stay in range.
-        baseline = draws.uniform(0.04, 0.4) * np.percentile(known, _NEAREST)
-        baseline = min(baseline, self.max_disparity * known.min() / focal)
-        eye = place.eye + baseline * axes[0]
-        offset = self.vertical_offset * draws.uniform(-1, 1) / focal
-        right = render(place.world, eye, _tilted(axes, offset), *size)
-        disparity = (focal * baseline / depth).astype(np.float32)
-        hidden = _occluded(place.world, left, place.eye, eye, axes, size, disparity)
+        baseline = draws.uniform(0.04, 0.4) * float(known.quantile(_NEAREST))
+        baseline = min(baseline, self.max_disparity * float(known.min()) / focal)
+        tilt = self.vertical_offset * draws.uniform(-1, 1) / focal
+        roll = self.vertical_offset * draws.uniform(-1, 1) / (self.width / 2)
+        other = replace(camera, eye=place.eye + baseline * axes[0], axes=_tilted(axes, tilt, roll))
+        right = render(place.world, other)
+        disparity = focal * baseline / depth
+        hidden = _occluded(place.world, left, camera, other.eye, disparity)
         views = [_picture(view.colour, left.colour) for view in (left, right)]
         if self.photometric:
+            if draws.uniform() < 0.3:
+                near = 1 / known
+                at = float(near.quantile(draws.uniform(0.2, 0.9)))
+                spread = draws.uniform(0.3, 1.0) * float(near.std()) + 1e-6
+                views = [
+                    _focused(view, 1 / seen.distance, at * draws.uniform(0.95, 1.05), spread)
+                    for view, seen in zip(views, (left, right), strict=True)
+                ]
             generator = torch.Generator().manual_seed(draws.bits() >> 1)
             views = photograph(*views, generator)
         else:
@@ -131,50 +148,51 @@ class WorldStereo(Dataset):
         return {
             "left": views[0],
             "right": views[1],
-            "disparity": torch.from_numpy(disparity)[None],
-            "valid": torch.from_numpy(disparity > 0)[None],
-            "occluded": torch.from_numpy(hidden)[None],
+            "disparity": disparity[None],
+            "valid": disparity[None] > 0,
+            "occluded": hidden[None],
         }
 
 
-def _ahead(height: int, width: int, focal: float) -> np.ndarray:
-    """Depth over distance of each pixel, (H, W)."""
-    x = (np.arange(width) - (width - 1) / 2) / focal
-    y = (np.arange(height)[:, None] - (height - 1) / 2) / focal
-    return (1 / np.sqrt(1 + x**2 + y**2)).astype(np.float32)
+def _tilted(axes: np.ndarray, tilt: float, roll: float) -> np.ndarray:
+    """Axes turned by small angles about the first and the last: a misalignment."""
+    cos, sin = np.cos(tilt), np.sin(tilt)
+    axes = np.array([[1, 0, 0], [0, cos, sin], [0, -sin, cos]]) @ axes
+    cos, sin = np.cos(roll), np.sin(roll)
+    return np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]]) @ axes
 
 
-def _tilted(axes: np.ndarray, angle: float) -> np.ndarray:
-    """Axes turned about the first by a small angle: a vertical misalignment."""
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.stack([axes[0], cos * axes[1] + sin * axes[2], cos * axes[2] - sin * axes[1]])
+def _focused(picture: Tensor, nearness: Tensor, at: float, spread: float) -> Tensor:
+    """A picture that is blurred where things are nearer or farther than what is in focus.
+
+    Args:
+        picture: (3, H, W).
+        nearness: (H, W), inverse distances.
+        at: that is in focus.
+        spread: of nearness within which it is.
+    """
+    blurred = blur(picture[None], 1.5)[0]
+    share = ((nearness - at).abs() / spread - 1).clamp(0, 1)
+    return torch.lerp(picture, blurred, share)
 
 
 def _occluded(
-    world: World,
-    left: View,
-    eye: np.ndarray,
-    other: np.ndarray,
-    axes: np.ndarray,
-    size: tuple[int, int, float],
-    disparity: np.ndarray,
-) -> np.ndarray:
-    """Left pixels that the right camera does not see, (H, W) bool."""
-    height, width, focal = size
-    hidden = np.arange(width) - disparity < 0
-    seen = np.flatnonzero(np.isfinite(left.distance) & ~hidden)
-    rows, columns = np.divmod(seen, width)
-    rays = pinhole_rays(height, width, focal, axes, columns, rows)
-    distance = left.distance.ravel()[seen, None]
+    world: World, left: View, camera: Pinhole, other: np.ndarray, disparity: Tensor
+) -> Tensor:
+    """Pixels that a camera beside this one does not see, (H, W) bool."""
+    hidden = torch.arange(camera.width) - disparity < 0
+    seen = (left.distance.isfinite() & ~hidden).flatten().nonzero()[:, 0]
+    y, x = seen // camera.width, seen % camera.width
+    distance = left.distance.flatten()[seen]
     # A thousandth of the way back, so that a surface does not hide itself.
-    points = eye + rays * distance + 1e-3 * distance * left.normal.reshape(-1, 3)[seen]
-    blocked = world.blocked(points, np.broadcast_to(other, points.shape))
-    hidden.ravel()[seen] |= blocked
+    back = 1e-3 * distance * left.normal.flatten(1)[:, seen]
+    origin, end = (torch.from_numpy(np.float32(eye))[:, None] for eye in (camera.eye, other))
+    points = origin + distance * camera.rays(x, y) + back
+    hidden.view(-1)[seen] |= world.blocked(points, end - points)
     return hidden
 
 
-def _picture(colour: np.ndarray, exposed_by: np.ndarray) -> Tensor:
+def _picture(colour: Tensor, exposed_by: Tensor) -> Tensor:
     """Radiance as a camera's display shows it: exposed by one view, gamma 2.2, (3, H, W)."""
-    bright = max(float(np.percentile(exposed_by, 95)), 0.05)
-    shown = np.clip(0.85 * colour / bright, 0, 1.5) ** (1 / 2.2)
-    return torch.from_numpy(np.ascontiguousarray(shown.transpose(2, 0, 1), np.float32))
+    bright = max(float(np.percentile(exposed_by.numpy(), 95)), 0.05)
+    return (0.85 / bright * colour).clamp(0, 1.5) ** (1 / 2.2)

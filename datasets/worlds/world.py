@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .materials import Material, TextureBank
 from .shapes import Shape
 
-__all__ = ["Hits", "Light", "Thing", "World"]
+__all__ = ["Hits", "Light", "Sky", "Thing", "World"]
 
 _AWAY = 1e-3  # metres from a surface at which a shadow ray starts
+_BLOCK = 1 << 15  # rays shaded together: their values stay in a core's cache
 
 
 class Thing(NamedTuple):
@@ -45,6 +48,33 @@ class Light(NamedTuple):
     far: bool
 
 
+class Sky(NamedTuple):
+    """What surrounds a world.
+
+    Attributes:
+        horizon, zenith: colours (3,).
+        panorama: (H, 2H, 3) float32, linear, seen instead of them where given.
+        turn: of the panorama about the vertical, radians.
+    """
+
+    horizon: np.ndarray
+    zenith: np.ndarray
+    panorama: Tensor | None = None
+    turn: float = 0.0
+
+    def look(self, directions: Tensor) -> Tensor:
+        """Colours (3, N) in unit directions (3, N)."""
+        if self.panorama is None:
+            up = directions[1].clamp(0, 1).sqrt()
+            low, high = (torch.from_numpy(np.float32(c))[:, None] for c in self[:2])
+            return torch.lerp(low, high, up)
+        height, width = self.panorama.shape[:2]
+        across = torch.atan2(directions[0], directions[2]) + self.turn
+        column = (across * (width / (2 * math.pi))).floor().long() % width
+        row = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
+        return self.panorama.reshape(-1, 3)[row * width + column].T
+
+
 @dataclass(frozen=True)
 class Hits:
     """Where rays end.
@@ -52,16 +82,16 @@ class Hits:
     Attributes:
         distance: (N,) along each ray, infinite for the sky.
         triangle: (N,), -1 for the sky.
-        share: (N, 2), barycentric of its second and third corner.
         instance: (N,), 0 for the sky.
-        normal: (N, 3), of the smooth surface, towards the ray's origin.
+        normal: (3, N), of the smooth surface, towards the ray's origin.
+        place: (2, N), on the material's texture, metres.
     """
 
-    distance: np.ndarray
-    triangle: np.ndarray
-    share: np.ndarray
-    instance: np.ndarray
-    normal: np.ndarray
+    distance: Tensor
+    triangle: Tensor
+    instance: Tensor
+    normal: Tensor
+    place: Tensor
 
 
 class World:
@@ -69,9 +99,9 @@ class World:
 
     Args:
         things: at least one.
-        lights: the first casts the clearest shadows.
+        lights: the sun and lamps, all of which cast shadows.
         ambient: (3,), light from everywhere.
-        sky: colours of the horizon and of the zenith, (2, 3).
+        sky: what is seen beyond all things.
         bank: that the materials' textures are of.
         threads: that rays are cast by.
     """
@@ -81,161 +111,206 @@ class World:
         things: Sequence[Thing],
         lights: Sequence[Light],
         ambient: np.ndarray,
-        sky: np.ndarray,
+        sky: Sky,
         bank: TextureBank,
         threads: int = 1,
     ) -> None:
         import open3d
 
-        sizes = [len(thing.shape.points) for thing in things]
+        sizes = torch.tensor([len(thing.shape.points) for thing in things])
         self.points = np.concatenate([t.shape.points for t in things]).astype(np.float32)
-        self._normals = np.concatenate([t.shape.normals for t in things]).astype(np.float32)
-        self._places = np.concatenate([t.shape.places for t in things]).astype(np.float32)
-        self._material = np.repeat(np.arange(len(things)), sizes)
-        self._instance = np.repeat([thing.instance for thing in things], sizes)
+        normals = np.concatenate([t.shape.normals for t in things]).reshape(-1, 9)
+        places = np.concatenate([t.shape.places for t in things]).reshape(-1, 6)
+        self._corners = torch.from_numpy(np.hstack([normals, places]).astype(np.float32))
+        self._material = torch.arange(len(things)).repeat_interleave(sizes)
+        self._instance = torch.tensor([t.instance for t in things]).repeat_interleave(sizes)
         self.materials = [thing.material for thing in things]
-        self.lights, self.ambient, self.sky = list(lights), ambient, sky
+        self.lights, self.ambient, self.sky = list(lights), _column(ambient), sky
         self.bank, self.threads = bank, threads
-        self._table = _material_table(self.materials)
+        self._looks = torch.tensor([_flat(material) for material in self.materials])
         self._scene = open3d.t.geometry.RaycastingScene(nthreads=threads)
-        corners = np.ascontiguousarray(self.points.reshape(-1, 3))
-        faces = np.arange(len(corners), dtype=np.uint32).reshape(-1, 3)
+        faces = np.arange(self.points.size // 3, dtype=np.uint32).reshape(-1, 3)
         core = open3d.core.Tensor
-        self._scene.add_triangles(core.from_numpy(corners), core.from_numpy(faces))
+        self._scene.add_triangles(
+            core.from_numpy(self.points.reshape(-1, 3)), core.from_numpy(faces)
+        )
 
-    def cast(self, origins: np.ndarray, directions: np.ndarray) -> Hits:
+    def cast(self, origins: Tensor, directions: Tensor) -> Hits:
         """Follow rays to the nearest surface.
 
         Args:
-            origins: (N, 3) or (3,).
-            directions: (N, 3); distances count in their lengths.
+            origins: (3, N) or (3, 1).
+            directions: (3, N); distances count in their lengths.
         """
-        rays = np.empty((len(directions), 6), np.float32)
-        rays[:, :3], rays[:, 3:] = origins, directions
-        found = self._cast(rays)
-        distance = found["t_hit"].numpy()
-        hit = np.isfinite(distance)
-        triangle = np.where(hit, found["primitive_ids"].numpy().astype(np.int64), -1)
-        share = found["primitive_uvs"].numpy()
-        corners = self._normals[triangle]
-        normal = _blend(corners, share)
-        normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-9)
-        against = (normal * rays[:, 3:]).sum(axis=1, keepdims=True) > 0
-        normal = np.where(against, -normal, normal)
-        instance = np.where(hit, self._instance[triangle], 0)
-        return Hits(distance, triangle, share, instance, normal)
+        found = self._scene.cast_rays(_rays(origins, directions), nthreads=self.threads)
+        distance = torch.from_numpy(found["t_hit"].numpy()).clone()  # not in Open3D's memory
+        # The sky's number is the largest of 32 bits, -1 with a sign.
+        triangle = torch.from_numpy(found["primitive_ids"].numpy().view(np.int32)).long()
+        second, third = torch.from_numpy(found["primitive_uvs"].numpy()).T.contiguous()
+        owner = triangle.clamp_min(0)
+        corners = self._corners.index_select(0, owner).T.contiguous()
+        weights = (1 - second - third, second, third)
+        normal = sum(w * corners[3 * i : 3 * i + 3] for i, w in enumerate(weights))
+        place = sum(w * corners[9 + 2 * i : 11 + 2 * i] for i, w in enumerate(weights))
+        normal *= _dot(normal, normal).clamp_min(1e-18).rsqrt()
+        normal = torch.where(_dot(normal, directions) > 0, -normal, normal)
+        instance = self._instance[owner] * (triangle >= 0)
+        return Hits(distance, triangle, instance, normal, place)
 
-    def blocked(self, origins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Whether something stands between points, (N,) bool.
+    def blocked(self, origins: Tensor, ways: Tensor) -> Tensor:
+        """Whether something stands in the way, (N,) bool.
 
         Args:
-            origins, ends: (N, 3).
+            origins: (3, N).
+            ways: (3, N), to where the ways end.
         """
-        import open3d
+        rays = _rays(origins, ways)
+        found = self._scene.test_occlusions(rays, tfar=0.999, nthreads=self.threads)
+        return torch.from_numpy(found.numpy())
 
-        rays = np.empty((len(origins), 6), np.float32)
-        rays[:, :3], rays[:, 3:] = origins, ends - origins
-        tensor = open3d.core.Tensor.from_numpy(rays)
-        return self._scene.test_occlusions(tensor, tfar=0.999, nthreads=self.threads).numpy()
-
-    def colours(self, origins: np.ndarray, directions: np.ndarray, pixel: float) -> tuple:
+    def colours(
+        self,
+        origin: Tensor,
+        directions: Tensor,
+        pixel: float,
+        hits: Hits | None = None,
+        openness: Tensor | None = None,
+    ) -> tuple[Tensor, Hits]:
         """What rays see.
 
         Args:
-            origins: (N, 3) or (3,).
-            directions: (N, 3), unit length.
+            origin: (3, 1).
+            directions: (3, N), unit length.
             pixel: angle between neighbouring rays, radians.
+            hits: of these rays, if they are cast already.
+            openness: (N,), share of the ambient light that arrives; None: all.
 
         Returns:
-            Colours (N, 3) float32, linear, not bounded above, and the `Hits`.
+            Colours (3, N) float32, linear, not bounded above, and the hits.
         """
-        hits = self.cast(origins, directions)
-        colours = self._sky(directions)
-        seen = np.flatnonzero(hits.triangle >= 0)
-        if not len(seen):
-            return colours, hits
-        triangle, share = hits.triangle[seen], hits.share[seen]
-        along, normal = directions[seen], hits.normal[seen]
-        start = origins if np.ndim(origins) == 1 else origins[seen]
-        points = start + along * hits.distance[seen, None]
-        slant = np.maximum(-(normal * along).sum(axis=1), 0.05)
-        footprint = hits.distance[seen] * pixel / np.sqrt(slant)
-        material = self._material[triangle]
-        table = self._table[material]
-        albedo = self._albedo(table, _blend(self._places[triangle], share), footprint)
-        lit = np.broadcast_to(self.ambient, albedo.shape) * (0.75 + 0.25 * normal[:, 1:2])
-        shine = np.zeros_like(albedo)
-        lifted = points + _AWAY * normal
-        for light in self.lights:
-            way = np.broadcast_to(light.place, points.shape) - (0 if light.far else points)
-            far = np.linalg.norm(way, axis=1, keepdims=True)
-            toward = way / far
-            facing = np.maximum((normal * toward).sum(axis=1, keepdims=True), 0)
-            arrives = np.flatnonzero(facing[:, 0] > 0)
-            end = lifted[arrives] + (100.0 * toward if light.far else way)[arrives]
-            clear = ~self.blocked(lifted[arrives], end)
-            arrives = arrives[clear]
-            power = light.colour / (1.0 if light.far else np.maximum(far[arrives] ** 2, 0.05))
-            lit = _added(lit, arrives, facing[arrives] * power)
-            half = toward[arrives] - along[arrives]
-            half /= np.linalg.norm(half, axis=1, keepdims=True)
-            bright = np.maximum((normal[arrives] * half).sum(axis=1), 0) ** table[arrives, 12]
-            gloss = (table[arrives, 10] * bright)[:, None]
-            shine = _added(shine, arrives, gloss * power)
-        mirrored = along - 2 * (normal * along).sum(axis=1, keepdims=True) * normal
-        around = self._sky(mirrored) * table[:, 11:12]
-        colours[seen] = albedo * lit + shine + around
+        hits = self.cast(origin, directions) if hits is None else hits
+        colours = torch.empty_like(directions)
+        for start in range(0, directions.shape[1], _BLOCK):
+            part = slice(start, start + _BLOCK)
+            along = directions[:, part]
+            seen = hits.distance[part].isfinite()
+            opened = None if openness is None else openness[part]
+            if seen.all():
+                colours[:, part] = self._shade(origin, along, pixel, hits, part, opened)
+                continue
+            colours[:, part] = self.sky.look(along)
+            chosen = seen.nonzero()[:, 0]
+            if len(chosen):
+                opened = None if opened is None else opened[chosen]
+                shaded = self._shade(origin, along[:, chosen], pixel, hits, start + chosen, opened)
+                colours[:, start + chosen] = shaded
         return colours, hits
 
-    def _cast(self, rays: np.ndarray) -> dict:
-        import open3d
+    def openness(self, points: Tensor, normals: Tensor, reach: float) -> Tensor:
+        """Share of the half space above surfaces that nothing near covers, (N,) in [0, 1].
 
-        return self._scene.cast_rays(open3d.core.Tensor.from_numpy(rays), nthreads=self.threads)
+        The directions are the same for all points, so that two cameras see the same.
 
-    def _sky(self, directions: np.ndarray) -> np.ndarray:
-        up = np.clip(directions[:, 1:2], 0, 1) ** 0.5
-        return (self.sky[0] * (1 - up) + self.sky[1] * up).astype(np.float32)
+        Args:
+            points: (3, N).
+            normals: (3, N), unit length.
+            reach: metres, beyond which things do not count.
+        """
+        lifted = points + _AWAY * normals
+        total, clear = torch.zeros(points.shape[1]), torch.zeros(points.shape[1])
+        for way in _AROUND:
+            facing = _dot(normals, way[:, None]).clamp_min(0)
+            upward = facing.nonzero()[:, 0]
+            free = ~self.blocked(lifted[:, upward], (reach * way[:, None]).expand(3, len(upward)))
+            total += facing
+            clear[upward] += facing[upward] * free
+        return clear / total.clamp_min(1e-6)
 
-    def _albedo(self, table: np.ndarray, places: np.ndarray, footprint: np.ndarray) -> np.ndarray:
-        scale = table[:, 1]
-        cos, sin = np.cos(table[:, 2]) * scale, np.sin(table[:, 2]) * scale
-        x = cos * places[:, 0] + sin * places[:, 1] + table[:, 3]
-        y = cos * places[:, 1] - sin * places[:, 0] + table[:, 4]
-        index = torch.from_numpy(table[:, 0].astype(np.int64))
-        values = (torch.from_numpy(v.astype(np.float32)) for v in (x, y, footprint * scale))
-        texture = self.bank.look_up(index, *values).numpy()
-        grey = texture.mean(axis=1, keepdims=True)
-        tint = table[:, 9:10]
-        pattern = tint * texture + (1 - tint) * grey
-        return np.clip(table[:, 5:8] + table[:, 8:9] * pattern, 0.01, 1.0)
+    def _shade(
+        self,
+        origin: Tensor,
+        along: Tensor,
+        pixel: float,
+        hits: Hits,
+        part: slice | Tensor,
+        openness: Tensor | None,
+    ) -> Tensor:
+        distance, normal = hits.distance[part], hits.normal[:, part]
+        points = origin + along * distance
+        ahead = _dot(normal, along)
+        looks = self._looks.index_select(0, self._material[hits.triangle[part]]).T.contiguous()
+        footprint = distance * pixel * ahead.neg().clamp_min(0.05).rsqrt()
+        albedo = self._albedo(looks, hits.place[:, part], footprint)
+        gloss, mirror, shine, through = looks[10:14]
+        lit = self.ambient * (0.75 + 0.25 * normal[1])
+        if openness is not None:
+            lit = lit * openness
+        bright = torch.zeros_like(lit)
+        for light in self.lights:
+            way = _column(light.place)
+            if light.far:
+                toward, near, far = way.expand_as(points), 1.0, 100.0
+            else:
+                toward = way - points
+                square = _dot(toward, toward)
+                far = square.sqrt()
+                toward, near = toward / far, 1 / square.clamp_min(0.05)
+            facing = _dot(normal, toward)
+            strength = torch.where(facing > 0, facing, -through * facing) * near
+            reached = strength.nonzero()[:, 0]
+            side = facing[reached].sign() * _AWAY
+            start = points[:, reached] + side * normal[:, reached]
+            ways = far * toward if light.far else way - points
+            strength[reached] *= ~self.blocked(start, ways[:, reached])
+            colour = _column(light.colour)
+            lit = lit + colour * strength
+            half = toward - along
+            half = _dot(normal, half) * _dot(half, half).clamp_min(1e-12).rsqrt()
+            bright = bright + colour * (gloss * near * half.clamp_min(0) ** shine * (strength > 0))
+        if mirror.any():
+            bright = bright + mirror * self.sky.look(along - 2 * ahead * normal)
+        return albedo * lit + bright
+
+    def _albedo(self, looks: Tensor, place: Tensor, footprint: Tensor) -> Tensor:
+        scale = looks[1]
+        cos, sin = looks[2].cos() * scale, looks[2].sin() * scale
+        x = cos * place[0] + sin * place[1] + looks[3]
+        y = cos * place[1] - sin * place[0] + looks[4]
+        texture = self.bank.look_up(looks[0].long(), x, y, footprint * scale)
+        pattern = torch.lerp(texture.mean(dim=0), texture, looks[9])
+        return (looks[5:8] + looks[8] * pattern).clamp(0.01, 1.0)
 
 
-def _added(total: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
-    total = np.array(total)
-    total[index] += values
-    return total
+def _rays(origins: Tensor, directions: Tensor):
+    from open3d.core import Tensor as Open3DTensor
+
+    rays = torch.empty(directions.shape[1], 6)
+    rays[:, :3], rays[:, 3:] = origins.T, directions.T
+    return Open3DTensor.from_numpy(rays.numpy())
 
 
-def _blend(corners: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Values at barycentric places within triangles, (N, C) from (N, 3, C)."""
-    second, third = share[:, 0:1], share[:, 1:2]
-    return (1 - second - third) * corners[:, 0] + second * corners[:, 1] + third * corners[:, 2]
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return one[0] * other[0] + one[1] * other[1] + one[2] * other[2]
 
 
-def _material_table(materials: Sequence[Material]) -> np.ndarray:
-    rows = [
-        (
-            m.texture,
-            m.scale,
-            m.turn,
-            *m.shift,
-            *m.base,
-            m.contrast,
-            m.tint,
-            m.gloss,
-            m.mirror,
-            m.shine,
-        )
-        for m in materials
-    ]
-    return np.array(rows, np.float32)
+def _column(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.asarray(values, np.float32))[:, None]
+
+
+def _flat(material: Material) -> list[float]:
+    """A material's numbers in one row."""
+    row: list[float] = []
+    for value in astuple(material):
+        row.extend(value if isinstance(value, tuple) else [value])
+    return row
+
+
+def _spread(count: int) -> Tensor:
+    """Directions all round, evenly, (count, 3): a Fibonacci spiral."""
+    turn = torch.arange(count) * math.pi * (3 - math.sqrt(5))
+    up = 1 - (2 * torch.arange(count) + 1) / count
+    across = (1 - up**2).sqrt()
+    return torch.stack([across * turn.cos(), up, across * turn.sin()], dim=1)
+
+
+_AROUND = _spread(16)

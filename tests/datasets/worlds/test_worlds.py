@@ -11,19 +11,26 @@ pytest.importorskip("open3d")
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.worlds import furniture, shapes
-from vizoo.datasets.worlds.cameras import frame, render
+from vizoo.datasets.worlds.cameras import Panorama, Pinhole, frame, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
 from vizoo.datasets.worlds.materials import Material, draw_material, texture_bank
 from vizoo.datasets.worlds.stereo import WorldStereo
-from vizoo.datasets.worlds.world import Light, Thing, World
+from vizoo.datasets.worlds.stock import stock
+from vizoo.datasets.worlds.world import Light, Sky, Thing, World
 
 PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
 
 
 def world(*things, lights=()):
-    sky = np.zeros((2, 3), np.float32)
     placed = [Thing(shape, PLAIN, number) for number, shape in enumerate(things, start=1)]
-    return World(placed, lights, np.full(3, 0.5, np.float32), sky, texture_bank())
+    dark = Sky(np.zeros(3), np.zeros(3))
+    return World(placed, lights, np.full(3, 0.5), dark, texture_bank())
+
+
+def look(place, height, width, focal):
+    """Straight ahead from the origin along z."""
+    camera = Pinhole.centred(np.zeros(3), frame(np.array([0.0, 0, 1])), height, width, focal)
+    return render(place, camera)
 
 
 CLOSED = {
@@ -61,17 +68,18 @@ def test_normals_are_square_to_the_surface(name):
 
 def test_rays_end_where_they_should():
     ball = world(shapes.sphere(1.0, steps=200).moved((0, 0, 5)))
-    view = render(ball, np.zeros(3), frame(np.array([0.0, 0, 1])), 41, 61, 60.0)
+    view = look(ball, 41, 61, 60.0)
     assert view.distance[20, 30] == pytest.approx(4.0, abs=1e-3)
     assert not np.isfinite(view.distance[0, 0]) and view.instance[0, 0] == 0
-    np.testing.assert_allclose(view.normal[20, 30], (0, 0, -1), atol=0.02)
+    np.testing.assert_allclose(view.normal[:, 20, 30], (0, 0, -1), atol=0.02)
 
 
 def test_up_is_up_and_right_is_right():
-    things = [shapes.box(1, 1, 1).moved(at) for at in ((0, 2, 6), (2.5, -0.5, 6))]
-    view = render(world(*things), np.zeros(3), frame(np.array([0.0, 0, 1])), 60, 60, 40.0)
-    rows, _ = np.nonzero(view.instance == 1)
-    _, columns = np.nonzero(view.instance == 2)
+    # Who looks along z with y upwards has x on the left.
+    things = [shapes.box(1, 1, 1).moved(at) for at in ((0, 2, 6), (-2.5, -0.5, 6))]
+    view = look(world(*things), 60, 60, 40.0)
+    rows, _ = np.nonzero(view.instance.numpy() == 1)
+    _, columns = np.nonzero(view.instance.numpy() == 2)
     assert rows.max() < 30 and columns.min() > 30
 
 
@@ -80,10 +88,10 @@ def test_shadows_and_edges():
     roof = shapes.box(2, 0.1, 2).moved((0, 1, 5))
     sun = Light(np.array([0.0, 1.0, 0.0]), np.ones(3), True)
     lit = world(floor, roof, lights=[sun])
-    down = np.array([[0.0, -0.7, 4.0], [3.0, -0.7, 4.0]])
-    rays = (down / np.linalg.norm(down, axis=1, keepdims=True)).astype(np.float32)
-    colours, _ = lit.colours(np.zeros(3), rays, 0.01)
-    assert colours[1].min() > 1.5 * colours[0].max()
+    down = torch.tensor([[0.0, -0.7, 4.0], [3.0, -0.7, 4.0]])
+    rays = torch.nn.functional.normalize(down, dim=1).T
+    colours, _ = lit.colours(torch.zeros(3, 1), rays, 0.01)
+    assert colours[:, 1].min() > 1.5 * colours[:, 0].max()
 
 
 @pytest.mark.parametrize("kind", [*furniture.FURNITURE, *furniture.SMALL, *furniture.OUTDOORS])
@@ -171,12 +179,12 @@ def test_bad_arguments(arguments, message):
 
 
 def test_every_layout_has_much_to_see():
-    bank = texture_bank()
     for layout in LAYOUTS:
         for seed in range(2):
-            place = build_place(layout, Draws(layout, seed), bank, floating=0)
-            view = render(place.world, place.eye, frame(place.gaze), 48, 96, 70.0)
+            place = build_place(layout, Draws(layout, seed), stock(), floating=0)
+            camera = Pinhole.centred(place.eye, frame(place.gaze), 48, 96, 70.0)
+            view = render(place.world, camera)
             assert len(np.unique(view.instance)) > 4
-            assert np.isfinite(view.distance).mean() > 0.5
+            assert view.distance.isfinite().float().mean() > 0.5
     with pytest.raises(ValueError, match="garden"):
-        build_place("garden", Draws(0), bank)
+        build_place("garden", Draws(0), stock())

@@ -1,0 +1,105 @@
+"""What worlds are made of beside what is drawn: photographs, meshes and surroundings of folders."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...vision.io.images import read_image
+from .materials import TextureBank, pictures_in, texture_bank
+from .shapes import Shape
+
+__all__ = ["Stock", "stock"]
+
+_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
+_TRIANGLES = 6000  # of a mesh; more are merged
+_HEIGHT = 512  # pixels of surroundings
+
+
+class Stock(NamedTuple):
+    """Materials of worlds.
+
+    Attributes:
+        textures: for surfaces.
+        meshes: each standing on y = 0 about the origin, its largest side 1.
+        panoramas: of surroundings, (H, 2H, 3) float32, linear.
+    """
+
+    textures: TextureBank
+    meshes: tuple[Shape, ...] = ()
+    panoramas: tuple[Tensor, ...] = ()
+
+
+@lru_cache(maxsize=4)
+def stock(
+    textures: str | None = None, meshes: str | None = None, panoramas: str | None = None
+) -> Stock:
+    """The stock of this process.
+
+    Args:
+        textures: folder of photographs for surfaces; None: drawn textures alone.
+        meshes: folder of .glb, .obj, .ply or .stl files; None: built things alone.
+        panoramas: folder of equirectangular pictures, seen where the sky is; None: a drawn sky.
+
+    Raises:
+        FileNotFoundError: no such folder, or nothing of the kind in it.
+    """
+    shapes: list[Shape] = []
+    if meshes is not None:
+        files = sorted(p for p in Path(meshes).rglob("*") if p.suffix.lower() in _SUFFIXES)
+        if not files:
+            missing = "no mesh in it" if os.path.isdir(meshes) else "no such folder"
+            raise FileNotFoundError(f"meshes: {meshes}: {missing} ({', '.join(_SUFFIXES)})")
+        shapes = [_mesh(path) for path in files]
+    around: list[Tensor] = []
+    if panoramas is not None:
+        around = [_surroundings(path) for path in pictures_in(panoramas)]
+    return Stock(texture_bank(textures), tuple(shapes), tuple(around))
+
+
+def _mesh(path: Path) -> Shape:
+    import open3d
+
+    mesh = open3d.geometry.TriangleMesh()
+    # As a model: read as one mesh, polygons of more than three sides are lost.
+    with open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error):
+        for part in open3d.io.read_triangle_model(str(path)).meshes:
+            mesh += part.mesh
+    if not mesh.has_triangles():
+        raise ValueError(f"meshes: {path}: no triangle in it")
+    if len(mesh.triangles) > _TRIANGLES:
+        mesh.triangle_uvs.clear()
+        mesh = mesh.simplify_quadric_decimation(_TRIANGLES)
+    mesh.merge_close_vertices(1e-6)
+    mesh.compute_vertex_normals()
+    faces, points = np.asarray(mesh.triangles), np.asarray(mesh.vertices)
+    low, high = points.min(axis=0), points.max(axis=0)
+    foot = np.array([(low[0] + high[0]) / 2, low[1], (low[2] + high[2]) / 2])
+    points = ((points - foot) / max((high - low).max(), 1e-9))[faces]
+    flat = np.cross(points[:, 1] - points[:, 0], points[:, 2] - points[:, 0])
+    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-20)
+    # Where both sides of a leaf are meshed, or at a sharp edge, the mean says nothing.
+    normals = np.asarray(mesh.vertex_normals)[faces]
+    agree = (normals * flat[:, None]).sum(axis=-1, keepdims=True) > 0.7
+    normals = np.where(agree, normals, flat[:, None])
+    # The texture is laid on from the side that a triangle faces most.
+    axes = np.array([[2, 1], [0, 2], [0, 1]])[np.abs(flat).argmax(axis=1)]
+    places = np.take_along_axis(points, axes[:, None].repeat(3, axis=1), axis=2)
+    return Shape(points, normals, places)
+
+
+def _surroundings(path: Path) -> Tensor:
+    picture = read_image(path)
+    if picture.shape[2] != 2 * picture.shape[1]:
+        size = f"{picture.shape[2]}x{picture.shape[1]}"
+        raise ValueError(f"panoramas: {path}: {size} pixels: want twice as wide as high")
+    small = torch.nn.functional.interpolate(
+        picture[None], (_HEIGHT, 2 * _HEIGHT), mode="bilinear", antialias=True, align_corners=False
+    )[0]
+    return (small**2.2).permute(1, 2, 0).contiguous()
