@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .world import Hits, World
 
-__all__ = ["Camera", "Panorama", "Pinhole", "View", "frame", "render"]
+__all__ = ["Camera", "Panorama", "Pinhole", "View", "frame", "largest_share", "render"]
 
 _JUMP = 0.03  # relative step of depth that counts as an edge
 _FOLD = 0.7  # cosine between normals below which an edge is seen
@@ -142,6 +142,15 @@ def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
     return np.stack([cos * right + sin * down, cos * down - sin * right, ahead])
 
 
+def largest_share(world: World, camera: Camera) -> float:
+    """Share of the picture that one object or the sky takes, about."""
+    steps = (torch.arange(24) + 0.5) / 24
+    y, x = torch.meshgrid(steps * camera.height, steps * camera.width, indexing="ij")
+    origin = torch.from_numpy(np.float32(camera.eye))[:, None]
+    instance = world.cast(origin, camera.rays(x.flatten(), y.flatten())).instance
+    return float(instance.bincount().max()) / len(instance)
+
+
 def render(world: World, camera: Camera) -> View:
     """Take a picture."""
     height, width = camera.height, camera.width
@@ -171,7 +180,7 @@ def render(world: World, camera: Camera) -> View:
 def _openness(
     world: World, origin: Tensor, rays: Tensor, hits: Hits, shape: tuple[int, int]
 ) -> Tensor:
-    """`World.openness` of all pixels, (N,): looked for at some, the nearest like ones for others."""
+    """`World.openness` of all pixels, (N,), from those on a coarse grid that are like each."""
     height, width = shape
     middle = _COARSE // 2
     at = torch.arange(height * width).view(shape)[middle::_COARSE, middle::_COARSE]

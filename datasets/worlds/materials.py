@@ -136,8 +136,8 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
         draws: what is random.
         bank: whose textures it may take.
         kind: ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
-            ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for leaves and cloth, which light shines
-            through.
+            ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for
+            leaves and cloth, which light shines through.
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6

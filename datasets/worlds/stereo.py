@@ -15,13 +15,15 @@ from ..cache import SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
 from ..stereo.scene_textures import blur
-from .cameras import Pinhole, View, frame, render
+from .cameras import Pinhole, View, frame, largest_share, render
 from .layouts import LAYOUTS, WORLD_VERSION, build_place
 from .stock import stock
 from .world import World
 
 __all__ = ["WorldStereo"]
 
+_TRIES = 4
+_FULL = 0.55  # of the picture; where one thing takes more, there is little to see
 _NEAREST = 0.02  # share of pixels that may be nearer than what the baseline is chosen by
 
 
@@ -113,10 +115,13 @@ class WorldStereo(Dataset):
     def _make(self, index: int) -> dict[str, Tensor]:
         draws = Draws("world", WORLD_VERSION, self.seed, index)
         layout = self.layouts[index % len(self.layouts)]
-        place = build_place(layout, draws, stock(**self.folders), self.floating)
-        focal = self.width * draws.uniform(0.6, 1.1)
-        axes = frame(place.gaze, draws.uniform(-0.05, 0.05))
-        camera = Pinhole.centred(place.eye, axes, self.height, self.width, focal)
+        for _ in range(_TRIES):
+            place = build_place(layout, draws, stock(**self.folders), self.floating)
+            focal = self.width * draws.uniform(0.6, 1.1)
+            axes = frame(place.gaze, draws.uniform(-0.05, 0.05))
+            camera = Pinhole.centred(place.eye, axes, self.height, self.width, focal)
+            if largest_share(place.world, camera) < _FULL:
+                break
         left = render(place.world, camera)
         depth = left.distance * camera.ahead()
         known = depth[depth.isfinite()]

@@ -207,7 +207,7 @@ class World:
         return colours, hits
 
     def openness(self, points: Tensor, normals: Tensor, reach: float) -> Tensor:
-        """Share of the half space above surfaces that nothing near covers, (N,) in [0, 1].
+        """How far one sees from surfaces, (N,) in [0, 1]: 1 where nothing is within reach.
 
         The directions are the same for all points, so that two cameras see the same.
 
@@ -221,9 +221,10 @@ class World:
         for way in _AROUND:
             facing = _dot(normals, way[:, None]).clamp_min(0)
             upward = facing.nonzero()[:, 0]
-            free = ~self.blocked(lifted[:, upward], (reach * way[:, None]).expand(3, len(upward)))
+            rays = _rays(lifted[:, upward], (reach * way[:, None]).expand(3, len(upward)))
+            far = self._scene.cast_rays(rays, nthreads=self.threads)["t_hit"].numpy()
             total += facing
-            clear[upward] += facing[upward] * free
+            clear[upward] += facing[upward] * torch.from_numpy(far).clamp_max(1.0)
         return clear / total.clamp_min(1e-6)
 
     def _shade(

@@ -11,7 +11,7 @@ pytest.importorskip("open3d")
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.worlds import furniture, shapes
-from vizoo.datasets.worlds.cameras import Panorama, Pinhole, frame, render
+from vizoo.datasets.worlds.cameras import Pinhole, frame, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
 from vizoo.datasets.worlds.materials import Material, draw_material, texture_bank
 from vizoo.datasets.worlds.stereo import WorldStereo
