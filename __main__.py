@@ -118,6 +118,15 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "--out ensemble.json",
         ),
     ),
+    "world": Command(
+        "cli.world",
+        "write generated rooms, streets and table tops as stereo pairs, views or panoramas",
+        (
+            "vizoo world out/pairs --count 20",
+            "vizoo world out/views --camera views --place room --views 12 --layout colmap",
+            "vizoo world out/panoramas --camera panorama --place room --textures my/photographs",
+        ),
+    ),
     "scene": Command(
         "mvs.commands.scene",
         "write a generated multi-view scene to disk, with exact depth, in a published layout",

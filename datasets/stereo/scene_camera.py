@@ -1,11 +1,12 @@
 """The camera of the generated stereo scenes: from radiance to the 8-bit picture of each view.
 
-The two views of a real pair never agree: exposure, white balance, focus and noise differ, and
+The views of a real scene never agree: exposure, white balance, focus and noise differ, and
 highlights stay with the camera instead of the surface. `photograph` applies such differences,
 mostly small, now and then large.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -45,19 +46,22 @@ def _smooth_field(generator: torch.Generator, height: int, width: int, device) -
     return F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)[0]
 
 
-def photograph(left: Tensor, right: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Takes both pictures of one scene.
+def photograph(
+    images: Sequence[Tensor], generator: torch.Generator, lens: bool = True
+) -> list[Tensor]:
+    """Takes the pictures of one scene.
 
     Args:
-        left: (3, H, W) radiance, about [0, 1].
-        right: (3, H, W).
+        images: (3, H, W) radiance each, about [0, 1]; exposure follows the first.
         generator: CPU generator that all differences are drawn from.
+        lens: whether they come through one, which blurs, darkens corners and throws back light; no
+            panorama is like that.
 
     Returns:
-        The two pictures in [0, 1], in steps of 1/255.
+        The pictures in [0, 1], in steps of 1/255.
     """
-    height, width = left.shape[1:]
-    device = left.device
+    height, width = images[0].shape[1:]
+    device = images[0].device
 
     def uniform(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand((), generator=generator))
@@ -65,18 +69,20 @@ def photograph(left: Tensor, right: Tensor, generator: torch.Generator) -> tuple
     differ = uniform(0, 1) ** 2
     gamma = 2 ** uniform(-0.5, 0.5)
     # Automatic exposure: a mean grey level, some clipping included.
-    gain = uniform(0.25, 0.65) ** (1 / gamma) / (float(left.clamp(0, 1).mean()) + 0.02)
+    gain = uniform(0.25, 0.65) ** (1 / gamma) / (float(images[0].clamp(0, 1).mean()) + 0.02)
     grey, compressed = uniform(0, 1) < 0.2, uniform(0, 1) < 0.3
     focus, motion = uniform(0.0, 0.8), max(0.0, uniform(-2.0, 1.0))
     vignette, noise = max(0.0, uniform(-0.3, 0.4)), 10 ** uniform(-3.2, -1.6)
     quality, sheen = uniform(45, 95), max(0.0, uniform(-0.1, 0.12))
+    if not lens:
+        focus = motion = vignette = sheen = 0.0
     tint = 1 + 0.15 * (2 * torch.rand(3, 1, 1, generator=generator) - 1)
     y = torch.linspace(-1, 1, height, device=device).view(-1, 1)
     x = torch.linspace(-1, 1, width, device=device)
     radius = (x**2 + y**2) / 2
 
     pictures = []
-    for image in (left, right):
+    for image in images:
         sigma = focus * (1 + differ * uniform(-0.5, 0.5))
         image = blur(image[None], math.hypot(sigma, motion), sigma)[0]
         own = 1 + 0.12 * differ * (2 * torch.rand(3, 1, 1, generator=generator) - 1)
@@ -98,4 +104,4 @@ def photograph(left: Tensor, right: Tensor, generator: torch.Generator) -> tuple
         if compressed:
             image = _block_transform(image.contiguous(), quality)
         pictures.append(image.clamp(0, 1).mul(255).round() / 255)
-    return pictures[0], pictures[1]
+    return pictures

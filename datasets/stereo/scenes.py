@@ -332,7 +332,7 @@ def _generate(
     left, right = _render(scenes, *size, tilt, device)
     pairs = list(zip(left.colour, right.colour, strict=True))
     if photometric:
-        pairs = [photograph(*pair, g) for pair, g in zip(pairs, generators, strict=True)]
+        pairs = [photograph(pair, g) for pair, g in zip(pairs, generators, strict=True)]
     disparity = left.nearest[:, None]
     return {
         "left": torch.stack([pair[0] for pair in pairs]).clamp(0, 1),

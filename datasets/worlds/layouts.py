@@ -33,11 +33,13 @@ class Place(NamedTuple):
         world: to look at.
         eye: (3,), of the observer, metres.
         gaze: (3,), unit length, where there is most to see.
+        room: (2, 3), corners of the box in which one may stand, things left aside.
     """
 
     world: World
     eye: np.ndarray
     gaze: np.ndarray
+    room: np.ndarray
 
 
 class _Builder:
@@ -141,7 +143,10 @@ def _room(build: _Builder, floating: int) -> Place:
         )
         build.lights.append(Light(at, power * _tone(draws), False))
     sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.3, 1.0)
-    return Place(build.world(draws.uniform(0.2, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze)
+    room = np.array([[-0.4 * width, 0.5, -0.4 * depth], [0.4 * width, 1.9, 0.4 * depth]])
+    return Place(
+        build.world(draws.uniform(0.2, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze, room
+    )
 
 
 def _street(build: _Builder, floating: int) -> Place:
@@ -184,7 +189,10 @@ def _street(build: _Builder, floating: int) -> Place:
     sun = _unit(np.array([math.cos(turn), math.tan(rise), math.sin(turn)]))
     build.lights.append(Light(sun, draws.uniform(0.5, 1.3) * np.array([1.0, 0.96, 0.88]), True))
     sky = np.array([[0.85, 0.9, 0.95], [0.35, 0.55, 0.9]]) * draws.uniform(0.6, 1.0)
-    return Place(build.world(draws.uniform(0.25, 0.5), draws.uniform(-0.1, 0.05), sky), eye, gaze)
+    room = np.array([[-0.4 * road, 1.0, 0.0], [0.4 * road, 2.2, 20.0]])
+    return Place(
+        build.world(draws.uniform(0.25, 0.5), draws.uniform(-0.1, 0.05), sky), eye, gaze, room
+    )
 
 
 def _table_top(build: _Builder, floating: int) -> Place:
@@ -204,7 +212,10 @@ def _table_top(build: _Builder, floating: int) -> Place:
     at = np.array([draws.uniform(-1, 1), draws.uniform(0.9, 1.7), draws.uniform(-1, 0.8)])
     build.lights.append(Light(at, draws.uniform(0.6, 1.8) * _tone(draws), False))
     sky = np.array([[0.8, 0.8, 0.8], [0.7, 0.75, 0.8]])
-    return Place(build.world(draws.uniform(0.25, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze)
+    room = np.array([[-0.5 * side, 0.1, -0.5 * side], [0.5 * side, 0.8, 0.5 * side]])
+    return Place(
+        build.world(draws.uniform(0.25, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze, room
+    )
 
 
 LAYOUTS: dict[str, Callable[[_Builder, int], Place]] = {

@@ -1,0 +1,79 @@
+"""`vizoo world`: write generated places to disk as stereo pairs, views or panoramas."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..vision.commands._sizes import parse_size
+from ..vision.commands._work import check_folder, progress
+
+_SIZES = {"stereo": "320x640", "views": "512x640", "panorama": "512x1024"}
+_PLACES = ("room", "street", "table")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("out", metavar="OUT", help="folder of the data set")
+    parser.add_argument("--camera", default="stereo", choices=tuple(_SIZES), help="default: stereo")
+    parser.add_argument("--count", type=int, default=8, metavar="N", help="worlds (default: 8)")
+    parser.add_argument(
+        "--place", nargs="+", default=_PLACES, choices=_PLACES, metavar="PLACE",
+        help=f"of {', '.join(_PLACES)}, which take turns (default: all)",
+    )  # fmt: skip
+    sizes = ", ".join(f"{size} {camera}" for camera, size in _SIZES.items())
+    parser.add_argument("--size", metavar="HxW", help=f"of a picture (default: {sizes})")
+    parser.add_argument("--seed", type=int, default=0, help="which worlds (default: 0)")
+    parser.add_argument("--views", type=int, metavar="N", help="with --camera views (default: 5)")
+    parser.add_argument(
+        "--max-disparity", type=float, metavar="PX", help="with --camera stereo (default: 256)"
+    )
+    parser.add_argument("--floating", type=int, metavar="N", help="things that float in each world")
+    parser.add_argument("--textures", metavar="DIR", help="photographs for surfaces")
+    parser.add_argument("--meshes", metavar="DIR", help=".glb, .obj, .ply, .stl files of things")
+    parser.add_argument("--panoramas", metavar="DIR", help="panoramas for surroundings")
+    parser.add_argument("--perfect", action="store_true", help="without the faults of photographs")
+    parser.add_argument(
+        "--layout", metavar="NAME",
+        help="of the files: dtu, colmap, ... for views; stanford2d3d, ... for panoramas",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the worlds, write them, say where; return 0."""
+    from ..datasets.worlds.writers import write_worlds
+
+    out = check_folder(args.out)
+    worlds = _worlds(args)
+    with progress() as report:
+        path = write_worlds(worlds, out, args.layout, report)
+    print(f"{path}: {len(worlds)} worlds, {worlds.width}x{worlds.height} pixels")
+    return 0
+
+
+def _worlds(args: argparse.Namespace):
+    from ..datasets.worlds.panorama import WorldPanoramas
+    from ..datasets.worlds.stereo import WorldStereo
+    from ..datasets.worlds.views import WorldViews
+
+    height, width = parse_size(args.size or _SIZES[args.camera])
+    common = {
+        "seed": args.seed,
+        "layouts": args.place,
+        "textures": args.textures,
+        "meshes": args.meshes,
+        "panoramas": args.panoramas,
+        "floating": args.floating,
+        "photometric": not args.perfect,
+    }
+    for option, camera in (("views", "views"), ("max_disparity", "stereo")):
+        if getattr(args, option) is not None and args.camera != camera:
+            raise ValueError(f"--{option.replace('_', '-')} goes with --camera {camera}")
+    if args.camera == "panorama":
+        if width != 2 * height:
+            raise ValueError(f"--size {args.size}: a panorama is twice as wide as high")
+        return WorldPanoramas(args.count, height, **common)
+    if args.camera == "views":
+        return WorldViews(args.count, height, width, args.views or 5, **common)
+    return WorldStereo(
+        args.count, height, width, max_disparity=args.max_disparity or 256.0, **common
+    )

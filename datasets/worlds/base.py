@@ -1,0 +1,133 @@
+"""What the data sets of generated worlds share: which worlds, where they lie, how they look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..cache import SampleCache
+from ..draws import Draws
+from ..stereo.scene_camera import photograph
+from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
+from .stock import stock
+
+__all__ = ["WorldDataset", "quantile"]
+
+
+def quantile(values: Tensor, share: float) -> float:
+    """The value that a share of values (N,) is below."""
+    return float(values.kthvalue(max(1, round(share * len(values)))).values)
+
+
+class WorldDataset(Dataset):
+    """Map-style data set; item i depends on its arguments and i alone, in any order and worker.
+
+    A different seed gives different worlds, so training, validation and test sets of one seed each
+    never meet. Who derives from it makes one sample in ``_make``.
+
+    Args:
+        kind: of the samples, a word, with whatever else than the arguments below changes them.
+        pictures: entries of a sample that are pictures in [0, 1].
+        length: number of samples.
+        size: (height, width) of the pictures, pixels.
+        seed: names the series.
+        layouts: of `LAYOUTS`, which take turns.
+        textures, meshes, panoramas: folders that worlds take photographs of surfaces, things and
+            surroundings from; None: drawn ones alone (see `stock`).
+        floating: how many things float in each world; None: none or 10 to 30, half each.
+        photometric: whether pictures have the faults of photographs, each its own.
+        cache: folder that keeps the samples, so that later epochs read what the first one made.
+
+    Raises:
+        ValueError: a number is out of range, or there is no such layout.
+        FileNotFoundError: no such folder of textures, meshes or panoramas.
+    """
+
+    has_truth = True
+
+    def __init__(
+        self,
+        kind: str,
+        pictures: Sequence[str],
+        length: int,
+        size: tuple[int, int],
+        seed: int,
+        layouts: Sequence[str],
+        textures: str | None,
+        meshes: str | None,
+        panoramas: str | None,
+        floating: int | None,
+        photometric: bool,
+        cache: str | None,
+    ) -> None:
+        height, width = size
+        if length < 1 or height < 16 or width < 32:
+            raise ValueError(
+                f"world: length {length}, size {height}x{width}: want at least 1 sample of 16x32"
+            )
+        unknown = [layout for layout in layouts if layout not in LAYOUTS]
+        if unknown or not layouts:
+            raise ValueError(f"world: layouts {unknown}: choose from {', '.join(LAYOUTS)}")
+        folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
+        for name, folder in folders.items():
+            if folder is not None:
+                folders[name] = folder = os.path.expandvars(os.path.expanduser(folder))
+                if not os.path.isdir(folder):
+                    raise FileNotFoundError(f"world: {name}: {folder}: no such folder")
+        self.length, self.height, self.width, self.seed = length, height, width, seed
+        self.layouts, self.folders, self.floating = tuple(layouts), folders, floating
+        self.photometric = photometric
+        # Two folders of one name hold other pictures.
+        paths = [os.path.abspath(path) if path else "" for path in folders.values()]
+        looks = f"{Draws(*paths).bits():016x}" if any(paths) else "drawn"
+        kind = f"{kind}-{'.'.join(layouts)}-{int(photometric)}-{looks}-{floating}"
+        name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}"
+        self.cache = SampleCache(cache, name, pictures if photometric else ())
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Sample ``index``.
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        if not -self.length <= index < self.length:
+            raise IndexError(f"world: index {index} of {self.length}")
+        index = int(index) % self.length
+        return {**self.cache.recall(index, self._make), "name": f"world-{self.seed}-{index:06d}"}
+
+    def __repr__(self) -> str:
+        size = f"{self.height}x{self.width}"
+        return f"{type(self).__name__}({self.length} of {size}, seed {self.seed})"
+
+    def _make(self, index: int) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _draws(self, index: int) -> Draws:
+        """What is random in a sample."""
+        return Draws("world", WORLD_VERSION, self.seed, index)
+
+    def _place(self, index: int, draws: Draws) -> Place:
+        layout = self.layouts[index % len(self.layouts)]
+        return build_place(layout, draws, stock(**self.folders), self.floating)
+
+    def _pictures(self, colours: Sequence[Tensor], draws: Draws, lens: bool = True) -> list[Tensor]:
+        """Pictures (3, H, W) in [0, 1] of radiances, exposed by the first of them.
+
+        Args:
+            colours: (3, H, W) each, linear.
+            draws: what is random.
+            lens: whether they come through one, which darkens corners and blurs.
+        """
+        bright = max(quantile(colours[0].flatten(), 0.95), 0.05)
+        shown = [(0.85 / bright * colour).clamp(0, 1.5) ** (1 / 2.2) for colour in colours]
+        if not self.photometric:
+            return [picture.clamp(0, 1) for picture in shown]
+        generator = torch.Generator().manual_seed(draws.bits() >> 1)
+        return photograph(shown, generator, lens)

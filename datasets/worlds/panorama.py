@@ -1,0 +1,86 @@
+"""Panoramas of generated worlds, made on the fly: nothing to download."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..draws import Draws
+from .base import WorldDataset
+from .cameras import Panorama, render
+from .layouts import Place
+
+__all__ = ["WorldPanoramas"]
+
+_TRIES = 12
+_ROOM = 0.3  # metres that the camera keeps from things
+
+
+class WorldPanoramas(WorldDataset):
+    """Equirectangular pictures with the distance of all that is seen (``vizoo.datasets.panorama``).
+
+    See `WorldDataset` for the other arguments.
+
+    Args:
+        height: of a panorama, pixels; it is twice as wide.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        height: int = 256,
+        seed: int = 0,
+        layouts: Sequence[str] = ("room",),
+        textures: str | None = None,
+        meshes: str | None = None,
+        panoramas: str | None = None,
+        floating: int | None = 0,
+        photometric: bool = True,
+        cache: str | None = None,
+    ) -> None:
+        super().__init__(
+            "panorama",
+            ("image",),
+            length,
+            (height, 2 * height),
+            seed,
+            layouts,
+            textures,
+            meshes,
+            panoramas,
+            floating,
+            photometric,
+            cache,
+        )
+
+    def _make(self, index: int) -> dict[str, Tensor]:
+        draws = self._draws(index)
+        place = self._place(index, draws)
+        eye = _standing(place, draws)
+        seen = render(place.world, Panorama(eye, draws.uniform(0, 2 * math.pi), self.height))
+        known = seen.distance.isfinite()
+        return {
+            "image": self._pictures([seen.colour], draws, lens=False)[0],
+            "depth": torch.where(known, seen.distance, 0)[None],
+            "valid": known[None],
+        }
+
+
+def _standing(place: Place, draws: Draws) -> np.ndarray:
+    """Where nothing is near: the best of some places."""
+    y, x = torch.meshgrid(torch.arange(8.0), torch.arange(16.0), indexing="ij")
+    best, widest = place.eye, -1.0
+    for _ in range(_TRIES):
+        eye = place.room[0] + draws.uniforms(3) * (place.room[1] - place.room[0])
+        rays = Panorama(eye, 0.0, 8).rays(x.flatten(), y.flatten())
+        hits = place.world.cast(torch.from_numpy(np.float32(eye))[:, None], rays)
+        clear = float(hits.distance.min())
+        if clear > widest:
+            best, widest = eye, clear
+        if clear > _ROOM:
+            break
+    return best

@@ -1,0 +1,177 @@
+"""Views of generated worlds for multi-view stereo, made on the fly: nothing to download."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..draws import Draws
+from ..mvs.pairs import pairs_from_scores, score_by_poses
+from ..mvs.scene import Scene, View
+from .base import WorldDataset, quantile
+from .cameras import Pinhole, frame, largest_share, render
+from .layouts import Place
+
+__all__ = ["WorldViews"]
+
+_TRIES = 4
+_FULL = 0.55  # of the picture; where one thing takes more, there is little to see
+
+
+class WorldViews(WorldDataset):
+    """Views by a ring of cameras and by a hand-held one, in turn (``vizoo.datasets.mvs.scene``).
+
+    Every view has focal lengths and a principal point of its own; the unit is the metre. See
+    `WorldDataset` for the other arguments.
+
+    Args:
+        views: in a sample, the reference included, 2 at least.
+        wander: (least, greatest) distance of the outermost cameras from the reference, in depths
+            of the nearest things.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        height: int,
+        width: int,
+        views: int = 5,
+        seed: int = 0,
+        wander: tuple[float, float] = (0.1, 0.4),
+        layouts: Sequence[str] = ("room", "room", "table", "street"),
+        textures: str | None = None,
+        meshes: str | None = None,
+        panoramas: str | None = None,
+        floating: int | None = None,
+        photometric: bool = True,
+        cache: str | None = None,
+    ) -> None:
+        if views < 2 or not 0 < wander[0] <= wander[1]:
+            raise ValueError(
+                f"world: views {views} (want 2 or more), wander {wander[0]:g} to {wander[1]:g} "
+                "(want more than 0, the least first)"
+            )
+        super().__init__(
+            f"views-{views}-{wander[0]:g}-{wander[1]:g}",
+            ("images",),
+            length,
+            (height, width),
+            seed,
+            layouts,
+            textures,
+            meshes,
+            panoramas,
+            floating,
+            photometric,
+            cache,
+        )
+        self.views, self.wander = views, tuple(wander)
+
+    def scene(self, index: int) -> Scene:
+        """All views of a sample, each with its true depth, as a scene."""
+        draws = self._draws(index)
+        for _ in range(_TRIES):
+            place = self._place(index, draws)
+            focal = self.width * draws.uniform(0.6, 1.2)
+            axes = frame(place.gaze, draws.uniform(-0.1, 0.1))
+            first = self._camera(place.eye, axes, focal, draws)
+            if largest_share(place.world, first) < _FULL:
+                break
+        reference = render(place.world, first)
+        depth = reference.distance * first.ahead()
+        known = depth[depth.isfinite()]
+        if not len(known):
+            return self.scene(index + self.length)  # nothing but sky
+        near, middle = quantile(known, 0.02), quantile(known, 0.5)
+        reach = draws.uniform(*self.wander) * near
+        path = _ring if index % 2 else _hand_held
+        cameras, rendered = [first], [reference]
+        for offset in path(draws, self.views - 1):
+            eye = place.eye + _free(place, reach * offset @ axes)
+            aim = place.eye + middle * (axes[2] + 0.03 * (draws.uniforms(3) - 0.5)) - eye
+            turned = frame(aim, draws.uniform(-0.1, 0.1))
+            cameras.append(self._camera(eye, turned, focal, draws))
+            rendered.append(render(place.world, cameras[-1]))
+        pictures = self._pictures([view.colour for view in rendered], draws)
+        views = []
+        for number, (camera, seen) in enumerate(zip(cameras, rendered, strict=True)):
+            depth = seen.distance * camera.ahead()
+            finite = depth.isfinite()
+            span = depth[finite] if finite.any() else known
+            views.append(
+                View(
+                    f"{number:08d}",
+                    pictures[number],
+                    torch.from_numpy(np.float32(camera.intrinsics)),
+                    torch.from_numpy(np.float32(camera.extrinsics)),
+                    (0.98 * float(span.min()), 1.02 * float(span.max())),
+                    _Truth(torch.where(finite, depth, 0)[None]),
+                )
+            )
+        scores = score_by_poses(
+            torch.stack([view.intrinsics for view in views]),
+            torch.stack([view.extrinsics for view in views]),
+            [(self.height, self.width)] * len(views),
+            [view.depth_range for view in views],
+        )
+        return Scene(
+            f"world-{self.seed}-{index:06d}", views, pairs_from_scores(scores), "generated"
+        )
+
+    def _make(self, index: int) -> dict[str, Tensor]:
+        sample = self.scene(index).sample(0, list(range(1, self.views)), empty_truth=True)
+        del sample["name"]
+        return sample
+
+    def _camera(self, eye: np.ndarray, axes: np.ndarray, focal: float, draws: Draws) -> Pinhole:
+        """A camera whose numbers are those of float32, as the sample holds them."""
+        own = focal * draws.uniform(0.97, 1.03)
+        x = (self.width - 1) / 2 + draws.uniform(-0.02, 0.02) * self.width
+        y = (self.height - 1) / 2 + draws.uniform(-0.02, 0.02) * self.height
+        intrinsics = np.array([[own, 0, x], [0, own * draws.uniform(0.995, 1.005), y], [0, 0, 1]])
+        return Pinhole(eye, axes, self.height, self.width, np.float32(intrinsics).astype(float))
+
+
+class _Truth:
+    """A true depth map held in memory; called, it gives the map and where it is known."""
+
+    def __init__(self, depth: Tensor) -> None:
+        self.depth = depth
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        return self.depth, self.depth > 0
+
+
+def _ring(draws: Draws, count: int) -> list[np.ndarray]:
+    """Places (3,) round the reference, in its frame, within 1 of it."""
+    phase = draws.uniform(0, 2 * math.pi)
+    places = []
+    for number in range(count):
+        angle = phase + 2 * math.pi * (number + draws.uniform(-0.2, 0.2)) / count
+        radius = draws.uniform(0.6, 1.0)
+        lift = draws.uniform(-0.15, 0.15)
+        places.append(np.array([radius * math.cos(angle), radius * math.sin(angle), lift]))
+    return places
+
+
+def _hand_held(draws: Draws, count: int) -> list[np.ndarray]:
+    """Places (3,) before and after the reference along a path, in its frame, within 1 of it."""
+    heading = draws.uniform(0, 2 * math.pi)
+    along = np.array([math.cos(heading), 0.3 * math.sin(heading), 0.4 * draws.uniform(-1, 1)])
+    bend = 0.3 * (draws.uniforms(3) - 0.5)
+    before = count // 2
+    steps = [step / max(1, count - before) for step in range(-before, count - before + 1) if step]
+    return [
+        0.9 * step * along + step * step * bend + 0.1 * (draws.uniforms(3) - 0.5) for step in steps
+    ]
+
+
+def _free(place: Place, way: np.ndarray) -> np.ndarray:
+    """A way from the observer, shortened so that it ends before anything that stands there."""
+    origin = torch.from_numpy(np.float32(place.eye))[:, None]
+    hits = place.world.cast(origin, torch.from_numpy(np.float32(way))[:, None])
+    return way * min(1.0, 0.7 * float(hits.distance[0]))
