@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import trees
 import yaml
 from lightning.pytorch import Trainer
 from torch.utils.data import default_collate
@@ -192,6 +193,7 @@ def test_picture(batch):
 def test_built_in_configs_run(config, tmp_path, monkeypatch):
     """Its own settings and its own reader, on small rooms and with the tiny network, one step."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIZOO_STOCK", str(trees.stock(tmp_path / "stock")))
     settings = yaml.safe_load(config.read_text())
     model = settings["model"]["init_args"]
     with torch.device("meta"):
@@ -201,7 +203,7 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
     for sets in (data.get(name, []) for name in ("train", "val", "test", "predict")):
         for entry in sets:
             arguments, layout = entry["init_args"], entry["class_path"].rpartition(".")[2]
-            if layout == "GeneratedRooms":
+            if layout in ("GeneratedRooms", "WorldPanoramas"):
                 arguments |= {"length": 2, "height": 16}
                 arguments.pop("cache", None)
                 continue

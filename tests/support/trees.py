@@ -150,3 +150,15 @@ def _scenes(images: Path, truths: Path | None, names: list[str]) -> None:
         mask = np.full((HEIGHT, WIDTH), 255)
         mask[:, :4], mask[:2] = 128, 0
         write_mask(truths / name / "mask0nocc.png", mask)
+
+
+def stock(root: Path) -> Path:
+    """What generated worlds may be made of: one photograph, one mesh, one panorama."""
+    random = np.random.default_rng(0)
+    for name, size in (("textures", (40, 30)), ("panoramas", (32, 64))):
+        picture = random.integers(0, 256, (*size, 3), np.uint8)
+        write_image(root / name / "one.png", picture)
+    (root / "meshes").mkdir(parents=True)
+    wedge = ["v 0 0 0", "v 2 0 0", "v 0 0 1", "v 0 3 0", "f 1 2 3", "f 1 4 2", "f 1 3 4", "f 2 4 3"]
+    (root / "meshes" / "wedge.obj").write_text("\n".join(wedge) + "\n")
+    return root

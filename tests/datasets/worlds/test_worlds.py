@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import trees
 from PIL import Image
 
 pytest.importorskip("open3d")
@@ -154,6 +155,40 @@ def test_photographs_are_taken(tmp_path):
     assert bank.procedural in taken and min(taken) < bank.procedural
     with pytest.raises(FileNotFoundError, match="no such folder"):
         WorldStereo(1, 96, 192, textures=str(tmp_path / "none"))
+
+
+def test_meshes_and_surroundings_are_taken(tmp_path):
+    goods = trees.stock(tmp_path)
+    folders = {name: str(goods / name) for name in ("textures", "meshes", "panoramas")}
+    taken = stock(**folders)
+    (wedge,) = taken.meshes
+    low, high = (f(wedge.points, axis=(0, 1)) for f in (np.min, np.max))
+    assert low[1] == 0 and (high - low).max() == pytest.approx(1)
+    np.testing.assert_allclose(np.linalg.norm(wedge.normals, axis=-1), 1, atol=1e-6)
+    (around,) = taken.panoramas
+    assert around.shape[1] == 2 * around.shape[0] and 0 <= around.min() <= around.max() <= 1
+    left = WorldStereo(1, 48, 96, layouts=["table"], photometric=False, **folders)[0]["left"]
+    drawn = WorldStereo(1, 48, 96, layouts=["table"], photometric=False)[0]["left"]
+    assert not torch.equal(left, drawn)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("meshes/dot.obj", "v 0 0 0\n", "dot.obj: no triangle"),
+        ("panoramas/square.png", None, "square.png: 40x40 pixels: want twice as wide"),
+        ("meshes", "", "no such folder"),
+    ],
+)
+def test_bad_stock(tmp_path, name, content, message):
+    kind, path = name.split("/")[0], tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if content is None:
+        Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(path)
+    else:
+        path.write_text(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        stock(**{kind: str(tmp_path / kind)})
 
 
 def test_folders_of_one_name_are_cached_apart(tmp_path):

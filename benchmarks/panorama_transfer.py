@@ -1,0 +1,58 @@
+"""Panorama networks on real panoramas, which none of them was trained on, against one depth for all.
+
+    python -m benchmarks.panorama_transfer MODEL [MODEL ...] [--data ../shared/data/pano_real]
+
+A model is whatever `vizoo infer panorama --model` takes. The data folder's `index.json` lists
+panoramas with their depth. Predictions are scaled to the truth's median, as one picture tells
+nothing of the scale; the constant is the truth's median. `absrel` is the mean of |d - t| / t over all
+known pixels, `d1` the share of them within a quarter of the truth either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from vizoo.panorama.infer import PanoramaPredictor
+
+
+def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    """Mean relative error, and the share within a factor of 1.25, after median scaling."""
+    known = np.isfinite(truth) & (truth > 0)
+    depth, truth = depth[known], truth[known]
+    depth = depth * (np.median(truth) / np.median(depth))
+    ratio = np.maximum(depth / truth, truth / depth)
+    return float(np.mean(np.abs(depth - truth) / truth)), float(np.mean(ratio < 1.25))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/pano_real"))
+    options = parser.parse_args()
+    entries = json.loads((options.data / "index.json").read_text())["with_truth"]
+    truths = [np.load(options.data / entry["depth"]).squeeze() for entry in entries]
+    table = Table(title="real panoramas: absrel, d1 %")
+    for name in ("method", *(entry["name"] for entry in entries), "mean"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+
+    def row(name: str, depths: list[np.ndarray]) -> None:
+        found = [scores(depth, truth) for depth, truth in zip(depths, truths, strict=True)]
+        found.append((mean(f[0] for f in found), mean(f[1] for f in found)))
+        table.add_row(name, *(f"{error:.3f}, {100 * share:.0f}" for error, share in found))
+
+    row("constant", [np.ones_like(truth) for truth in truths])
+    for model in options.models:
+        predictor = PanoramaPredictor(model, device="cpu")
+        row(model, [predictor(options.data / entry["image"]).depth for entry in entries])
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
