@@ -138,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
             bench, predictors, objective, bounds, **settings
         )
     subnet = bench.network(architecture)
+    vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     difference = _difference(bench, subnet, architecture)
     after = subnet if config is not None or errors is None else copy.deepcopy(subnet)
     if errors is not None:

@@ -315,6 +315,14 @@ def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch, 
     assert "errors are not measured: --evaluate CONFIG|FOLDER does" in capsys.readouterr().out
 
 
+def test_what_was_measured_of_the_supernet_is_not_said_of_a_subnet(supernet, capsys):
+    supernet.reach = 56
+    save_weights(supernet, "supernet.safetensors")
+    assert load_weights("supernet.safetensors").reach == 56
+    assert subnet("--max-params", "2500", *HERE) == 0
+    assert not hasattr(load_weights("small.safetensors"), "reach")
+
+
 def test_a_folder_of_a_task_that_takes_none(supernet, capsys, tmp_path):
     assert subnet("--max-params", "2500", *HERE, "--evaluate", str(tmp_path)) == 2
     assert "of toy a config is taken, no folder" in capsys.readouterr().err
