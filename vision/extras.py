@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["from_extra"]
+__all__ = ["from_extra", "installs"]
+
+
+def installs(extra: str) -> str:
+    """The command that brings an extra, as all messages and documents spell it."""
+    return f"pip install 'vizoo[{extra}]'"
 
 
 def from_extra(extra: str, module: str, what: str) -> ModuleType:
@@ -28,4 +33,4 @@ def from_extra(extra: str, module: str, what: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{what} needs {package}: pip install 'vizoo[{extra}]'") from error
+        raise ImportError(f"{what} needs {package}: {installs(extra)}") from error

@@ -124,7 +124,7 @@ def _covidnet() -> Card:
         f"Research software, not a medical device. {_UNTRAINED}",
         [(plain, "A slice of a generated scan,"), (marked, "and where its lesions are.")],
         [
-            "pip install '.[ct]'",
+            "pip install 'vizoo[ct]'",
             "vizoo scans scans --layout dicom",
             "vizoo fit --config classification/covidnet3d_search_generated.yaml",
             "vizoo infer ct scans/NCP --model CHECKPOINT --out result",

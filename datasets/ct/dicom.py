@@ -16,6 +16,7 @@ from types import ModuleType
 
 import numpy as np
 
+from ...vision.extras import from_extra
 from .dicom_headers import Slice, check_alike, geometry, read_header
 from .volume import CTVolume, check_axial
 
@@ -224,8 +225,4 @@ def _interpolate(values: np.ndarray, places: list[int]) -> None:
 
 
 def _pydicom() -> ModuleType:
-    try:
-        import pydicom
-    except ImportError as error:
-        raise ImportError("DICOM files need pydicom: pip install 'vizoo[ct]'") from error
-    return pydicom
+    return from_extra("ct", "pydicom", "reading DICOM")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...vision.extras import from_extra
 from ...vision.io.files import atomic_write
 from .volume import axis_codes
 
@@ -44,11 +45,9 @@ def write_dicom(
         ImportError: pydicom is not installed.
         ValueError: values or axes that the format cannot hold.
     """
-    try:
-        from pydicom.dataset import FileDataset, FileMetaDataset
-        from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
-    except ImportError as error:
-        raise ImportError("DICOM files need pydicom: pip install 'vizoo[ct]'") from error
+    from_extra("ct", "pydicom", "writing DICOM")
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
     folder = Path(folder)
     stored = np.rint(np.asarray(values)).astype(np.int32) - _INTERCEPT

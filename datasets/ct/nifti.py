@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
+from ...vision.extras import from_extra
 from ...vision.io.files import atomic_write
 from .volume import CTVolume, check_axial
 
@@ -129,8 +130,4 @@ def _hounsfield(stored: np.ndarray, slope: float, intercept: float) -> np.ndarra
 
 
 def _nibabel() -> ModuleType:
-    try:
-        import nibabel
-    except ImportError as error:
-        raise ImportError("NIfTI files need nibabel: pip install 'vizoo[ct]'") from error
-    return nibabel
+    return from_extra("ct", "nibabel", "reading or writing NIfTI")

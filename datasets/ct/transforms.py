@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from ...vision.extras import from_extra
 from ..files import check_choice
 
 __all__ = ["AUGMENTATIONS", "VolumeAugmentation", "augmentation"]
@@ -99,8 +100,4 @@ def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
 
 
 def _monai() -> object:
-    try:
-        import monai.transforms
-    except ImportError as error:
-        raise ImportError("augmentation 'full' needs MONAI: pip install 'vizoo[ct]'") from error
-    return monai.transforms
+    return from_extra("ct", "monai.transforms", "augmentation 'full'")

@@ -13,6 +13,7 @@ _HOMES = {
     "Middlebury2014": "middlebury",
     "MiddleburyV3": "middlebury",
     "Mixture": ".mixture",
+    "PairFolders": "folders",
     "PairList": "pairs",
     "SceneFlow": "sceneflow",
     "Sintel": "sintel",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._costs import add_limits, constraints, cost_predictors, limits, open_table
+from ._errors import Errors, error_lines, examiner
 from ._quantities import show_quantity
 from ._supernets import add_conditions, load_supernet, set_up, table_of_weights
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ..efficiency.table import LatencyTable
     from ..space import Architecture, SearchSpace
     from ._supernets import Bench
-    from ._task import FitConfig
 
 __all__ = ["add_arguments", "most_macs", "move_table", "run", "search_within"]
 
@@ -39,7 +39,6 @@ _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurem
 _IDLE = 0.05  # further below the limit than this is worth another round
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
 _OWN_TABLE = 40  # subnets measured where no table was given
-_BUILT_IN = "evaluate/{task}.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     evaluated = parser.add_mutually_exclusive_group()
     evaluated.add_argument(
         "--evaluate",
-        metavar="CONFIG",
+        metavar="CONFIG|FOLDER",
         help="config of `vizoo fit` on whose validation data the subnet is compared with the "
-        "largest (default: a hundred generated pairs for trained stereo supernets, nothing for "
-        "others; evaluate/stereo_pairs.yaml takes a folder of your own)",
+        "largest, or of a stereo supernet a folder of pairs with true disparities (left.png, "
+        "right.png and truth.png in folders of their own, or folders left, right and disparity; "
+        "default: a hundred generated pairs for trained stereo supernets, nothing for others)",
     )
     evaluated.add_argument("--no-evaluate", action="store_true", help="leave that out")
     parser.add_argument("--seed", type=int, default=0, help="of the search (default 0)")
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
     net, space, trained = load_supernet(args.supernet)
-    examiner = _examiner(args, net, trained)
+    judge = examiner(args, net, trained)
     wanted = None if args.architecture is None else _given(args.architecture, space)
     table = open_table(args)
     searched = wanted is None and "latency" in bounds
@@ -119,7 +119,9 @@ def run(args: argparse.Namespace) -> int:
         args.input = f"{near.conditions.height}x{near.conditions.width}"
     bench = set_up(args, net, space, table)
     # Before the search, so that a config that will not do costs nothing.
-    errors = None if examiner is None else _largest(bench, examiner, config, args.batches)
+    errors = None if judge is None else Errors(bench, judge, config, args.batches)
+    if errors is not None:
+        errors.of_largest(remember=args.evaluate is None)
     predictors: dict[str, CostRegressor] = {}
     if wanted is not None:
         architecture, costs, rounds, named = wanted, _costs(bench, wanted), [], None
@@ -136,17 +138,18 @@ def run(args: argparse.Namespace) -> int:
             bench, predictors, objective, bounds, **settings
         )
     subnet = bench.network(architecture)
+    vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     difference = _difference(bench, subnet, architecture)
-    after = copy.deepcopy(subnet) if config is None else subnet
+    after = subnet if config is not None or errors is None else copy.deepcopy(subnet)
     if errors is not None:
-        errors["subnet"] = {"before": _metrics(bench, examiner, subnet)}
+        errors.of_subnet("before", subnet)
     recalibrated = None
     if config is not None:
         recalibrated = config.recalibrate(subnet, args.batches, bench.device)
     elif errors is not None:
-        examiner.recalibrate(after, args.batches, bench.device)
+        judge.recalibrate(after, args.batches, bench.device)
     if errors is not None:
-        errors["subnet"]["after"] = _metrics(bench, examiner, after)
+        errors.of_subnet("after", after)
     missed = [kind for kind, bound in bounds.items() if _figure(costs, kind) > bound]
     report: dict[str, Any] = {
         "supernet": args.supernet,
@@ -163,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
         "rounds": rounds,
         "difference_to_supernet": difference,
         "recalibrated": recalibrated,
-        "errors": errors,
+        "errors": None if errors is None else errors.report,
         "conditions": bench.conditions.to_json(),
         "described": str(bench.conditions),
         "software": software(),
@@ -377,46 +380,6 @@ def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> 
     return difference
 
 
-def _examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
-    """The config on which errors are measured, or None where there is none or none is wanted."""
-    from ...vision.configs import list_configs
-    from ...vision.hub.registry import model_info
-    from ._task import FitConfig
-
-    if args.evaluate is not None:
-        return FitConfig.read(args.evaluate)
-    name = _BUILT_IN.format(task=model_info(net.architecture["name"]).task)
-    if args.no_evaluate or not trained or name not in list_configs():
-        return None
-    return FitConfig.read(name)
-
-
-def _metrics(bench: Bench, examiner: FitConfig, net: nn.Module) -> dict[str, float]:
-    return examiner.metrics(net.to(bench.device).eval(), bench.device)[0]
-
-
-def _largest(
-    bench: Bench, examiner: FitConfig, config: FitConfig | None, batches: int
-) -> dict[str, Any]:
-    """What the largest subnet reaches before and after its batch norms are estimated, and on what.
-
-    Raises:
-        ValueError: the config has no validation data, or nothing to estimate batch norms on.
-    """
-    largest = bench.network(bench.space.largest()).to(bench.device).eval()
-    before, shown = examiner.metrics(largest, bench.device)
-    if not before:
-        raise ValueError(f"{examiner.name}: its validation measures nothing; give it `val` data")
-    estimating = config or examiner
-    estimating.recalibrate(largest, batches, bench.device)
-    return {
-        "config": examiner.name,
-        "recalibrated_on": estimating.name,
-        "shown": shown or list(before),
-        "largest": {"before": before, "after": _metrics(bench, examiner, largest)},
-    }
-
-
 def _lines(report: dict[str, Any]) -> str:
     measured = report["measured"]
     found = [
@@ -445,27 +408,9 @@ def _lines(report: dict[str, Any]) -> str:
         found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
     same = report["difference_to_supernet"]
     found.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
-    found += _error_lines(report)
+    found += error_lines(report["errors"])
     if report["recalibrated"]:
         found.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
     else:
         found.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
     return "\n".join(found)
-
-
-def _error_lines(report: dict[str, Any]) -> list[str]:
-    errors = report["errors"]
-    if errors is None:
-        return ["  errors are not measured: --evaluate CONFIG does"]
-    lines = []
-    for name in errors["shown"]:
-        before, after, *largest = (
-            f"{errors[whose][when][name]:.3g}"
-            for whose in ("subnet", "largest")
-            for when in ("before", "after")
-        )
-        lines.append(
-            f"  {name} {before}, with batch norms estimated anew {after}; the largest subnet "
-            f"{largest[0]} and {largest[1]} ({errors['config']})"
-        )
-    return lines

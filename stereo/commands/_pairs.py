@@ -8,18 +8,17 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...vision.io.pairing import doubtful_pairing, read_columns
+from ...vision.io.pairing import (
+    IMAGES,
+    SIDES,
+    doubtful_pairing,
+    images_in,
+    read_columns,
+    sides_in,
+)
 
 __all__ = ["Pair", "find_folders", "find_pairs", "read_list"]
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
-_SIDES = (
-    ("im0", "im1"),
-    ("left", "right"),
-    ("view1", "view5"),
-    ("image_2", "image_3"),
-    ("image_0", "image_1"),
-)
 _TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
 
 
@@ -68,13 +67,13 @@ def find_folders(text: str) -> list[Pair]:
             f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and "
             "the right image, a folder, or --list FILE"
         )
-    for left, right in _SIDES:
+    for left, right in SIDES:
         if (root / left).is_dir() and (root / right).is_dir():
             return find_pairs(str(root / left), str(root / right))
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     pairs = [pair for folder in folders if (pair := _pair_of(folder))]
     if not pairs:
-        layouts = ", ".join(f"{left} and {right}" for left, right in _SIDES)
+        layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
         raise FileNotFoundError(
             f"{text}: no pairs in it: neither images nor folders of the names {layouts}; name them "
             f"as in '{text}/*/L.png' '{text}/*/R.png'"
@@ -83,13 +82,11 @@ def find_folders(text: str) -> list[Pair]:
 
 
 def _pair_of(folder: Path) -> Pair | None:
-    images = {file.stem: file for file in _images(folder)}
-    for left, right in _SIDES:
-        if left in images and right in images:
-            calibration = folder / "calib.txt"
-            found = calibration if calibration.is_file() else None
-            return Pair(images[left], images[right], folder.resolve().name, found)
-    return None
+    if (sides := sides_in(folder)) is None:
+        return None
+    calibration = folder / "calib.txt"
+    found = calibration if calibration.is_file() else None
+    return Pair(*sides, folder.resolve().name, found)
 
 
 def read_list(path: str) -> list[Pair]:
@@ -132,8 +129,8 @@ def _expand(text: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = _images(path)
-        nothing = f"{text}: no image in this folder ({' '.join(SUFFIXES)})"
+        files = images_in(path)
+        nothing = f"{text}: no image in this folder ({' '.join(IMAGES)})"
         inner = next(filter(None, map(_pair_of, sorted(path.glob("*/")))), None)
         if inner is not None:
             nothing = (
@@ -147,10 +144,6 @@ def _expand(text: str) -> list[Path]:
     if not files:
         raise FileNotFoundError(nothing)
     return sorted(files)
-
-
-def _images(folder: Path) -> list[Path]:
-    return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
 
 
 def _named(pairs: list[Pair]) -> list[Pair]:

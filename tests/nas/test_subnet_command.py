@@ -279,24 +279,53 @@ def test_errors_of_what_is_written(supernet, capsys, monkeypatch):
     assert all(torch.equal(small[name], value) for name, value in seen[3].items())
 
 
-def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch):
+def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch, tmp_path):
     """Of trained weights alone; a task without such a config is told how."""
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     words = ("--max-params", "2500", *HERE)
     assert subnet(*words) == 0
     assert read(capsys)["errors"] is None
     listed = [*configs.list_configs(), "evaluate/toy.yaml"]
     monkeypatch.setattr(configs, "list_configs", lambda: listed)
-    resolve = _task.resolve_config
-    monkeypatch.setattr(
-        _task, "resolve_config", lambda name: resolve(name.replace("evaluate/toy", "toy"))
-    )
+    resolve = configs.resolve_config
+    for module in (_task, configs):
+        monkeypatch.setattr(
+            module, "resolve_config", lambda name: resolve(name.replace("evaluate/toy", "toy"))
+        )
     assert subnet(*words) == 0
     assert read(capsys)["errors"]["config"] == "evaluate/toy.yaml"
+    # The largest subnet's errors are remembered; of other weights they are measured.
+    seen = validated(monkeypatch)
+    assert subnet(*words) == 0
+    assert len(seen) == 2 and set(read(capsys)["errors"]["largest"]) == set(BOTH)
+    (kept,) = (tmp_path / "home/evaluations").iterdir()
+    kept.write_text("{")
+    assert subnet(*words) == 0
+    assert len(seen) == 6 and read(capsys)["errors"]["largest"]["before"]
+    with torch.no_grad():
+        next(supernet.parameters()).mul_(2)
+    save_weights(supernet, "supernet.safetensors")
+    assert subnet(*words) == 0
+    assert len(seen) == 10
+    capsys.readouterr()
     for more in (("--no-evaluate",), ("--supernet", "toy")):
         assert subnet(*words, *more) == 0
         assert read(capsys)["errors"] is None
     assert main(["subnet", "--supernet", "toy", *words, "--out", "small.safetensors"]) == 0
-    assert "errors are not measured: --evaluate CONFIG does" in capsys.readouterr().out
+    assert "errors are not measured: --evaluate CONFIG|FOLDER does" in capsys.readouterr().out
+
+
+def test_what_was_measured_of_the_supernet_is_not_said_of_a_subnet(supernet, capsys):
+    supernet.reach = 56
+    save_weights(supernet, "supernet.safetensors")
+    assert load_weights("supernet.safetensors").reach == 56
+    assert subnet("--max-params", "2500", *HERE) == 0
+    assert not hasattr(load_weights("small.safetensors"), "reach")
+
+
+def test_a_folder_of_a_task_that_takes_none(supernet, capsys, tmp_path):
+    assert subnet("--max-params", "2500", *HERE, "--evaluate", str(tmp_path)) == 2
+    assert "of toy a config is taken, no folder" in capsys.readouterr().err
 
 
 def test_a_config_without_validation_is_refused_before_the_search(supernet, capsys, monkeypatch):

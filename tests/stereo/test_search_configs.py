@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import trees
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.datasets.stereo import GeneratedStereo, PairFolders
 from vizoo.nas.commands._task import FitConfig
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import Stage
@@ -80,14 +81,57 @@ def test_stereo_supernets_are_evaluated_on_generated_pairs(monkeypatch, tmp_path
     assert len(config.data.sets("val")[0]) == 100
 
 
-def test_pairs_of_ones_own(monkeypatch, tmp_path):
-    monkeypatch.setenv("PAIRS", str(tmp_path))
-    pair = GeneratedStereo(1, 96, 192, seed=5, max_disparity=36)[0]
-    for side in ("left", "right"):
-        (tmp_path / side).mkdir()
-        write_image(tmp_path / side / "a.png", pair[side])
-    (tmp_path / "disparity").mkdir()
-    write_disparity(tmp_path / "disparity/a.pfm", pair["disparity"][0].numpy())
-    config = FitConfig.read("evaluate/stereo_pairs.yaml")
-    values, _ = config.metrics(config.module.net)
-    assert values["val/epe"] > 0
+def write_pairs(root, layout, truth="truth.png", count=2):
+    """Generated pairs as files whose names the layout makes of a number and a kind of file."""
+    scenes = GeneratedStereo(count, 96, 192, seed=5, max_disparity=36)
+    for number in range(count):
+        for kind in ("left.png", "right.png", truth):
+            path = root / layout(number, *kind.split("."))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if kind == truth:
+                write_disparity(path, scenes[number]["disparity"][0].numpy())
+            else:
+                write_image(path, scenes[number][kind[:-4]])
+
+
+@pytest.mark.parametrize("truth", ["truth.png", "disparity.pfm"])
+@pytest.mark.parametrize("form", ["pairs", "sides"])
+def test_a_folder_of_ones_own(monkeypatch, tmp_path, form, truth):
+    def layout(number, kind, suffix):
+        names = {"pairs": f"{number}/{kind}.{suffix}", "sides": f"{kind}/{number}.{suffix}"}
+        return names[form]
+
+    write_pairs(tmp_path, layout, truth)
+    monkeypatch.setenv("PAIRS", "")
+    words = ["--evaluate", str(tmp_path), "--architecture", "smallest", "--input", "96x192"]
+    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.nas.commands.subnet._REPETITIONS", 1)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # which keeps scenes
+    (out := tmp_path / "out").mkdir()
+    words += ["--batches", "1", "--out", str(out / "small.safetensors")]
+    assert main(["subnet", "--supernet", "easnet_light.generated", *words]) == 0
+    errors = json.loads((out / "small.json").read_text())["errors"]
+    assert errors["config"] == str(tmp_path) and errors["subnet"]["before"]["val/epe"] > 0
+    assert not (tmp_path / "home/.cache/vizoo/evaluations").exists()  # such data may change
+
+
+def test_a_folder_without_truth(monkeypatch, tmp_path, capsys):
+    write_pairs(tmp_path, lambda number, kind, suffix: f"{number}/{kind}.{suffix}")
+    words = ["--architecture", "smallest", "--out", str(tmp_path / "small.safetensors")]
+    words += ["--supernet", "easnet_light.generated", "--evaluate", str(tmp_path)]
+    monkeypatch.setattr("vizoo.nas.commands.subnet._costs", None)
+    monkeypatch.setenv("PAIRS", "")
+    (tmp_path / "1/truth.png").unlink()
+    with pytest.warns(UserWarning, match="1 of 2 pairs have no true disparities .* 1 first"):
+        assert len(PairFolders(tmp_path)) == 1
+    (tmp_path / "0/truth.png").unlink()
+    for said in ("no true disparities beside any of its 2 pairs", "no pairs in it"):
+        assert main(["subnet", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+        for number in "01":
+            (tmp_path / number / "left.png").unlink(missing_ok=True)
+    (tmp_path / "left").mkdir()
+    (tmp_path / "right").mkdir()
+    with pytest.raises(FileNotFoundError, match="no true disparities beside left/ and right/"):
+        PairFolders(tmp_path)

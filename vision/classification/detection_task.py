@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
+from ..extras import installs
 from ..hub.weights import check_state
 from ..training import check_optimisation, optimisation
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
@@ -181,7 +182,7 @@ class DetectionTask(LightningModule):
             values |= {k: found[k] for k in ("map", "map_50") if found[k] >= 0}
             self.precision.reset()
         elif not self.trainer.sanity_checking:
-            rank_zero_warn("no mean average precision: pip install 'vizoo[detection]'")
+            rank_zero_warn(f"no mean average precision: {installs('detection')}")
         for metric in (self.accuracy, self.answered):
             metric.reset()
         shown = ("accuracy", "map")

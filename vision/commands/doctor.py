@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..extras import installs
 from ..system import bfloat16_instructions, compiler, missing_library
 
 __all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
@@ -104,7 +105,7 @@ def _extra(module: str, extra: str) -> Callable[[], Check]:
     def check() -> Check:
         if find_spec(module) is not None:
             return _package(module, module, core=False)()
-        todo = f"pip install 'vizoo[{extra}]'"
+        todo = installs(extra)
         return Check(module, False, f"not installed; for {_EXTRAS[extra]}", todo)
 
     return check
@@ -229,9 +230,7 @@ def _models() -> Check:
 
 def _dicom() -> Check:
     if find_spec("pydicom") is None:
-        return Check(
-            "compressed DICOM", False, "pydicom is not installed", "pip install 'vizoo[ct]'"
-        )
+        return Check("compressed DICOM", False, "pydicom is not installed", installs("ct"))
 
     from pydicom.pixels import get_decoder
     from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless

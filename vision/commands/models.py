@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError: no model matches the pattern.
         OSError: ``--fetch`` got some weights from no source.
     """
-    from ..hub.registry import list_models, model_info, refusal
+    from ..hub.registry import TIMM, list_models, model_info, refusal
 
     height, width = parse_size(args.size)
     tagged = list_models(args.pattern, pretrained=True)
@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if args.pretrained or (tagged and not names):
         names = list(dict.fromkeys(model_info(name).name for name in tagged))
     if not names:
-        if "." in args.pattern and not set("*?[") & set(args.pattern):
-            raise ValueError(refusal(args.pattern))
+        said = "" if set("*?[") & set(args.pattern) else refusal(args.pattern)
+        if "." in args.pattern or TIMM in said:
+            raise ValueError(said)
         which = "model with trained weights" if args.pretrained else "model"
         known = list_models(pretrained=args.pretrained) or ["none"]
         raise ValueError(f"no {which} matches {args.pattern!r}; there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""List files and sorted file names: which files belong together."""
+"""List files, names of sides and sorted file names: which files belong together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["doubtful_pairing", "read_columns"]
+__all__ = ["IMAGES", "SIDES", "doubtful_pairing", "images_in", "read_columns", "sides_in"]
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+# Names of left and right images, or of folders of them, in the usual layouts.
+SIDES = (
+    ("im0", "im1"),
+    ("left", "right"),
+    ("view1", "view5"),
+    ("image_2", "image_3"),
+    ("image_0", "image_1"),
+)
 
 # A quote counts where a word begins, so that a name such as don't.png needs none.
 _WORD = re.compile(r"""[ \t]*(?:"([^"]*)"|'([^']*)'|([^ \t"'#][^ \t]*))(?=[ \t]|$)""")
@@ -80,6 +90,20 @@ def doubtful_pairing(left: Sequence[str | Path], other: Sequence[str | Path]) ->
         f"{left[first]} is paired with {other[first]}, and {len(odd)} of {len(left)} pairs differ "
         "in their names: pairs are matched in sorted order; is a file missing or surplus?"
     )
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images that lie in a folder, in no order."""
+    return [file for file in folder.iterdir() if file.suffix.lower() in IMAGES]
+
+
+def sides_in(folder: Path) -> tuple[Path, Path] | None:
+    """The left and the right image of a folder that holds one pair, by their names."""
+    images = {file.stem: file for file in images_in(folder)}
+    for left, right in SIDES:
+        if left in images and right in images:
+            return images[left], images[right]
+    return None
 
 
 def _split(line: str, where: str) -> list[str]:

@@ -51,3 +51,19 @@ def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, name, code, 
     assert done.returncode == code, said
     assert said.splitlines()[-1].startswith("vizoo: stopped; resume with: vizoo fit")
     assert "Traceback" not in said and "Error" not in said and "Exception" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals to a group")
+def test_a_sigterm_to_the_group_of_two_processes(tmp_path):
+    """Both get it, and what loads their data: one line, one whole file, no process left."""
+    config = CONFIG.replace("max_epochs: 3", "max_epochs: -1")
+    words = ("--data.workers=1", "--data.size=64")
+    done = fit_process(tmp_path, config, *words, GROUP_SIGNAL="SIGTERM")
+    said = done.stderr
+    assert done.returncode == 143, said
+    assert said.count("stopped; resume with: vizoo fit") == 1
+    assert "Traceback" not in said and "Error" not in said and "Exception" not in said
+    written = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert written == ["last.ckpt"]
+    assert torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)["global_step"] > 0

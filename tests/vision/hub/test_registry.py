@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from vizoo.__main__ import main
 from vizoo.vision.hub import registry
 from vizoo.vision.hub._arguments import check_arguments
 from vizoo.vision.hub.sharing import save_pretrained
@@ -77,6 +78,11 @@ def test_a_network_of_timm_is_named_as_one(name):
         registry.create_model(name)
     with pytest.raises(ValueError, match=f"image_classifier with backbone='{name}'"):
         open_model(name)
+
+
+def test_the_list_of_models_names_networks_of_timm_too(capsys):
+    assert main(["models", "resnet18"]) == 2
+    assert "backbone='resnet18', or timm/resnet18" in capsys.readouterr().err
 
 
 def test_networks_of_timm(tmp_path):
