@@ -1,11 +1,11 @@
-"""Panorama networks on real panoramas, which none of them was trained on, against one depth for all.
+"""Panorama networks on real panoramas that none of them was trained on, against one depth for all.
 
     python -m benchmarks.panorama_transfer MODEL [MODEL ...] [--data ../shared/data/pano_real]
 
 A model is whatever `vizoo infer panorama --model` takes. The data folder's `index.json` lists
 panoramas with their depth. Predictions are scaled to the truth's median, as one picture tells
-nothing of the scale; the constant is the truth's median. `absrel` is the mean of |d - t| / t over all
-known pixels, `d1` the share of them within a quarter of the truth either way.
+nothing of the scale; the constant is the truth's median. `absrel` is the mean of |d - t| / t over
+all known pixels, `d1` the share of them within a quarter of the truth either way.
 """
 
 from __future__ import annotations
