@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
@@ -17,7 +21,10 @@ from .panorama import WorldPanoramas
 from .stereo import WorldStereo
 from .views import WorldViews
 
-__all__ = ["LAYOUTS", "write_worlds"]
+__all__ = ["LAYOUTS", "ContactSheet", "write_worlds"]
+
+_SHOWN = 64
+_THUMBNAIL = 160  # pixels
 
 LAYOUTS: dict[type, tuple[str, ...]] = {
     WorldStereo: ("folders",),
@@ -37,6 +44,7 @@ def write_worlds(
 
     Pairs go to ``left/``, ``right/``, ``disparity/`` (PFM) and ``occluded/`` under their names, as
     `StereoPairs` reads them; views to one folder a scene; panoramas with a list, ``train.txt``.
+    ``sheet.jpg`` shows the first of them small.
 
     Args:
         worlds: what to write.
@@ -53,23 +61,65 @@ def write_worlds(
     known = LAYOUTS[type(worlds)]
     layout = layout or known[0]
     check_choice("layout", layout, known)
-    root = expand_path(folder)
+    root, sheet = expand_path(folder), ContactSheet()
     if isinstance(worlds, WorldPanoramas):
-        return write_panoramas({"train": worlds}, root, layout, report)
-    for index in range(len(worlds)):
-        if isinstance(worlds, WorldViews):
-            scene = worlds.scene(index)
-            write_scene(scene, root if layout == "dtu_training" else root / scene.name, layout)
-        else:
-            _write_pair(worlds[index], root)
-        if report is not None:
-            report("worlds", index + 1, len(worlds))
+        write_panoramas({"train": _Seen(worlds, sheet)}, root, layout, report)
+    else:
+        for index in range(len(worlds)):
+            sheet.add(_write(worlds, index, root, layout))
+            if report is not None:
+                report("worlds", index + 1, len(worlds))
+    sheet.write(root / "sheet.jpg")
     return root
 
 
-def _write_pair(sample: dict, root: Path) -> None:
+class ContactSheet:
+    """Small pictures side by side, of the first that are added."""
+
+    def __init__(self) -> None:
+        self._pictures: list[Tensor] = []
+
+    def add(self, picture: Tensor) -> None:
+        """One more, (3, H, W) in [0, 1], all of one size."""
+        if len(self._pictures) < _SHOWN:
+            height = round(_THUMBNAIL * picture.shape[1] / picture.shape[2])
+            self._pictures.append(
+                functional.interpolate(picture[None], (height, _THUMBNAIL), mode="area")[0]
+            )
+
+    def write(self, path: Path) -> None:
+        """In rows of eight."""
+        small, columns = self._pictures, min(8, len(self._pictures))
+        blank = [torch.ones_like(small[0])] * (-len(small) % columns)
+        rows = torch.stack(small + blank).unflatten(0, (-1, columns))
+        write_image(path, rows.permute(2, 0, 3, 1, 4).flatten(1, 2).flatten(2))
+
+
+class _Seen:
+    """Samples of which a sheet gets the pictures while they are written."""
+
+    def __init__(self, worlds: WorldPanoramas, sheet: ContactSheet) -> None:
+        self.worlds, self.sheet = worlds, sheet
+
+    def __len__(self) -> int:
+        return len(self.worlds)
+
+    def __getitem__(self, index: int) -> dict:
+        sample = self.worlds[index]
+        self.sheet.add(sample["image"])
+        return sample
+
+
+def _write(worlds: WorldStereo | WorldViews, index: int, root: Path, layout: str) -> Tensor:
+    """One pair or scene; return its first picture."""
+    if isinstance(worlds, WorldViews):
+        scene = worlds.scene(index)
+        write_scene(scene, root if layout == "dtu_training" else root / scene.name, layout)
+        return scene.image(0)
+    sample = worlds[index]
     name = sample["name"]
     for side in ("left", "right"):
         write_image(root / side / f"{name}.png", sample[side])
     write_pfm(root / "disparity" / f"{name}.pfm", sample["disparity"][0].numpy())
     write_image(root / "occluded" / f"{name}.png", sample["occluded"].expand(3, -1, -1).float())
+    return sample["left"]
