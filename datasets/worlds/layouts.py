@@ -71,8 +71,9 @@ class _Builder:
         around = Sky(*sky)
         if self.stock.panoramas and self.draws.uniform() < 0.7:
             panorama = self.pick(self.stock.panoramas)
-            bright = float(sky.mean()) / max(float(panorama.mean()), 0.02)
-            around = Sky(*sky, panorama * bright, self.draws.uniform(0, 2 * math.pi))
+            mean = float(((panorama / 255) ** 2.2).mean())
+            bright = float(sky.mean()) / max(mean, 0.02)
+            around = Sky(*sky, panorama, self.draws.uniform(0, 2 * math.pi), bright)
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -64,16 +66,18 @@ class TextureBank:
         procedural: number of drawn ones.
     """
 
-    def __init__(self, drawn: Tensor, photographs: Tensor) -> None:
-        textures = torch.cat([drawn, photographs])
-        self.procedural, self.count = len(drawn), len(textures)
-        levels = []
-        for _ in range(_LEVELS):
-            levels.append(_packed(textures).flatten())
-            textures = torch.nn.functional.avg_pool2d(textures, 2)
-        self._texels = torch.cat(levels)
-        sizes = torch.tensor([0] + [len(level) for level in levels[:-1]])
-        self._starts = sizes.cumsum(0)
+    def __init__(self, drawn: Sequence[Tensor], photographs: Iterable[Tensor], count: int) -> None:
+        """Take drawn textures and ``count`` photographs, (3, SIDE, SIDE) each, one at a time."""
+        self.procedural, self.count = len(drawn), len(drawn) + count
+        sizes = torch.tensor([self.count * (SIDE >> level) ** 2 for level in range(_LEVELS)])
+        self._starts = sizes.cumsum(0) - sizes
+        self._texels = torch.empty(int(sizes.sum()), dtype=torch.int32)
+        for number, texture in enumerate(itertools.chain(drawn, photographs)):
+            for level, start in enumerate(self._starts.tolist()):
+                size = (SIDE >> level) ** 2
+                first = start + number * size
+                self._texels[first : first + size] = _packed(texture).flatten()
+                texture = torch.nn.functional.avg_pool2d(texture, 2)
 
     def look_up(self, index: Tensor, x: Tensor, y: Tensor, footprint: Tensor) -> Tensor:
         """Colours (3, N) of textures (N,) at places (N,) in texels, averaged over a footprint.
@@ -104,10 +108,10 @@ class TextureBank:
         return total.mul_(2 * _LARGEST / 1023).sub_(_LARGEST)
 
 
-def _packed(textures: Tensor) -> Tensor:
-    """Whole numbers (N, H, W) of textures (N, 3, H, W)."""
-    steps = ((textures / _LARGEST + 1) * (1023 / 2)).round().clamp(0, 1023).int()
-    return steps[:, 0] | steps[:, 1] << 10 | steps[:, 2] << 20
+def _packed(texture: Tensor) -> Tensor:
+    """Whole numbers (H, W) of a texture (3, H, W)."""
+    steps = ((texture / _LARGEST + 1) * (1023 / 2)).round().clamp(0, 1023).int()
+    return steps[0] | steps[1] << 10 | steps[2] << 20
 
 
 @lru_cache(maxsize=4)
@@ -122,11 +126,9 @@ def texture_bank(folder: str | None = None) -> TextureBank:
     """
     from ..stereo.scene_textures import texture_bank as canvases
 
-    drawn = torch.cat([torch.stack([_page(number) for number in range(_PAGES)]), canvases().colour])
-    photographs = torch.zeros(0, 3, SIDE, SIDE)
-    if folder is not None:
-        photographs = torch.stack([_photograph(path) for path in pictures_in(folder)])
-    return TextureBank(drawn, photographs)
+    drawn = [*(_page(number) for number in range(_PAGES)), *canvases().colour]
+    files = [] if folder is None else pictures_in(folder)
+    return TextureBank(drawn, map(_photograph, files), len(files))
 
 
 def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Material:
@@ -211,6 +213,7 @@ def _photograph(path: Path) -> Tensor:
 
     half = SIDE // 2
     with Image.open(path) as image:
+        image.draft("RGB", (SIDE, SIDE))  # of a large JPEG only what is needed is decoded
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         square = image.convert("RGB").crop((left, top, left + side, top + side))

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ...vision.io.images import read_image
+from ...vision.io.images import read_pixels
 from .materials import TextureBank, pictures_in, texture_bank
 from .shapes import Shape
 
@@ -28,7 +29,7 @@ class Stock(NamedTuple):
     Attributes:
         textures: for surfaces.
         meshes: each standing on y = 0 about the origin, its largest side 1.
-        panoramas: of surroundings, (H, 2H, 3) float32, linear.
+        panoramas: of surroundings, (H, 2H, 3) uint8.
     """
 
     textures: TextureBank
@@ -95,11 +96,9 @@ def _mesh(path: Path) -> Shape:
 
 
 def _surroundings(path: Path) -> Tensor:
-    picture = read_image(path)
-    if picture.shape[2] != 2 * picture.shape[1]:
-        size = f"{picture.shape[2]}x{picture.shape[1]}"
-        raise ValueError(f"panoramas: {path}: {size} pixels: want twice as wide as high")
-    small = torch.nn.functional.interpolate(
-        picture[None], (_HEIGHT, 2 * _HEIGHT), mode="bilinear", antialias=True, align_corners=False
-    )[0]
-    return (small**2.2).permute(1, 2, 0).contiguous()
+    picture = read_pixels(path)
+    height, width = picture.shape[:2]
+    if width != 2 * height:
+        raise ValueError(f"panoramas: {path}: {width}x{height} pixels: want twice as wide as high")
+    small = Image.fromarray(picture).resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
+    return torch.from_numpy(np.array(small))

@@ -53,14 +53,16 @@ class Sky(NamedTuple):
 
     Attributes:
         horizon, zenith: colours (3,).
-        panorama: (H, 2H, 3) float32, linear, seen instead of them where given.
+        panorama: (H, 2H, 3) uint8, seen instead of them where given.
         turn: of the panorama about the vertical, radians.
+        bright: of the panorama: what its white is.
     """
 
     horizon: np.ndarray
     zenith: np.ndarray
     panorama: Tensor | None = None
     turn: float = 0.0
+    bright: float = 1.0
 
     def look(self, directions: Tensor) -> Tensor:
         """Colours (3, N) in unit directions (3, N)."""
@@ -72,7 +74,8 @@ class Sky(NamedTuple):
         across = torch.atan2(directions[0], directions[2]) + self.turn
         column = (across * (width / (2 * math.pi))).floor().long() % width
         row = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
-        return self.panorama.reshape(-1, 3)[row * width + column].T
+        shown = self.panorama.reshape(-1, 3)[row * width + column].T
+        return self.bright * (shown.float() / 255) ** 2.2
 
 
 @dataclass(frozen=True)
