@@ -17,6 +17,7 @@ from .shapes import Shape
 __all__ = ["Hits", "Light", "Sky", "Thing", "World"]
 
 _AWAY = 1e-3  # metres from a surface at which a shadow ray starts
+_LINEAR = (torch.arange(256) / 255) ** 2.2  # of bytes
 _BLOCK = 1 << 15  # rays shaded together: their values stay in a core's cache
 
 
@@ -75,7 +76,7 @@ class Sky(NamedTuple):
         column = (across * (width / (2 * math.pi))).floor().long() % width
         row = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
         shown = self.panorama.reshape(-1, 3)[row * width + column].T
-        return self.bright * (shown.float() / 255) ** 2.2
+        return self.bright * _LINEAR[shown.int()]
 
 
 @dataclass(frozen=True)

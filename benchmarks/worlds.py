@@ -1,0 +1,80 @@
+"""How fast generated worlds are made on one core.
+
+    python -m benchmarks.worlds [--stock DIR] [--count 8]
+
+DIR has textures/, meshes/ and panoramas/; without it worlds are of what is drawn. The first sample
+of each is not counted: it reads the stock. The floor is what casting the primary rays of all pixels
+alone takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks._machine import machine
+from vizoo.datasets.draws import Draws
+from vizoo.datasets.worlds.cameras import Pinhole, frame
+from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
+from vizoo.datasets.worlds.panorama import WorldPanoramas
+from vizoo.datasets.worlds.stereo import WorldStereo
+from vizoo.datasets.worlds.stock import stock
+from vizoo.datasets.worlds.views import WorldViews
+
+
+def floor(folders: dict[str, str]) -> float:
+    """Primary rays a second, mean over the layouts."""
+    rates = []
+    for layout in LAYOUTS:
+        place = build_place(layout, Draws("floor"), stock(**folders), 0)
+        camera = Pinhole.centred(place.eye, frame(place.gaze), 320, 640, 500.0)
+        y, x = torch.meshgrid(torch.arange(320.0), torch.arange(640.0), indexing="ij")
+        origin = torch.from_numpy(place.eye).float()[:, None]
+        rays = camera.rays(x.flatten(), y.flatten())
+        place.world.cast(origin, rays)
+        start = time.perf_counter()
+        for _ in range(5):
+            place.world.cast(origin, rays)
+        rates.append(5 * rays.shape[1] / (time.perf_counter() - start))
+    return sum(rates) / len(rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stock", type=Path)
+    parser.add_argument("--count", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    folders = {}
+    if options.stock is not None:
+        folders = {name: str(options.stock / name) for name in ("textures", "meshes", "panoramas")}
+    length = options.count + 1
+    table = Table(title=f"worlds; {floor(folders) / 1e6:.1f} million primary rays a second")
+    for column in ("picture", "layout", "a second"):
+        table.add_column(column, justify="left" if column != "a second" else "right")
+    for layout in LAYOUTS:
+        common = {"seed": 8, "layouts": (layout,), **folders}
+        sets = {
+            "pairs of 320x640": (WorldStereo(length, 320, 640, **common), 1),
+            "views of 512x640": (WorldViews(length, 512, 640, **common), 5),
+            "panoramas of 512x1024": (WorldPanoramas(length, 512, **common), 1),
+        }
+        for name, (worlds, each) in sets.items():
+            worlds[0]
+            start = time.perf_counter()
+            for index in range(1, length):
+                worlds[index]
+            rate = each * options.count / (time.perf_counter() - start)
+            table.add_row(name, layout, f"{rate:.2f}")
+    console = Console(width=100)
+    console.print(machine())
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
