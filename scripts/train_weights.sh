@@ -52,7 +52,7 @@ if [ ! -d "$root/vizoo" ]; then
     [ -n "$stock" ] || stop "--stock DIR (or VIZOO_STOCK) names the folder with textures/, meshes/" \
         "and panoramas/ that worlds are made of"
     [ -d "$stock" ] || stop "--stock $stock: no such folder"
-    mkdir -p "$root"
+    mkdir -p "$root" && rm -rf "$root/.vizoo"
     git clone -q "$here" "$root/.vizoo"
     cp "$config" "$root/train.yaml"
     (cd "$stock" && pwd) >"$root/stock"
