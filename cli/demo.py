@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_SEED = 35
+_SEED = 54
 _EPOCHS = 12  # of --train
 
 
@@ -75,7 +75,7 @@ def _check(args: argparse.Namespace) -> Path:
     if args.calib is not None and args.left is None:
         raise ValueError("--calib belongs to a pair of yours: give LEFT and RIGHT too")
     if args.seed is not None and args.left is not None:
-        raise ValueError("--seed is of the generated scene; with LEFT and RIGHT there is none")
+        raise ValueError("--seed is of the generated room; with LEFT and RIGHT there is none")
     if args.seed is not None and args.seed < 0:
         raise ValueError(f"--seed must not be negative, got {args.seed}")
     for option in ("left", "model", "seed"):
@@ -100,7 +100,7 @@ def _pair(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         sample = own_sample(args.left, args.right, args.calib)
     else:
         seed = _SEED if args.seed is None else args.seed
-        _tell(f"generated scene {seed}")
+        _tell(f"generated room {seed}")
         sample = generated_sample(seed)
     findings, front = _look(args, sample, device)
     name = "yours" if args.left else "pair"
@@ -225,7 +225,7 @@ def _write(
 
 
 def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[Path]:
-    """The disparity, and of a generated scene what is needed to infer it again."""
+    """The disparity, and of a generated room what is needed to infer it again."""
     from ..vision.io.calibration import write_calibration
     from ..vision.io.images import write_image
     from ..vision.viz.colour import comparison_picture

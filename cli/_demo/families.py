@@ -17,6 +17,7 @@ __all__ = ["UNTRAINED", "Card", "family_cards"]
 UNTRAINED = ("dispmvs", "spheredepth", "covidnet3d")
 """Families whose cards show a generated input and its truth, since no weights come with vizoo."""
 
+_ROOM = {"layouts": ("room",), "floating": 0, "photometric": False}
 _UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."
 
 
@@ -71,10 +72,10 @@ def _fadnet(sample: Sample, device: str, pair: str) -> Card:
 
 
 def _dispmvs() -> Card:
-    from ...datasets.mvs.generator import generate_scene
+    from ...datasets.worlds.views import WorldViews
     from ...vision.viz.colour import colourise
 
-    scene = generate_scene(3, 256, 320, seed=0)
+    scene = WorldViews(1, 256, 320, views=3, seed=4, **_ROOM).scene(0)
     photographs = [to_pixels(scene.views[index].image) for index in (0, 1)]
     depth, known = scene.views[0].truth()
     picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
@@ -84,25 +85,26 @@ def _dispmvs() -> Card:
         f"Depth maps and a fused, coloured cloud. {_UNTRAINED}",
         list(zip([*photographs, picture], captions, strict=True)),
         [
-            "vizoo scene scene",
+            "vizoo world views --camera views --place room",
             "vizoo fit --config mvs/dispmvs_generated.yaml",
-            "vizoo infer mvs scene --model CHECKPOINT --out result",
+            "vizoo infer mvs views/world-0-000000 --model CHECKPOINT --out result",
         ],
     )
 
 
 def _spheredepth() -> Card:
-    from ...datasets.panorama.rooms import furnished_room
+    from ...datasets.worlds.panorama import WorldPanoramas
     from ...vision.viz.colour import colourise
 
-    picture, depth = furnished_room(0).panorama(256, 512)
+    room = WorldPanoramas(1, 256, seed=7, **_ROOM)[0]
+    picture, depth = to_pixels(room["image"]), room["depth"][0].numpy()
     coloured = colourise(depth, palette="turbo_r", logarithmic=True)
     return Card(
         "SphereDepth: panoramas",
         f"Depth all around, on a sphere without seams or distorted poles. {_UNTRAINED}",
         [(picture, "A panorama of a room,"), (coloured, "and how far everything is.")],
         [
-            "vizoo rooms rooms",
+            "vizoo world rooms --camera panorama --place room",
             "vizoo fit --config panorama/spheredepth_generated.yaml",
             "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --model CHECKPOINT --out result",
         ],

@@ -100,7 +100,11 @@ class WorldDataset(Dataset):
         if not -self.length <= index < self.length:
             raise IndexError(f"world: index {index} of {self.length}")
         index = int(index) % self.length
-        return {**self.cache.recall(index, self._make), "name": f"world-{self.seed}-{index:06d}"}
+        return {**self.cache.recall(index, self._make), "name": self.name(index)}
+
+    def name(self, index: int) -> str:
+        """What a sample is called."""
+        return f"world-{self.seed}-{index:06d}"
 
     def __repr__(self) -> str:
         size = f"{self.height}x{self.width}"

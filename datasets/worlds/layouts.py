@@ -18,7 +18,7 @@ from .world import Light, Sky, Thing, World
 
 __all__ = ["LAYOUTS", "Place", "build_place"]
 
-WORLD_VERSION = 2
+WORLD_VERSION = 3
 """Changes with every change of what a seed gives, so that caches know."""
 
 

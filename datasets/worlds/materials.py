@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -143,10 +144,12 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6
-    first, count = (bank.procedural, photographs) if photographic else (0, bank.procedural)
+    first, count = _PAGES, bank.procedural - _PAGES
+    if photographic:
+        first, count = bank.procedural, photographs
+    elif kind == "print":
+        first, count = 0, _PAGES
     texture = first + int(draws.uniform(0, count))
-    if kind == "print" and not photographic:
-        texture = int(draws.uniform(0, _PAGES))
     plain = kind == "plain" or (kind == "any" and draws.uniform() < 0.25)
     contrast = draws.uniform(0.0, 0.04) if plain else draws.uniform(0.1, 0.3)
     if photographic and not plain:
@@ -156,10 +159,11 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     hue = np.array([draws.uniform() for _ in range(3)])
     base = light * ((1 - colourful) + colourful * hue / max(hue.max(), 1e-6))
     shiny = kind == "shiny" or draws.uniform() < 0.12
+    turn = draws.uniform(0, 2 * math.pi) if draws.uniform() < 0.3 else 0.0
     return Material(
         texture,
         SIDE / 2 ** draws.uniform(-1.5, 1.8),
-        draws.uniform(0, 6.2832) if draws.uniform() < 0.3 else 0.0,
+        turn if kind != "print" else math.pi,  # upright on the front of what stands or hangs
         (draws.uniform(0, SIDE), draws.uniform(0, SIDE)),
         tuple(float(value) for value in base),
         contrast,

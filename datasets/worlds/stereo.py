@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...vision.io.calibration import StereoCalibration
 from ..draws import Draws
 from ..stereo.scene_textures import blur
 from .base import WorldDataset, quantile
@@ -72,6 +73,10 @@ class WorldStereo(WorldDataset):
         self.max_disparity, self.vertical_offset = max_disparity, vertical_offset
 
     def _make(self, index: int) -> dict[str, Tensor]:
+        return self.pair(index)[0]
+
+    def pair(self, index: int) -> tuple[dict[str, Tensor], StereoCalibration]:
+        """A sample without its name, and the rig that took it."""
         draws = self._draws(index)
         for _ in range(_TRIES):
             place = self._place(index, draws)
@@ -84,7 +89,7 @@ class WorldStereo(WorldDataset):
         depth = left.distance * camera.ahead()
         known = depth[depth.isfinite()]
         if not len(known):
-            return self._make(index + self.length)  # nothing but sky
+            return self.pair(index + self.length)  # nothing but sky
         # Baselines of 4 to 40 % of the nearest depth; the very nearest must stay in range.
         baseline = draws.uniform(0.04, 0.4) * quantile(known, _NEAREST)
         baseline = min(baseline, self.max_disparity * float(known.min()) / focal)
@@ -98,13 +103,16 @@ class WorldStereo(WorldDataset):
         if self.photometric and draws.uniform() < _OFTEN_BLURRED:
             colours = _focused(views, colours, draws)
         pictures = self._pictures(colours, draws)
-        return {
+        sample = {
             "left": pictures[0],
             "right": pictures[1],
             "disparity": disparity[None],
             "valid": disparity[None] > 0,
             "occluded": hidden[None],
         }
+        middle = {"cx": (self.width - 1) / 2, "cy": (self.height - 1) / 2}
+        rig = StereoCalibration(focal, baseline, width=self.width, height=self.height, **middle)
+        return sample, rig
 
 
 def _focused(views: Sequence[View], colours: Sequence[Tensor], draws: Draws) -> list[Tensor]:

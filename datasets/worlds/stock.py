@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...vision.io.images import read_pixels
+from ...vision.io.pointcloud import open3d
 from .materials import TextureBank, pictures_in, texture_bank
 from .shapes import Shape
 
@@ -65,12 +66,11 @@ def stock(
 
 
 def _mesh(path: Path) -> Shape:
-    import open3d
-
-    mesh = open3d.geometry.TriangleMesh()
+    o3d = open3d()
+    mesh = o3d.geometry.TriangleMesh()
     # As a model: read as one mesh, polygons of more than three sides are lost.
-    with open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error):
-        for part in open3d.io.read_triangle_model(str(path)).meshes:
+    with o3d.utility.VerbosityContextManager(o3d.utility.VerbosityLevel.Error):
+        for part in o3d.io.read_triangle_model(str(path)).meshes:
             mesh += part.mesh
     if not mesh.has_triangles():
         raise ValueError(f"meshes: {path}: no triangle in it")

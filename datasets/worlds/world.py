@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...vision.io.pointcloud import open3d
 from .materials import Material, TextureBank
 from .shapes import Shape
 
@@ -119,8 +120,7 @@ class World:
         bank: TextureBank,
         threads: int = 1,
     ) -> None:
-        import open3d
-
+        o3d = open3d()
         sizes = torch.tensor([len(thing.shape.points) for thing in things])
         self.points = np.concatenate([t.shape.points for t in things]).astype(np.float32)
         normals = np.concatenate([t.shape.normals for t in things]).reshape(-1, 9)
@@ -132,9 +132,9 @@ class World:
         self.lights, self.ambient, self.sky = list(lights), _column(ambient), sky
         self.bank, self.threads = bank, threads
         self._looks = torch.tensor([_flat(material) for material in self.materials])
-        self._scene = open3d.t.geometry.RaycastingScene(nthreads=threads)
+        self._scene = o3d.t.geometry.RaycastingScene(nthreads=threads)
         faces = np.arange(self.points.size // 3, dtype=np.uint32).reshape(-1, 3)
-        core = open3d.core.Tensor
+        core = o3d.core.Tensor
         self._scene.add_triangles(
             core.from_numpy(self.points.reshape(-1, 3)), core.from_numpy(faces)
         )

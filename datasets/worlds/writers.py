@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...vision.io.calibration import write_calibration
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
@@ -42,9 +43,9 @@ def write_worlds(
 ) -> Path:
     """Write all samples of a data set.
 
-    Pairs go to ``left/``, ``right/``, ``disparity/`` (PFM) and ``occluded/`` under their names, as
-    `StereoPairs` reads them; views to one folder a scene; panoramas with a list, ``train.txt``.
-    ``sheet.jpg`` shows the first of them small.
+    Pairs go to ``left/``, ``right/``, ``disparity/`` (PFM), ``occluded/`` and ``calib/`` under
+    their names, as `StereoPairs` reads them; views to one folder a scene; panoramas with a list,
+    ``train.txt``. ``sheet.jpg`` shows the first of them small.
 
     Args:
         worlds: what to write.
@@ -116,8 +117,9 @@ def _write(worlds: WorldStereo | WorldViews, index: int, root: Path, layout: str
         scene = worlds.scene(index)
         write_scene(scene, root if layout == "dtu_training" else root / scene.name, layout)
         return scene.image(0)
-    sample = worlds[index]
-    name = sample["name"]
+    sample, rig = worlds.pair(index)
+    name = worlds.name(index)
+    write_calibration(root / "calib" / f"{name}.txt", rig)
     for side in ("left", "right"):
         write_image(root / side / f"{name}.png", sample[side])
     write_pfm(root / "disparity" / f"{name}.pfm", sample["disparity"][0].numpy())

@@ -67,8 +67,8 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setattr(networks, "_SCENES", 2)
     monkeypatch.setattr(networks, "_HEIGHT", 32)
     monkeypatch.setattr(networks, "_WIDTH", 48)
-    monkeypatch.setitem(pair._SCENE, "height", 48)
-    monkeypatch.setitem(pair._SCENE, "width", 96)
+    monkeypatch.setitem(pair._ROOM, "height", 48)
+    monkeypatch.setitem(pair._ROOM, "width", 96)
     monkeypatch.setattr(pair, "_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
     for function in (match_plain, match_super):
@@ -178,7 +178,7 @@ def test_without_a_front(shipped, tmp_path):
     assert main(["demo", "--seed", "3", "--model", "match_super"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
     assert "did not come with the weights" in page and "<svg" not in page
-    assert "Generated scene 3" in page
+    assert "Generated room 3" in page
 
 
 def test_a_front_of_another_supernet(front, capsys):

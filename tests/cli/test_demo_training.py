@@ -39,8 +39,8 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "CONFIG", str(path))
     monkeypatch.setattr(training, "_LOOK", 0.05)
     monkeypatch.setattr(pair, "_SECONDS", 0.1)
-    monkeypatch.setitem(pair._SCENE, "height", 96)
-    monkeypatch.setitem(pair._SCENE, "width", 192)
+    monkeypatch.setitem(pair._ROOM, "height", 96)
+    monkeypatch.setitem(pair._ROOM, "width", 192)
     monkeypatch.chdir(tmp_path)
     return path
 
