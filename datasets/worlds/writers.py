@@ -48,11 +48,17 @@ def write_worlds(
         The folder.
 
     Raises:
-        ValueError: there is no such layout.
+        ValueError: there is no such layout, or it holds no pictures of this size.
     """
     known = LAYOUTS[type(worlds)]
     layout = layout or known[0]
     check_choice("layout", layout, known)
+    size = (worlds.height, worlds.width)
+    if layout == "dtu_training" and size != (512, 640):  # said before hours of rendering
+        raise ValueError(
+            f"layout dtu_training holds pictures of 512x640, not {size[0]}x{size[1]}: take another "
+            f"layout ({', '.join(name for name in known if name != layout)})"
+        )
     root = expand_path(folder)
     if isinstance(worlds, WorldPanoramas):
         return write_panoramas({"train": worlds}, root, layout, report)
