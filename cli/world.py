@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--perfect", action="store_true", help="without the faults of photographs")
     parser.add_argument(
         "--layout", metavar="NAME",
-        help="of the files: dtu, colmap, ... for views; stanford2d3d, ... for panoramas",
+        help="of the files: dtu (default), colmap, ... for views; "
+        "stanford2d3d (default), ... for panoramas",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PeakMemory", "keep_freed_memory"]
+__all__ = ["PeakMemory", "available_memory", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -32,6 +32,16 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, -1))
+
+
+def available_memory() -> int | None:
+    """Return how many bytes new work could have without swapping; None where nobody says."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    row = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
+    return 1024 * int(row.split()[1]) if row else None
 
 
 class PeakMemory:

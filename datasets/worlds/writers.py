@@ -29,7 +29,7 @@ _THUMBNAIL = 160  # pixels
 
 LAYOUTS: dict[type, tuple[str, ...]] = {
     WorldStereo: ("folders",),
-    WorldViews: tuple(VIEW_LAYOUTS),
+    WorldViews: ("dtu", *(name for name in VIEW_LAYOUTS if name != "dtu")),
     WorldPanoramas: tuple(PANORAMA_LAYOUTS),
 }
 """Of what is on disk, by data set; the first is the default."""
@@ -57,11 +57,17 @@ def write_worlds(
         The folder.
 
     Raises:
-        ValueError: there is no such layout.
+        ValueError: there is no such layout, or it holds no pictures of this size.
     """
     known = LAYOUTS[type(worlds)]
     layout = layout or known[0]
     check_choice("layout", layout, known)
+    size = (worlds.height, worlds.width)
+    if layout == "dtu_training" and size != (512, 640):  # said before hours of rendering
+        raise ValueError(
+            f"layout dtu_training holds pictures of 512x640, not {size[0]}x{size[1]}: take another "
+            f"layout ({', '.join(name for name in known if name != layout)})"
+        )
     root, sheet = expand_path(folder), ContactSheet()
     if isinstance(worlds, WorldPanoramas):
         write_panoramas({"train": _Seen(worlds, sheet)}, root, layout, report)

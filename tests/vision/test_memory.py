@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from vizoo.vision.memory import available_memory
+
 CODE = """
 import resource, torch
 from vizoo.vision.memory import keep_freed_memory
@@ -30,3 +32,8 @@ def test_freed_memory_serves_the_next_tensor():
     kept, faults = done.stdout.split()
     # 128 MB are 32,768 pages of 4 kB.
     assert kept == "False" or int(faults) < 1000
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of /proc")
+def test_available_memory_is_some():
+    assert available_memory() > 1 << 20

@@ -123,6 +123,7 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--camera", "views", "--size", "48x64"), "take another layout (dtu, "),
         (["--views", "3"], "--views goes with --camera views"),
         (["--camera", "panorama", "--size", "32x32"], "twice as wide"),
         (["--layout", "dtu"], "dtu"),

@@ -333,6 +333,19 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
     assert "about" not in capsys.readouterr().err
 
 
+def test_more_memory_than_is_free_is_said_before(scene, capsys, monkeypatch):
+    monkeypatch.setattr("vizoo.stereo.commands.infer.available_memory", lambda: 10**8)
+    for seed, name in enumerate(("l.png", "r.png")):
+        noise = np.random.default_rng(seed).integers(0, 256, (600, 900, 3), dtype=np.uint8)
+        write_image(scene / name, noise)
+    words = ("--no-check", "--device", "cpu")
+    assert good(*words, "--scale", "1", "--out", "large") == 0
+    said = capsys.readouterr().err
+    assert "l.png: 900x600 takes about 0.1 GB of memory, and 0.1 GB are free; a smaller" in said
+    assert good(*words, "--scale", "0.5", "--out", "small") == 0
+    assert "memory" not in capsys.readouterr().err
+
+
 def test_the_dark_png_is_explained(scene, capsys):
     assert good() == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "16-bit" in line]

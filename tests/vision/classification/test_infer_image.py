@@ -345,7 +345,7 @@ def test_a_detector_falls_back_on_a_classifier(silent, tmp_path, capsys):
         assert found.probabilities == pytest.approx(wanted.probabilities, abs=1e-5)
         assert found.members == (None, wanted.predicted)
     assert call("ensemble", "detector.ckpt", "--data", "data.yaml", "--out", "d.json") == 2
-    assert "finds no box in any validation image" in capsys.readouterr().err
+    assert "detector.ckpt finds no box in any validation image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["skin_generated", "skin10", "skin100"])

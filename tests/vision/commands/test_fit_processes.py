@@ -56,7 +56,7 @@ def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, name, code, 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals to a group")
 def test_a_sigterm_to_the_group_of_two_processes(tmp_path):
-    """Both get it, and what loads their data: one line, one whole file, no process left."""
+    """Both get it, and what loads their data: one line to resume, one whole file."""
     config = CONFIG.replace("max_epochs: 3", "max_epochs: -1")
     words = ("--data.workers=1", "--data.size=64")
     done = fit_process(tmp_path, config, *words, GROUP_SIGNAL="SIGTERM")

@@ -85,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
                 found.append(align(logs, member.classes, classes))
     temperatures = [1.0] * len(members)
     if not args.no_calibration:
-        temperatures = [fit_temperature(*_answered(x, labels["val"])) for x in outputs["val"]]
+        temperatures = [
+            fit_temperature(*_answered(logs, labels["val"], source))
+            for logs, source in zip(outputs["val"], args.members, strict=True)
+        ]
     report: dict[str, Any] = {}
     combination = None
     for role, found in outputs.items():
@@ -158,10 +161,10 @@ def _ask(
     return torch.cat(found)
 
 
-def _answered(logs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _answered(logs: Tensor, labels: Tensor, source: str) -> tuple[Tensor, Tensor]:
     there = ~logs.isnan().any(1)
     if not there.any():
-        raise ValueError("a detector finds no box in any validation image: train it for longer")
+        raise ValueError(f"{source} finds no box in any validation image: train it for longer")
     return logs[there], labels[there]
 
 

@@ -1,0 +1,38 @@
+"""Commands that take long say how far they are where stderr is no terminal."""
+
+import pytest
+
+from vizoo.nas.commands import _progress
+from vizoo.nas.commands._progress import progress_bar
+from vizoo.vision.commands import _work
+from vizoo.vision.commands._work import progress
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock that every look moves on by ten seconds."""
+    looks = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(looks))
+    assert _work.time is _progress.time
+
+
+def test_a_line_every_half_minute(capsys):
+    with progress_bar("subnets") as tell:
+        for done in range(9):
+            tell(done, 8)
+    assert capsys.readouterr().err.splitlines() == [
+        "vizoo: subnets: 2 of 8, 30 s",
+        "vizoo: subnets: 5 of 8, 60 s",
+    ]
+
+
+def test_a_line_every_half_minute_of_several_kinds(capsys):
+    with progress() as report:
+        for done in range(1, 5):
+            report("pairs", done, 9)
+        report("clouds", 1, 1)
+        report("clouds", 1, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "vizoo: pairs: 3 of 9, 30 s",
+        "vizoo: clouds: 1 of 2, 60 s",
+    ]
