@@ -123,7 +123,10 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--camera", "views", "--size", "48x64"), "take another layout (dtu, "),
+        (
+            ["--camera", "views", "--size", "48x64", "--layout", "dtu_training"],
+            "take another layout",
+        ),
         (["--views", "3"], "--views goes with --camera views"),
         (["--camera", "panorama", "--size", "32x32"], "twice as wide"),
         (["--layout", "dtu"], "dtu"),
