@@ -55,14 +55,15 @@ class WorldDataset(Dataset):
         pictures: Sequence[str],
         length: int,
         size: tuple[int, int],
-        seed: int,
-        layouts: Sequence[str],
-        textures: str | None,
-        meshes: str | None,
-        panoramas: str | None,
-        floating: int | None,
-        photometric: bool,
-        cache: str | None,
+        *,
+        seed: int = 0,
+        layouts: Sequence[str] = ("room", "room", "table", "street"),
+        textures: str | None = None,
+        meshes: str | None = None,
+        panoramas: str | None = None,
+        floating: int | None = None,
+        photometric: bool = True,
+        cache: str | None = None,
     ) -> None:
         height, width = size
         if length < 1 or height < 16 or width < 32:

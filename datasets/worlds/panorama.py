@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,39 +24,28 @@ _ROOM = 0.3  # metres that the camera keeps from things
 class WorldPanoramas(WorldDataset):
     """Equirectangular pictures with the distance of all that is seen (``vizoo.datasets.panorama``).
 
-    See `WorldDataset` for the other arguments.
-
     Args:
-        height: of a panorama, pixels; it is twice as wide.
+        length: number of panoramas.
+        height: of each, pixels; it is twice as wide.
+        layouts: of `LAYOUTS`, which take turns.
+        floating: how many things float in each world; None: none or 10 to 30, half each.
+        common: see `WorldDataset`.
+
+    Raises:
+        ValueError: see `WorldDataset`.
     """
 
     def __init__(
         self,
         length: int,
         height: int = 256,
-        seed: int = 0,
+        *,
         layouts: Sequence[str] = ("room",),
-        textures: str | None = None,
-        meshes: str | None = None,
-        panoramas: str | None = None,
         floating: int | None = 0,
-        photometric: bool = True,
-        cache: str | None = None,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            "panorama",
-            ("image",),
-            length,
-            (height, 2 * height),
-            seed,
-            layouts,
-            textures,
-            meshes,
-            panoramas,
-            floating,
-            photometric,
-            cache,
-        )
+        size, own = (height, 2 * height), {"layouts": layouts, "floating": floating}
+        super().__init__("panorama", ("image",), length, size, **own, **common)
 
     def _make(self, index: int) -> dict[str, Tensor]:
         draws = self._draws(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +28,19 @@ _OFTEN_BLURRED = 0.3
 class WorldStereo(WorldDataset):
     """Pairs of a rectified rig: left and right (3, H, W), disparity, valid, occluded (1, H, W).
 
-    The sky's disparity is 0, and not valid. See `WorldDataset` for the other arguments.
+    The sky's disparity is 0, and not valid.
 
     Args:
+        length: number of pairs.
+        height: of a picture, pixels.
+        width: of a picture, pixels.
         max_disparity: upper limit in pixels; no pixel is beyond it.
         vertical_offset: largest vertical misalignment of the right view in pixels, and as much
             again by its rotation at the left and the right edge.
+        common: see `WorldDataset`.
+
+    Raises:
+        ValueError: see `WorldDataset`; or a number of these is out of range.
     """
 
     def __init__(
@@ -40,36 +48,18 @@ class WorldStereo(WorldDataset):
         length: int,
         height: int,
         width: int,
-        seed: int = 0,
+        *,
         max_disparity: float = 256.0,
-        layouts: Sequence[str] = ("room", "room", "table", "street"),
-        textures: str | None = None,
-        meshes: str | None = None,
-        panoramas: str | None = None,
-        floating: int | None = None,
         vertical_offset: float = 0.0,
-        photometric: bool = True,
-        cache: str | None = None,
+        **common: Any,
     ) -> None:
         if not max_disparity > 4 or vertical_offset < 0:
             raise ValueError(
                 f"world: max_disparity {max_disparity:g} (want more than 4), vertical_offset "
                 f"{vertical_offset:g} (want 0 or more)"
             )
-        super().__init__(
-            f"stereo-{max_disparity:g}-{vertical_offset:g}",
-            ("left", "right"),
-            length,
-            (height, width),
-            seed,
-            layouts,
-            textures,
-            meshes,
-            panoramas,
-            floating,
-            photometric,
-            cache,
-        )
+        kind = f"stereo-{max_disparity:g}-{vertical_offset:g}"
+        super().__init__(kind, ("left", "right"), length, (height, width), **common)
         self.max_disparity, self.vertical_offset = max_disparity, vertical_offset
 
     def _make(self, index: int) -> dict[str, Tensor]:

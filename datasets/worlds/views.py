@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +25,19 @@ _FULL = 0.55  # of the picture; where one thing takes more, there is little to s
 class WorldViews(WorldDataset):
     """Views by a ring of cameras and by a hand-held one, in turn (``vizoo.datasets.mvs.scene``).
 
-    Every view has focal lengths and a principal point of its own; the unit is the metre. See
-    `WorldDataset` for the other arguments.
+    Every view has focal lengths and a principal point of its own; the unit is the metre.
 
     Args:
+        length: number of scenes.
+        height: of a picture, pixels.
+        width: of a picture, pixels.
         views: in a sample, the reference included, 2 at least.
         wander: (least, greatest) distance of the outermost cameras from the reference, in depths
             of the nearest things.
+        common: see `WorldDataset`.
+
+    Raises:
+        ValueError: see `WorldDataset`; or a number of these is out of range.
     """
 
     def __init__(
@@ -40,35 +46,17 @@ class WorldViews(WorldDataset):
         height: int,
         width: int,
         views: int = 5,
-        seed: int = 0,
+        *,
         wander: tuple[float, float] = (0.1, 0.4),
-        layouts: Sequence[str] = ("room", "room", "table", "street"),
-        textures: str | None = None,
-        meshes: str | None = None,
-        panoramas: str | None = None,
-        floating: int | None = None,
-        photometric: bool = True,
-        cache: str | None = None,
+        **common: Any,
     ) -> None:
         if views < 2 or not 0 < wander[0] <= wander[1]:
             raise ValueError(
                 f"world: views {views} (want 2 or more), wander {wander[0]:g} to {wander[1]:g} "
                 "(want more than 0, the least first)"
             )
-        super().__init__(
-            f"views-{views}-{wander[0]:g}-{wander[1]:g}",
-            ("images",),
-            length,
-            (height, width),
-            seed,
-            layouts,
-            textures,
-            meshes,
-            panoramas,
-            floating,
-            photometric,
-            cache,
-        )
+        kind = f"views-{views}-{wander[0]:g}-{wander[1]:g}"
+        super().__init__(kind, ("images",), length, (height, width), **common)
         self.views, self.wander = views, tuple(wander)
 
     def scene(self, index: int) -> Scene:
