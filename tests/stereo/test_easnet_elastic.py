@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from network_tester import ExportTester, StereoNetworkTester
@@ -24,7 +26,7 @@ class TestSupernet(StereoSupernetTester):
 
 class TestNetwork(StereoNetworkTester):
     name = "easnet_elastic"
-    parameters = 1_642_107
+    parameters = 1_615_387
     trains_at_any_size = True
     architecture = {"subnet": SPACE.largest().to_json()}
     exported = SMALLEST
@@ -91,6 +93,30 @@ def test_small_subnets_have_nothing_of_larger_ones():
     assert len(small.refinement) == 0 and len(small.heads) == 2
     count = sum(p.numel() for p in small.parameters())
     assert count < 0.06 * TestNetwork.parameters
+
+
+def test_dilated_convolutions_read_multiples_of_16_channels():
+    """Of others a CPU's gradients in bfloat16 are wrong."""
+    net, rng = EASNetElastic(), random.Random(0)
+    for _ in range(20):
+        plain = extract(net, SPACE.sample(rng))
+        layers = [
+            m for m in plain.modules() if isinstance(m, torch.nn.Conv2d) and max(m.dilation) > 1
+        ]
+        assert all(layer.in_channels % 16 == 0 for layer in layers)
+
+
+@pytest.mark.parametrize("end", ["smallest", "largest"])
+def test_gradients_under_autocast_are_finite(end):
+    torch.manual_seed(0)
+    net = EASNetElastic(max_disparity=48).to(memory_format=torch.channels_last)
+    net = extract(net, getattr(SPACE, end)())
+    with torch.autocast("cpu", torch.bfloat16):
+        (stage,), volumes = net.forward_volumes(*torch.rand(2, 2, 3, 48, 96).unbind())
+    outputs = (*stage, *(scores for scores, _ in volumes))
+    sum(output.float().mean() for output in outputs).backward()
+    assert all(p.grad.dtype == torch.float32 for p in net.parameters())
+    assert all(p.grad.isfinite().all() for p in net.parameters())
 
 
 @pytest.mark.parametrize("max_disparity", [0, 36, -24])
