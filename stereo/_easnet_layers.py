@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Choice
+from ..nas.values import Computed, Value, maximum
 from ..vision.layers import DeformableConv2d
 from ._easnet_inference import FusedBottleneck, FusedInvertedResidual, folded
 from ._easnet_published import BLOCKS, WIDTHS, expanded
@@ -21,6 +21,7 @@ __all__ = [
     "AggregationModule",
     "FeaturePyramid",
     "LeakyConvolution",
+    "Number",
     "dilated_convolution",
     "initialize",
     "peak_argmin",
@@ -29,6 +30,9 @@ __all__ = [
 
 FINEST = 3
 """Image pixels per pixel of the finest features."""
+
+Number = Value | int
+"""Fixed, or dependent on choices."""
 
 _STRIDES = (FINEST, 2, 2, 2)
 
@@ -42,15 +46,15 @@ class InvertedResidual(nn.Module):
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Number,
+        out_channels: Number,
         stride: int,
         squeeze: bool,
         kernel: Choice,
         ratio: Choice,
     ) -> None:
         super().__init__()
-        middle = ratio.map(partial(expanded, in_channels))
+        middle = Computed(expanded, (in_channels, ratio))
         self.expand = elastic.Conv2d(in_channels, middle, 1, bias=False)
         self.expand_norm = elastic.BatchNorm2d(middle)
         self.depthwise = elastic.Conv2d(
@@ -58,12 +62,12 @@ class InvertedResidual(nn.Module):
         )
         self.depthwise_norm = elastic.BatchNorm2d(middle)
         self.squeeze = (
-            elastic.SqueezeExcite(middle, ratio.map(partial(_quarter, in_channels)))
+            elastic.SqueezeExcite(middle, Computed(_quarter, (in_channels, ratio)))
             if squeeze
             else nn.Identity()
         )
         self.project = elastic.Conv2d(middle, out_channels, 1, bias=False)
-        self.project_norm = nn.BatchNorm2d(out_channels)
+        self.project_norm = elastic.BatchNorm2d(out_channels)
         self.residual = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,31 +98,42 @@ class FeaturePyramid(nn.Module):
         depths: of a stage, in blocks.
         kernels: of a block's depthwise convolution.
         ratios: of a block's inner channels to its input's.
+        widths: of the stages, in channels.
+        stem: kernels of a plain convolution that brings the image to 1/3, so that no block runs at
+            full size and the first stage may have none; none for no such convolution.
     """
 
     def __init__(
         self,
-        scale: Choice,
+        scale: Number,
         depths: tuple[int, ...] = (2, 3, BLOCKS),
         kernels: tuple[int, ...] = (3, 5, 7),
         ratios: tuple[int, ...] = (2, 4, 6, 8),
+        widths: Sequence[Number] = WIDTHS,
+        stem: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
-        stages, in_channels = [], 3
-        for stage in range(scale.largest):
-            width, stride = WIDTHS[stage], _STRIDES[stage]
+        in_channels: Number = 3
+        self.stem: nn.Module = nn.Identity()
+        if stem:
+            self.stem = LeakyConvolution(3, widths[0], Choice("stem.kernel", stem), FINEST)
+            in_channels = widths[0]
+        stages = []
+        for stage in range(maximum(scale)):
+            width, stride = widths[stage], _STRIDES[stage]
+            from_stem = bool(stem) and stage == 0
             blocks = [
                 InvertedResidual(
                     width if block else in_channels,
                     width,
-                    1 if block else stride,
+                    1 if block or from_stem else stride,
                     squeeze=stage % 2 == 1,
                     kernel=Choice(f"stages.{stage}.blocks.{block}.kernel", kernels),
                     ratio=Choice(f"stages.{stage}.blocks.{block}.expand", ratios),
                 )
                 for block in range(max(depths))
             ]
-            depth = Choice(f"stages.{stage}.depth", depths)
+            depth = Choice(f"stages.{stage}.depth", (0, *depths) if from_stem else depths)
             stages.append(elastic.Sequential(*blocks, length=depth))
             in_channels = width
         self.stages = elastic.ModuleList(stages, length=scale)
@@ -130,6 +145,7 @@ class FeaturePyramid(nn.Module):
             image: (B, 3, H, W), standardised.
         """
         levels = []
+        image = self.stem(image)
         for stage in self.stages:
             image = stage(image)
             levels.append(image)
@@ -139,14 +155,14 @@ class FeaturePyramid(nn.Module):
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 is handed in."""
 
-    def __init__(self, channels: int, conv2: nn.Module) -> None:
+    def __init__(self, channels: Number, conv2: nn.Module) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = elastic.Conv2d(channels, channels, 1, bias=False)
+        self.bn1 = elastic.BatchNorm2d(channels)
         self.conv2 = conv2
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(channels)
+        self.bn2 = elastic.BatchNorm2d(channels)
+        self.conv3 = elastic.Conv2d(channels, channels, 1, bias=False)
+        self.bn3 = elastic.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)))
@@ -158,33 +174,45 @@ class Bottleneck(nn.Module):
         return FusedBottleneck(self, dtype)
 
 
-def _exchange(source: int, target: int, channels: Sequence[int]) -> nn.Module:
-    """What level `source` tells level `target`: levels are numbered from the finest."""
-    if source == target:
+def _exchange(steps: int, source: Number, target: Number) -> nn.Module:
+    """What a level tells one `steps` halvings coarser; negative means finer."""
+    if steps == 0:
         return nn.Identity()
-    if source > target:
+    if steps < 0:
         return nn.Sequential(
-            nn.Conv2d(channels[source], channels[target], 1, bias=False),
-            nn.BatchNorm2d(channels[target]),
+            elastic.Conv2d(source, target, 1, bias=False), elastic.BatchNorm2d(target)
         )
-    steps = []
-    for step in range(target - source):
-        last = step == target - source - 1
-        width = channels[target] if last else channels[source]
+    halvings = []
+    for step in range(steps):
+        last = step == steps - 1
+        width = target if last else source
         layers = [
-            nn.Conv2d(channels[source], width, 3, 2, 1, bias=False),
-            nn.BatchNorm2d(width),
+            elastic.Conv2d(source, width, 3, 2, 1, bias=False),
+            elastic.BatchNorm2d(width),
         ]
-        steps.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
-    return nn.Sequential(*steps)
+        halvings.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
+    return nn.Sequential(*halvings)
 
 
 class AggregationModule(nn.Module):
-    """One bottleneck a level, then the sum over levels for each level."""
+    """One bottleneck a level, then the sum over levels for each level.
 
-    def __init__(self, convolutions: Sequence[nn.Module], channels: Sequence[int], scale: Choice):
+    Args:
+        convolutions: of the bottlenecks, one a level.
+        channels: of the levels.
+        scale: how many of the levels there are.
+        finest_first: how levels are ordered; the last ones are left out where `scale` says so.
+    """
+
+    def __init__(
+        self,
+        convolutions: Sequence[nn.Module],
+        channels: Sequence[Number],
+        scale: Number,
+        finest_first: bool = True,
+    ) -> None:
         super().__init__()
-        levels = range(len(channels))
+        levels, sign = range(len(channels)), 1 if finest_first else -1
         self.branches = elastic.ModuleList(
             [Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
             length=scale,
@@ -192,7 +220,11 @@ class AggregationModule(nn.Module):
         self.exchanges = elastic.ModuleList(
             [
                 elastic.ModuleList(
-                    [_exchange(source, target, channels) for source in levels], length=scale
+                    [
+                        _exchange(sign * (target - source), channels[source], channels[target])
+                        for source in levels
+                    ],
+                    length=scale,
                 )
                 for target in levels
             ],
@@ -200,7 +232,7 @@ class AggregationModule(nn.Module):
         )
 
     def forward(self, costs: list[Tensor]) -> list[Tensor]:
-        """New costs (B, D_i, h_i, w_i) for each level i, finest first."""
+        """New costs (B, D_i, h_i, w_i) for each level i."""
         costs = [branch(cost) for branch, cost in zip(self.branches, costs, strict=True)]
         fused = []
         for target, exchanges in zip(costs, self.exchanges, strict=True):
@@ -213,12 +245,16 @@ class AggregationModule(nn.Module):
 
 
 class LeakyConvolution(nn.Sequential):
-    """3x3 convolution, batch norm and LeakyReLU."""
+    """Convolution, batch norm and LeakyReLU."""
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(
+        self, in_channels: Number, out_channels: Number, kernel: Number = 3, stride: int = 1
+    ) -> None:
         super().__init__(
-            nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(out_channels),
+            elastic.Conv2d(
+                in_channels, out_channels, kernel, stride, "half", bias=False, transform=True
+            ),
+            elastic.BatchNorm2d(out_channels),
             nn.LeakyReLU(0.2),
         )
 
@@ -227,8 +263,8 @@ class LeakyConvolution(nn.Sequential):
         return folded(self[0], self[1], dtype, 0.2)
 
 
-def dilated_convolution(channels: int) -> nn.Module:
-    return nn.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
+def dilated_convolution(channels: Number) -> nn.Module:
+    return elastic.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
 
 
 def resize(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract, search_space
+from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import DeformableConv2d, convex_upsample, normalize_pair
@@ -39,6 +40,7 @@ from ._easnet_layers import (
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
+    Number,
     dilated_convolution,
     initialize,
     peak_argmin,
@@ -68,12 +70,12 @@ def _deformable_convolution(channels: int) -> nn.Module:
 class DilatedBlock(nn.Module):
     """Two dilated 3x3 convolutions with a shortcut."""
 
-    def __init__(self, channels: int, dilation: int) -> None:
+    def __init__(self, channels: Number, dilation: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv1 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn1 = elastic.BatchNorm2d(channels)
+        self.conv2 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn2 = elastic.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
@@ -91,22 +93,30 @@ class Refinement(nn.Module):
         blocks: how many of the six dilated blocks run.
         published_warp: read the right image beside the grid, as published.
         certainty: be told how certain the disparity is, too.
+        half_width: channels of what it makes of the views, and as many of the disparity.
     """
 
-    def __init__(self, blocks: int | Choice, published_warp: bool, certainty: bool = False) -> None:
+    def __init__(
+        self,
+        blocks: Number,
+        published_warp: bool,
+        certainty: bool = False,
+        half_width: Number = 16,
+    ) -> None:
         super().__init__()
         self.published_warp = published_warp
-        self.conv1 = LeakyConvolution(6, 16)
-        self.conv2 = LeakyConvolution(1 + certainty, 16)
+        channels = concat(half_width, half_width)
+        self.conv1 = LeakyConvolution(6, half_width)
+        self.conv2 = LeakyConvolution(1 + certainty, half_width)
         self.dilated_blocks = elastic.Sequential(
-            *(DilatedBlock(32, dilation) for dilation in _DILATIONS), length=blocks
+            *(DilatedBlock(channels, dilation) for dilation in _DILATIONS), length=blocks
         )
-        self.final_conv = nn.Conv2d(32, 1, 3, 1, 1)
+        self.final_conv = elastic.Conv2d(channels, 1, 3, 1, 1)
 
     def forward(
         self, disparity: Tensor, left: Tensor, right: Tensor, certainty: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Disparity in pixels of the images' size, (B, 1, H, W), and its features, (B, 32, H, W).
+        """Disparity in pixels of the images' size, (B, 1, H, W), and its features, (B, C, H, W).
 
         Args:
             disparity: (B, 1, h, w), in pixels of its own size.

@@ -46,6 +46,7 @@ def test_the_stages_open_everything_bit_by_bit(config):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_few_steps_of_every_stage(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIZOO_STOCK", str(trees.stock(tmp_path / "stock")))
     monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
     monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
     monkeypatch.chdir(tmp_path)

@@ -47,6 +47,7 @@ FAMILIES: dict[str, str] = {
     "densenet3d": "vision.classification.baselines",
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
+    "easnet_elastic": "stereo.easnet_elastic",
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
     "image_classifier": "vision.classification.backbones",

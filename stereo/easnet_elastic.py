@@ -1,0 +1,240 @@
+"""EASNet from small to large: a stereo supernet whose subnets differ many times in latency.
+
+It is EASNet light (see `easnet_light`, and Wang et al., "EASNet: Searching Elastic and Accurate
+Network Architecture for Stereo Matching", ECCV 2022, arXiv 2207.09796) with what small networks
+save most by and large ones gain most by made elastic too:
+
+- matching ends at 1/12, 1/6 or 1/3 of the image's size: levels are ordered from coarse to fine,
+  and a subnet has the first ones;
+- a plain convolution brings the image to 1/3, so that nothing wide runs at full size, and features,
+  aggregation, upsampling and refinement have widths to choose from;
+- up to six blocks of EASNet's refinement at 1/2 (Chabra et al., "StereoDRNet", CVPR 2019) correct
+  the result, or none.
+
+The finest scores' highest peak becomes a full-size disparity by convex combinations (Teed and Deng,
+"RAFT: Recurrent All-Pairs Field Transforms for Optical Flow", ECCV 2020, section 3.3) in every
+subnet; the refinement starts from it and ends in the same way.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nas import elastic
+from ..nas.space import Architecture, Choice
+from ..nas.supernet import extract
+from ..nas.values import concat
+from ..vision.hub.registry import register_model
+from ..vision.inference import convert
+from ..vision.layers import convex_upsample, normalize_pair
+from ..vision.ops import soft_argmin
+from ._easnet_layers import (
+    AggregationModule,
+    FeaturePyramid,
+    LeakyConvolution,
+    Number,
+    dilated_convolution,
+    initialize,
+    peak_argmin,
+)
+from .easnet import Refinement
+from .easnet_light import cosines
+
+__all__ = ["EASNetElastic", "easnet_elastic"]
+
+_STEPS = (24, 12, 6, 3)
+"""Image pixels per pixel of a level and between its candidates, coarse to fine."""
+
+_MATCHING = {"twelfth": 2, "sixth": 3, "third": 4}
+"""Where matching ends, and how many levels that is."""
+
+_FEATURES = ((16, 24), (24, 32), (32, 48), (32, 48))
+_CHANNELS = {24: (16, 32), 12: (16, 32, 48), 6: (16, 32), 3: (16, 32)}
+"""Multiples of 16: on CPUs PyTorch 2.15 gives wrong gradients of a dilated convolution's weights,
+without a word, where it reads another number of channels in bfloat16."""
+_UPSAMPLING_CHANNELS = (16, 32, 48)
+_MODULES = 6
+_BLOCKS = (0, 1, 2, 4, 6)
+_HALF_WIDTHS = (8, 16)
+
+
+class EASNetElastic(nn.Module):
+    """The network of all widths, depths and kernels; elastic where `nas` layers stand.
+
+    Args:
+        max_disparity: in pixels, a multiple of 24.
+
+    Raises:
+        ValueError: `max_disparity` is no positive multiple of 24.
+    """
+
+    output_names = ("disparity",)
+
+    def __init__(self, *, max_disparity: int = 192) -> None:
+        super().__init__()
+        if max_disparity < 24 or max_disparity % 24:
+            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        matching = Choice("matching", tuple(_MATCHING))
+        levels = matching.map(_MATCHING.__getitem__)
+        self.candidates = tuple(max_disparity // step for step in _STEPS)
+        features = [Choice(f"stages.{i}.width", widths) for i, widths in enumerate(_FEATURES)]
+        self.features = FeaturePyramid(
+            len(_STEPS), depths=(1, 2), kernels=(3, 5), ratios=(2, 4), widths=features, stem=(3, 5)
+        )
+        features.reverse()  # coarse to fine from here on
+        widths = [Choice(f"aggregation.width.{step}", _CHANNELS[step]) for step in _STEPS]
+        self.stems = elastic.ModuleList(
+            [
+                LeakyConvolution(concat(candidates, view), width)
+                for candidates, view, width in zip(self.candidates, features, widths, strict=True)
+            ],
+            length=levels,
+        )
+        self.aggregation = elastic.Sequential(
+            *(
+                AggregationModule(
+                    [_second_convolution(index, width) for width in widths],
+                    widths,
+                    levels,
+                    finest_first=False,
+                )
+                for index in range(_MODULES)
+            ),
+            length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1))),
+        )
+        self.heads = elastic.ModuleList(
+            [
+                elastic.Conv2d(width, candidates, 1)
+                for width, candidates in zip(widths, self.candidates, strict=True)
+            ],
+            length=levels,
+        )
+        middle = Choice("upsampling.width", _UPSAMPLING_CHANNELS)
+        self.upsampling = elastic.Operation(
+            {
+                name: _upsampling(concat(widths[count - 1], features[count - 1]), middle, step)
+                for (name, count), step in zip(_MATCHING.items(), _STEPS[1:], strict=True)
+            },
+            matching,
+        )
+        blocks = Choice("refinement.blocks", _BLOCKS)
+        half = Choice("refinement.half_width", _HALF_WIDTHS)
+        refinement = Refinement(blocks, published_warp=False, certainty=True, half_width=half)
+        enlargement = elastic.Conv2d(concat(half, half), 9 * 2**2, 3, 1, 1)
+        self.refinement = elastic.ModuleList(
+            [refinement, enlargement], length=blocks.map(lambda count: 2 if count else 0)
+        )
+        self.apply(initialize)
+        # Corrections of many pixels would leave the refinement's last ReLU without a gradient;
+        # upsampling starts near the mean of neighbours, or the pixel itself.
+        ends = [candidate[-1] for candidate in self.upsampling.children()]
+        for last in (*ends, refinement.final_conv, enlargement):
+            nn.init.normal_(last.weight, 0, 0.01)
+        with torch.no_grad():
+            enlargement.bias[16:20] = 3
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity of the left view.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1], any size.
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            (B, 1, H, W), non-negative, in pixels.
+
+        Raises:
+            ValueError: the views differ in shape or are not RGB.
+        """
+        return self._predict(left, right)[0][0]
+
+    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        """All predictions, for training: one stage, finest first.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1].
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, where it is
+            refined full size before that, the finest level's, and a half of the one before for each
+            further level.
+        """
+        return self.forward_volumes(left, right)[0]
+
+    def forward_volumes(
+        self, left: Tensor, right: Tensor
+    ) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[tuple[Tensor, int], ...]]:
+        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
+
+        Returns:
+            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
+            match is good, with the pixels of full resolution between two candidates.
+        """
+        found, scores = self._predict(left, right)
+        volumes = tuple(zip(reversed(scores), reversed(_STEPS[: len(scores)]), strict=True))
+        coarser = (soft_argmin(-level.float(), step=step) for level, step in volumes[1:])
+        return ((*found, *coarser),), volumes
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return convert(copy.deepcopy(self).eval(), dtype)
+
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Disparities, finest first, in full-resolution pixels; scores, coarsest level first."""
+        size = left.shape[-2:]
+        views = torch.cat(normalize_pair(left, right))
+        # 1/3 and 1/2 shall be whole pixels.
+        bottom, right_edge = ((length + 5) // 6 * 6 - length for length in size)
+        views = F.pad(views, (0, right_edge, 0, bottom), mode="replicate")
+        reading, scores = self._match(views)
+        disparity, share = peak_argmin(scores[-1].float(), step=_STEPS[len(scores) - 1])
+        found = [disparity]
+        whole = convex_upsample(disparity, self.upsampling(reading))
+        whole = whole[..., : views.shape[-2], : views.shape[-1]]
+        found.insert(0, whole[..., : size[0], : size[1]])
+        if len(self.refinement):
+            refine, enlarge = self.refinement
+            half, features = refine(whole, *F.avg_pool2d(views, 2).chunk(2), share)
+            whole = convex_upsample(2 * half, enlarge(features))
+            found.insert(0, whole[..., : size[0], : size[1]])
+        return found, scores
+
+    def _match(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What the upsampling reads, (B, C, h, w), and each level's scores, coarsest first."""
+        levels = [level.chunk(2) for level in reversed(self.features(views))]
+        volumes = [
+            stem(torch.cat((cosines(*level, candidates), level[0]), 1))
+            for stem, level, candidates in zip(self.stems, levels, self.candidates, strict=False)
+        ]
+        volumes = self.aggregation(volumes)
+        scores = [head(volume) for head, volume in zip(self.heads, volumes, strict=True)]
+        return torch.cat((volumes[-1], levels[len(volumes) - 1][0]), 1), scores
+
+
+def _upsampling(channels: Number, middle: Choice, factor: int) -> nn.Module:
+    return nn.Sequential(
+        LeakyConvolution(channels, middle), elastic.Conv2d(middle, 9 * factor**2, 1)
+    )
+
+
+def _second_convolution(index: int, width: Choice) -> nn.Module:
+    """Every other one dilated, so that short aggregations see far, too."""
+    if index % 2:
+        return dilated_convolution(width)
+    return elastic.Conv2d(width, width, 3, 1, 1, bias=False)
+
+
+@register_model(task="stereo")
+def easnet_elastic(
+    *, max_disparity: int = 192, subnet: Mapping[str, Any] | None = None
+) -> EASNetElastic:
+    """EASNet from small to large: the supernet, or one of its subnets."""
+    net = EASNetElastic(max_disparity=max_disparity)
+    return net if subnet is None else extract(net, Architecture.from_json(subnet))
