@@ -162,7 +162,7 @@ def test_the_table_of_the_installation_is_complete(root):
     project, text = _project(root), (root / "docs/installation.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
     assert sorted(rows) == sorted(_packages(project["dependencies"]))
-    named = re.findall(r"^\| `'\.\[(\w+)\]'` \|", text, re.MULTILINE)
+    named = re.findall(r"^\| `'vizoo\[(\w+)\]'` \|", text, re.MULTILINE)
     assert sorted(named) == sorted(project["optional-dependencies"])
     # The tests need all that the commands may need; Ray lacks wheels for some Python versions.
     tested = " ".join(project["optional-dependencies"]["test"])
