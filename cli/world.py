@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     worlds = _worlds(args)
     with progress() as report:
         path = write_worlds(worlds, out, args.layout, report)
-    print(f"{path}: {len(worlds)} worlds, {worlds.width}x{worlds.height} pixels")
+    print(f"{path}: {args.camera}, {len(worlds)} of {worlds.height}x{worlds.width} pixels")
     return 0
 
 
@@ -57,6 +57,8 @@ def _worlds(args: argparse.Namespace):
     from ..datasets.worlds.views import WorldViews
 
     height, width = parse_size(args.size or _SIZES[args.camera])
+    if args.count < 1:
+        raise ValueError(f"--count {args.count}: want 1 or more")
     common = {
         "seed": args.seed,
         "layouts": args.place,
@@ -74,7 +76,7 @@ def _worlds(args: argparse.Namespace):
             raise ValueError(f"--size {args.size}: a panorama is twice as wide as high")
         return WorldPanoramas(args.count, height, **common)
     if args.camera == "views":
-        return WorldViews(args.count, height, width, args.views or 5, **common)
-    return WorldStereo(
-        args.count, height, width, max_disparity=args.max_disparity or 256.0, **common
-    )
+        views = 5 if args.views is None else args.views
+        return WorldViews(args.count, height, width, views, **common)
+    bound = 256.0 if args.max_disparity is None else args.max_disparity
+    return WorldStereo(args.count, height, width, max_disparity=bound, **common)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,13 +22,14 @@ from ..vision.io.files import atomic_write
 
 __all__ = ["SampleCache"]
 
+_DAMAGED = (ValueError, RuntimeError, SyntaxError, zlib.error)  # of Pillow, PyTorch, zlib
 _FREE = 0.1  # share of the disk that caches leave
 
 
 class SampleCache:
     """Samples of a data set as files, one each, packed without loss.
 
-    Once nine tenths of the disk are full, samples are made anew each time.
+    Once nine tenths of the disk are full, no more samples are kept.
 
     Args:
         folder: where caches lie; variables and ``~`` are expanded. None: nothing is kept.
@@ -49,13 +51,19 @@ class SampleCache:
         if path.is_file():
             try:
                 return _read(path)
-            except (SafetensorError, OSError, KeyError, TypeError, ValueError, zlib.error):
+            except OSError:
+                return make(index)  # the file may be whole
+            except (SafetensorError, LookupError, TypeError, AttributeError, *_DAMAGED):
                 path.unlink(missing_ok=True)
         sample = make(index)
         disk = shutil.disk_usage(next(f for f in (self.folder, *self.folder.parents) if f.is_dir()))
         if disk.free > _FREE * disk.total:
-            with atomic_write(path) as temporary:
-                self._write(temporary, sample)
+            try:
+                with atomic_write(path) as temporary:
+                    self._write(temporary, sample)
+            except OSError as error:
+                warnings.warn(f"cache {self.folder}: {error}; samples are not kept", stacklevel=2)
+                self.folder = None
         return sample
 
     def _write(self, path: Path, sample: dict[str, Tensor]) -> None:

@@ -3,17 +3,17 @@
 #
 #   --device cuda    on a GPU (default: cpu, one core, niced)
 #   --minutes N      stop after N minutes, with a checkpoint
-#   --steps N        stop after N steps
+#   --steps N        stop when N steps are done in all
 #   --stock DIR      folder with textures/, meshes/ and panoramas/ that worlds are made of
 #
 # NAME is that of a configuration, configs/*/NAME_world.yaml. All lies in $VIZOO_TRAININGS/NAME (default:
-# ~/.local/share/vizoo/trainings): a clone of this checkout as it was at the first start, so that the
-# code may change meanwhile, its configuration, and the checkpoint that the next start goes on from.
-# Where $OUT names a folder, the checkpoint is copied there at the end.
+# ~/.local/share/vizoo/trainings): a clone of this checkout's last commit at the first start, so that
+# the code may change meanwhile, its configuration, and the checkpoint that the next start goes on
+# from. Where $OUT names a folder, the checkpoint is copied there at the end.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$here/.venv/bin/python}
-[ -x "$python" ] || python=python3
+python=$(command -v "$python" || command -v python3)
 stop() {
     echo "train_weights: error: $*" >&2
     exit 2
@@ -45,27 +45,34 @@ known=$(cd "$here/configs" && ls */*_world.yaml | sed 's|.*/||; s|_world\.yaml$|
 config=$(ls "$here"/configs/*/"${name}_world.yaml" 2>/dev/null) ||
     stop "no training '$name'; there are $known"
 case $device in cpu | cuda) ;; *) stop "--device $device: choose cpu or cuda" ;; esac
-case $minutes$steps in *[!0-9]*) stop "--minutes and --steps take whole numbers" ;; esac
+for number in $minutes $steps; do
+    case $number in *[!0-9]* | 0*) stop "--minutes and --steps take whole numbers from 1" ;; esac
+done
 
-root=${VIZOO_TRAININGS:-$HOME/.local/share/vizoo/trainings}/$name
+absolute() { case $1 in /*) echo "$1" ;; *) echo "$(pwd)/$1" ;; esac; }
+root=$(absolute "${VIZOO_TRAININGS:-$HOME/.local/share/vizoo/trainings}/$name")
+out=${OUT:+$(absolute "$OUT")}
+for part in ${stock:+textures meshes panoramas}; do
+    [ -d "$stock/$part" ] || stop "--stock $stock: no folder $part/ in it"
+done
+[ -z "$stock" ] || stock=$(cd "$stock" && pwd)
 if [ ! -d "$root/vizoo" ]; then
     [ -n "$stock" ] || stop "--stock DIR (or VIZOO_STOCK) names the folder with textures/, meshes/" \
         "and panoramas/ that worlds are made of"
-    [ -d "$stock" ] || stop "--stock $stock: no such folder"
     mkdir -p "$root" && rm -rf "$root/.vizoo"
     git clone -q "$here" "$root/.vizoo"
-    cp "$config" "$root/train.yaml"
-    (cd "$stock" && pwd) >"$root/stock"
+    cp "$root/.vizoo/${config#"$here"/}" "$root/train.yaml"
+    echo "$stock" >"$root/stock"
     mv "$root/.vizoo" "$root/vizoo"
 fi
+[ -z "$stock" ] || [ "$stock" = "$(cat "$root/stock")" ] ||
+    stop "--stock $stock: this training began with $(cat "$root/stock"); remove $root to begin anew"
 VIZOO_STOCK=$(cat "$root/stock")
 export VIZOO_STOCK PYTHONPATH="$root"
 
 set -- fit --config "$root/train.yaml" --trainer.default_root_dir "$root"
 checkpoint=$(ls -t "$root"/lightning_logs/version_*/checkpoints/last.ckpt 2>/dev/null | head -n 1)
 [ -z "$checkpoint" ] || set -- "$@" --ckpt_path "$checkpoint"
-[ -z "$minutes" ] || set -- "$@" --trainer.max_time "$(printf '%02d:%02d:%02d:00' \
-    $((minutes / 1440)) $((minutes / 60 % 24)) $((minutes % 60)))"
 [ -z "$steps" ] || set -- "$@" --trainer.max_steps "$steps"
 cd "$root"
 if [ "$device" = cuda ]; then
@@ -75,7 +82,8 @@ else
     export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 fi
 code=0
-nice -n 10 "$python" -m vizoo "$@" || code=$?
+${minutes:+timeout --signal=TERM "${minutes}m"} nice -n 10 "$python" -m vizoo "$@" || code=$?
+[ "$code" != 124 ] || code=0  # the minutes are over
 checkpoint=$(ls -t "$root"/lightning_logs/version_*/checkpoints/last.ckpt 2>/dev/null | head -n 1)
-[ -z "${OUT:-}" ] || [ -z "$checkpoint" ] || cp "$checkpoint" "$OUT/$name.ckpt"
+[ -z "$out" ] || [ -z "$checkpoint" ] || cp "$checkpoint" "$out/$name.ckpt"
 exit "$code"

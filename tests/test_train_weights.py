@@ -42,7 +42,8 @@ def start(tmp_path):
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the checkout")
 def test_it_starts_from_a_clone_and_goes_on_from_the_newest_checkpoint(start, tmp_path):
     stock, out = tmp_path / "stock", tmp_path / "out"
-    stock.mkdir()
+    for part in ("textures", "meshes", "panoramas"):
+        (stock / part).mkdir(parents=True)
     out.mkdir()
     found, calls = start("easnet_small", "--stock", str(stock), "--steps", "2")
     assert found.returncode == 0, found.stderr
@@ -57,9 +58,25 @@ def test_it_starts_from_a_clone_and_goes_on_from_the_newest_checkpoint(start, tm
     found, (_, second) = start("easnet_small", *options, CODE="3", OUT=str(out))
     assert found.returncode == 3
     last = root / "lightning_logs/version_0/checkpoints/last.ckpt"
-    assert f"--ckpt_path {last}" in second and "--trainer.max_time 00:00:25:00" in second
-    assert "--trainer.accelerator gpu" in second
+    assert f"--ckpt_path {last}" in second and "--trainer.accelerator gpu" in second
     assert (out / "easnet_small.ckpt").read_text() == last.read_text()
+    for part in ("textures", "meshes", "panoramas"):
+        (out / part).mkdir()
+    found, calls = start("easnet_small", "--stock", str(out))
+    assert found.returncode == 2 and len(calls) == 2
+    assert f"this training began with {stock}" in found.stderr
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the checkout")
+def test_it_stops_after_its_minutes(start, tmp_path):
+    for part in ("textures", "meshes", "panoramas"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "timeout").write_text('#!/bin/sh\necho "$@" >>"$CALLS"; exit 124\n')
+    (tmp_path / "timeout").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    stock = ("--stock", str(tmp_path))
+    found, calls = start("easnet_small", "--minutes", "25", *stock, PATH=path)
+    assert found.returncode == 0 and calls[0].startswith("--signal=TERM 25m nice ")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +85,8 @@ def test_it_starts_from_a_clone_and_goes_on_from_the_newest_checkpoint(start, tm
         ([], "give a NAME of "),
         (["garden"], "no training 'garden'; there are "),
         (["easnet_small"], "--stock DIR"),
-        (["easnet_small", "--stock", "nowhere"], "--stock nowhere: no such folder"),
+        (["easnet_small", "--stock", "nowhere"], "--stock nowhere: no folder textures/"),
+        (["easnet_small", "--minutes", "08"], "whole numbers from 1"),
         (["easnet_small", "--minutes", "few"], "whole numbers"),
         (["easnet_small", "--device", "tpu"], "choose cpu or cuda"),
         (["easnet_small", "--stepps", "2"], "no option --stepps"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -12,10 +14,21 @@ from torch.utils.data import Dataset
 from ..cache import SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
+from .cameras import Pinhole, largest_share
 from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
-from .stock import stock
+from .stock import fingerprint, stock
 
-__all__ = ["WorldDataset", "quantile"]
+__all__ = ["WorldDataset", "quantile", "reachable"]
+
+_TRIES = 4
+_FULL = 0.55  # of the picture; where one thing takes more, there is little to see
+
+
+def reachable(place: Place, way: np.ndarray) -> np.ndarray:
+    """A way (3,) from the observer, shortened so that it ends before anything that stands there."""
+    origin = torch.from_numpy(np.float32(place.eye))[:, None]
+    hits = place.world.cast(origin, torch.from_numpy(np.float32(way))[:, None])
+    return way * min(1.0, 0.7 * float(hits.distance[0]))
 
 
 def quantile(values: Tensor, share: float) -> float:
@@ -44,7 +57,7 @@ class WorldDataset(Dataset):
 
     Raises:
         ValueError: a number is out of range, or there is no such layout.
-        FileNotFoundError: no such folder of textures, meshes or panoramas.
+        FileNotFoundError: no such folder of textures, meshes or panoramas, or nothing in it.
     """
 
     has_truth = True
@@ -76,16 +89,13 @@ class WorldDataset(Dataset):
         folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
         for name, folder in folders.items():
             if folder is not None:
-                folders[name] = folder = os.path.expandvars(os.path.expanduser(folder))
-                if not os.path.isdir(folder):
-                    raise FileNotFoundError(f"world: {name}: {folder}: no such folder")
+                folders[name] = os.path.expandvars(os.path.expanduser(folder))
+        if floating is not None and floating < 0:
+            raise ValueError(f"world: floating {floating}: want 0 or more")
         self.length, self.height, self.width, self.seed = length, height, width, seed
         self.layouts, self.folders, self.floating = tuple(layouts), folders, floating
         self.photometric = photometric
-        # Two folders of one name hold other pictures.
-        paths = [os.path.abspath(path) if path else "" for path in folders.values()]
-        looks = f"{Draws(*paths).bits():016x}" if any(paths) else "drawn"
-        kind = f"{kind}-{'.'.join(layouts)}-{int(photometric)}-{looks}-{floating}"
+        kind = f"{kind}-{'.'.join(layouts)}-{int(photometric)}-{fingerprint(**folders)}-{floating}"
         name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}"
         self.cache = SampleCache(cache, name, pictures if photometric else ())
 
@@ -116,11 +126,23 @@ class WorldDataset(Dataset):
 
     def _draws(self, index: int) -> Draws:
         """What is random in a sample."""
-        return Draws("world", WORLD_VERSION, self.seed, index)
+        return Draws("world", self.seed, index)
 
     def _place(self, index: int, draws: Draws) -> Place:
         layout = self.layouts[index % len(self.layouts)]
         return build_place(layout, draws, stock(**self.folders), self.floating)
+
+    def _view(
+        self, index: int, draws: Draws, camera: Callable[[Place], Pinhole]
+    ) -> tuple[Place, Pinhole]:
+        """A place and a camera in it that sees more than one thing."""
+        for attempt in itertools.count(1):
+            place = self._place(index, draws)
+            chosen = camera(place)
+            share = largest_share(place.world, chosen)
+            if share < _FULL or (attempt >= _TRIES and share < 0.99):
+                return place, chosen
+        raise AssertionError
 
     def _pictures(self, colours: Sequence[Tensor], draws: Draws, lens: bool = True) -> list[Tensor]:
         """Pictures (3, H, W) in [0, 1] of radiances, exposed by the first of them.

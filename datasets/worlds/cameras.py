@@ -16,6 +16,7 @@ __all__ = ["Camera", "Panorama", "Pinhole", "View", "frame", "largest_share", "r
 _JUMP = 0.03  # relative step of depth that counts as an edge
 _FOLD = 0.7  # cosine between normals below which an edge is seen
 _FINE = 0.33  # pixels from the centre of one on an edge to its two further rays
+_REACH = 0.6  # metres within which things take ambient light
 _COARSE = 6  # pixels between those at which what covers a surface is looked for
 
 
@@ -193,8 +194,7 @@ def _openness(
     seen = distance.isfinite()
     found = torch.ones(len(at))
     points = origin + rays[:, at[seen]] * distance[seen]
-    reach = 0.5 * float(distance[seen].median()) if seen.any() else 1.0
-    found[seen] = world.openness(points, normal[:, seen], min(reach, 1.0))
+    found[seen] = world.openness(points, normal[:, seen], _REACH)
     # Inverse distance, openness and normal side by side.
     table = torch.cat([1 / distance[None], found[None], normal])
     near = 1 / hits.distance

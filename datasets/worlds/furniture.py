@@ -374,7 +374,7 @@ def _car() -> tuple[Shape, Shape]:
     wheels = [
         cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
         for x in (-1.3, 1.3)
-        for z in (-0.85, 0.65)
+        for z in (-0.65, 0.85)
     ]
     return body, join(wheels)
 

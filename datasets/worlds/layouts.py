@@ -18,8 +18,8 @@ from .world import Light, Sky, Thing, World
 
 __all__ = ["LAYOUTS", "Place", "build_place"]
 
-WORLD_VERSION = 3
-"""Changes with every change of what a seed gives, so that caches know."""
+WORLD_VERSION = 4
+"""Changes with every change of what a seed gives, so that caches know; no draw depends on it."""
 
 
 _T = TypeVar("_T")
@@ -342,7 +342,7 @@ def _free(
 
 
 def _reach(parts: Parts) -> float:
-    """Half of an object's diagonal on the floor."""
+    """Half of an object's longer side on the floor."""
     points = np.concatenate([shape.points.reshape(-1, 3) for shape, _ in parts])
     return float(np.abs(points[:, [0, 2]]).max(axis=0).max())
 

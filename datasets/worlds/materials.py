@@ -175,17 +175,17 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     )
 
 
-def pictures_in(folder: str) -> list[Path]:
-    """All pictures below a folder, in order.
+def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
+    """All pictures below a folder, in order; ``kind`` is what an error calls them.
 
     Raises:
         FileNotFoundError: no such folder, or no picture in it.
     """
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"textures: {folder}: no such folder")
+        raise FileNotFoundError(f"{kind}: {folder}: no such folder")
     found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
     if not found:
-        raise FileNotFoundError(f"textures: {folder}: no picture in it (.jpg, .png, .webp)")
+        raise FileNotFoundError(f"{kind}: {folder}: no picture in it ({', '.join(_SUFFIXES)})")
     return found
 
 

@@ -13,14 +13,13 @@ from torch import Tensor
 from ...vision.io.calibration import StereoCalibration
 from ..draws import Draws
 from ..stereo.scene_textures import blur
-from .base import WorldDataset, quantile
-from .cameras import Pinhole, View, frame, largest_share, render
+from .base import WorldDataset, quantile, reachable
+from .cameras import Pinhole, View, frame, render
+from .layouts import Place
 from .world import World
 
 __all__ = ["WorldStereo"]
 
-_TRIES = 4
-_FULL = 0.55  # of the picture; where one thing takes more, there is little to see
 _NEAREST = 0.02  # share of pixels that may be nearer than what the baseline is chosen by
 _OFTEN_BLURRED = 0.3
 
@@ -28,7 +27,8 @@ _OFTEN_BLURRED = 0.3
 class WorldStereo(WorldDataset):
     """Pairs of a rectified rig: left and right (3, H, W), disparity, valid, occluded (1, H, W).
 
-    The sky's disparity is 0, and not valid.
+    The sky's disparity is 0, and not valid. Disparity is that of the rectified rig: where the right
+    view is turned by a ``vertical_offset``, matches lie beside it by up to as much, also along x.
 
     Args:
         length: number of pairs.
@@ -68,21 +68,21 @@ class WorldStereo(WorldDataset):
     def pair(self, index: int) -> tuple[dict[str, Tensor], StereoCalibration]:
         """A sample without its name, and the rig that took it."""
         draws = self._draws(index)
-        for _ in range(_TRIES):
-            place = self._place(index, draws)
+
+        def look(place: Place) -> Pinhole:
             focal = self.width * draws.uniform(0.6, 1.1)
             axes = frame(place.gaze, draws.uniform(-0.05, 0.05))
-            camera = Pinhole.centred(place.eye, axes, self.height, self.width, focal)
-            if largest_share(place.world, camera) < _FULL:
-                break
+            return Pinhole.centred(place.eye, axes, self.height, self.width, focal)
+
+        place, camera = self._view(index, draws, look)
+        axes, focal = camera.axes, float(camera.intrinsics[0, 0])
         left = render(place.world, camera)
         depth = left.distance * camera.ahead()
         known = depth[depth.isfinite()]
-        if not len(known):
-            return self.pair(index + self.length)  # nothing but sky
         # Baselines of 4 to 40 % of the nearest depth; the very nearest must stay in range.
         baseline = draws.uniform(0.04, 0.4) * quantile(known, _NEAREST)
         baseline = min(baseline, self.max_disparity * float(known.min()) / focal)
+        baseline = float(np.linalg.norm(reachable(place, baseline * axes[0])))
         tilt = self.vertical_offset * draws.uniform(-1, 1) / focal
         roll = self.vertical_offset * draws.uniform(-1, 1) / (self.width / 2)
         other = replace(camera, eye=place.eye + baseline * axes[0], axes=_tilted(axes, tilt, roll))

@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...vision.io.images import read_pixels
+from ...vision.io.images import read_image
 from ...vision.io.pointcloud import open3d
+from ..draws import Draws
 from .materials import TextureBank, pictures_in, texture_bank
 from .shapes import Shape
 
-__all__ = ["Stock", "stock"]
+__all__ = ["Stock", "fingerprint", "stock"]
 
 _SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _TRIANGLES = 6000  # of a mesh; more are merged
@@ -52,17 +53,40 @@ def stock(
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.
     """
-    shapes: list[Shape] = []
-    if meshes is not None:
-        files = sorted(p for p in Path(meshes).rglob("*") if p.suffix.lower() in _SUFFIXES)
-        if not files:
-            missing = "no mesh in it" if os.path.isdir(meshes) else "no such folder"
-            raise FileNotFoundError(f"meshes: {meshes}: {missing} ({', '.join(_SUFFIXES)})")
-        shapes = [_mesh(path) for path in files]
-    around: list[Tensor] = []
-    if panoramas is not None:
-        around = [_surroundings(path) for path in pictures_in(panoramas)]
+    shapes = [_mesh(path) for path in _files("meshes", meshes)]
+    around = [_surroundings(path) for path in _files("panoramas", panoramas)]
     return Stock(texture_bank(textures), tuple(shapes), tuple(around))
+
+
+def fingerprint(
+    textures: str | None = None, meshes: str | None = None, panoramas: str | None = None
+) -> str:
+    """A word that changes with what lies in the folders of `stock`: names and sizes.
+
+    Raises:
+        FileNotFoundError: no such folder, or nothing of the kind in it.
+    """
+    folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
+    if not any(folders.values()):
+        return "drawn"
+    listed = [
+        f"{kind}/{path.relative_to(folder).as_posix()} {path.stat().st_size}"
+        for kind, folder in folders.items()
+        for path in _files(kind, folder)
+    ]
+    return f"{Draws(*listed).bits():016x}"
+
+
+def _files(kind: str, folder: str | None) -> list[Path]:
+    if folder is None:
+        return []
+    if kind != "meshes":
+        return pictures_in(folder, kind)
+    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not found:
+        missing = "no mesh in it" if os.path.isdir(folder) else "no such folder"
+        raise FileNotFoundError(f"meshes: {folder}: {missing} ({', '.join(_SUFFIXES)})")
+    return found
 
 
 def _mesh(path: Path) -> Shape:
@@ -96,9 +120,10 @@ def _mesh(path: Path) -> Shape:
 
 
 def _surroundings(path: Path) -> Tensor:
-    picture = read_pixels(path)
-    height, width = picture.shape[:2]
+    picture = read_image(path)
+    height, width = picture.shape[1:]
     if width != 2 * height:
         raise ValueError(f"panoramas: {path}: {width}x{height} pixels: want twice as wide as high")
-    small = Image.fromarray(picture).resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
+    pixels = (picture * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
+    small = Image.fromarray(pixels).resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
     return torch.from_numpy(np.array(small))

@@ -12,14 +12,11 @@ from torch import Tensor
 from ..draws import Draws
 from ..mvs.pairs import pairs_from_scores, score_by_poses
 from ..mvs.scene import Scene, View
-from .base import WorldDataset, quantile
-from .cameras import Pinhole, frame, largest_share, render
+from .base import WorldDataset, quantile, reachable
+from .cameras import Pinhole, frame, render
 from .layouts import Place
 
 __all__ = ["WorldViews"]
-
-_TRIES = 4
-_FULL = 0.55  # of the picture; where one thing takes more, there is little to see
 
 
 class WorldViews(WorldDataset):
@@ -62,24 +59,23 @@ class WorldViews(WorldDataset):
     def scene(self, index: int) -> Scene:
         """All views of a sample, each with its true depth, as a scene."""
         draws = self._draws(index)
-        for _ in range(_TRIES):
-            place = self._place(index, draws)
+
+        def look(place: Place) -> Pinhole:
             focal = self.width * draws.uniform(0.6, 1.2)
             axes = frame(place.gaze, draws.uniform(-0.1, 0.1))
-            first = self._camera(place.eye, axes, focal, draws)
-            if largest_share(place.world, first) < _FULL:
-                break
+            return self._camera(place.eye, axes, focal, draws)
+
+        place, first = self._view(index, draws, look)
+        axes, focal = first.axes, float(first.intrinsics[0, 0])
         reference = render(place.world, first)
         depth = reference.distance * first.ahead()
         known = depth[depth.isfinite()]
-        if not len(known):
-            return self.scene(index + self.length)  # nothing but sky
         near, middle = quantile(known, 0.02), quantile(known, 0.5)
         reach = draws.uniform(*self.wander) * near
-        path = _ring if index % 2 else _hand_held
+        path = _ring if draws.uniform() < 0.5 else _hand_held
         cameras, rendered = [first], [reference]
         for offset in path(draws, self.views - 1):
-            eye = place.eye + _free(place, reach * offset @ axes)
+            eye = place.eye + reachable(place, reach * offset @ axes)
             aim = place.eye + middle * (axes[2] + 0.03 * (draws.uniforms(3) - 0.5)) - eye
             turned = frame(aim, draws.uniform(-0.1, 0.1))
             cameras.append(self._camera(eye, turned, focal, draws))
@@ -135,7 +131,7 @@ class _Truth:
 
 
 def _ring(draws: Draws, count: int) -> list[np.ndarray]:
-    """Places (3,) round the reference, in its frame, within 1 of it."""
+    """Places (3,) round the reference, in its frame, about 1 from it at most."""
     phase = draws.uniform(0, 2 * math.pi)
     places = []
     for number in range(count):
@@ -147,7 +143,7 @@ def _ring(draws: Draws, count: int) -> list[np.ndarray]:
 
 
 def _hand_held(draws: Draws, count: int) -> list[np.ndarray]:
-    """Places (3,) before and after the reference along a path, in its frame, within 1 of it."""
+    """Places (3,) along a path through the reference, in its frame, about 1 from it at most."""
     heading = draws.uniform(0, 2 * math.pi)
     along = np.array([math.cos(heading), 0.3 * math.sin(heading), 0.4 * draws.uniform(-1, 1)])
     bend = 0.3 * (draws.uniforms(3) - 0.5)
@@ -156,10 +152,3 @@ def _hand_held(draws: Draws, count: int) -> list[np.ndarray]:
     return [
         0.9 * step * along + step * step * bend + 0.1 * (draws.uniforms(3) - 0.5) for step in steps
     ]
-
-
-def _free(place: Place, way: np.ndarray) -> np.ndarray:
-    """A way from the observer, shortened so that it ends before anything that stands there."""
-    origin = torch.from_numpy(np.float32(place.eye))[:, None]
-    hits = place.world.cast(origin, torch.from_numpy(np.float32(way))[:, None])
-    return way * min(1.0, 0.7 * float(hits.distance[0]))

@@ -73,7 +73,7 @@ class Sky(NamedTuple):
             low, high = (torch.from_numpy(np.float32(c))[:, None] for c in self[:2])
             return torch.lerp(low, high, up)
         height, width = self.panorama.shape[:2]
-        across = torch.atan2(directions[0], directions[2]) + self.turn
+        across = torch.atan2(-directions[0], directions[2]) + self.turn
         column = (across * (width / (2 * math.pi))).floor().long() % width
         row = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
         shown = self.panorama.reshape(-1, 3)[row * width + column].T

@@ -68,6 +68,8 @@ def write_worlds(
             f"layout dtu_training holds pictures of 512x640, not {size[0]}x{size[1]}: take another "
             f"layout ({', '.join(name for name in known if name != layout)})"
         )
+    if layout == "matterport3d" and "street" in worlds.layouts:
+        raise ValueError("layout matterport3d holds no depth beyond 16 m: leave the street out")
     root, sheet = expand_path(folder), ContactSheet()
     if isinstance(worlds, WorldPanoramas):
         write_panoramas({"train": _Seen(worlds, sheet)}, root, layout, report)

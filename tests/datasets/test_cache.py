@@ -47,17 +47,28 @@ def test_smooth_maps_and_pictures_are_packed(tmp_path):
 
 
 @settings(max_examples=30, deadline=None)
-@given(cut=st.integers(0, 400), junk=st.binary(max_size=40))
-def test_damaged_files_are_made_again(tmp_path_factory, cut, junk):
+@given(cut=st.floats(0, 0.999), junk=st.binary(max_size=40), flipped=st.booleans())
+def test_damaged_files_are_made_again(tmp_path_factory, cut, junk, flipped):
     folder = tmp_path_factory.mktemp("cache")
     cache = SampleCache(str(folder), "set", ["picture", "pictures"])
     cache.recall(0, sample)
     (file,) = (folder / "set").iterdir()
     data = file.read_bytes()
-    file.write_bytes(data[:cut] + junk)
+    start = int(cut * len(data))
+    damaged = data[:start] + junk + (data[start + len(junk) :] if flipped else b"")
+    file.write_bytes(damaged)
     again = cache.recall(0, sample)
-    assert torch.equal(again["picture"], sample()["picture"])
-    assert file.read_bytes() == data
+    assert again.keys() == sample().keys()
+    if not flipped:
+        assert torch.equal(again["picture"], sample()["picture"]) and file.read_bytes() == data
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_a_training(tmp_path):
+    (tmp_path / "set").write_text("in the way")
+    cache = SampleCache(str(tmp_path), "set", [])
+    with pytest.warns(UserWarning, match="samples are not kept"):
+        assert cache.recall(0, sample)["label"] == 3
+    assert cache.recall(1, sample)["label"] == 3
 
 
 def test_a_full_disk_is_left_alone(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from vizoo.datasets.worlds import shapes
 from vizoo.datasets.worlds.cameras import Panorama, Pinhole, frame, render
 from vizoo.datasets.worlds.materials import Material, texture_bank
 from vizoo.datasets.worlds.panorama import WorldPanoramas
+from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.datasets.worlds.world import Sky, Thing, World
 from vizoo.panorama.sampling import pixel_directions
@@ -96,6 +97,16 @@ def test_panoramas_close_and_keep_their_distance():
         assert (depth[:, 0] - depth[:, -1]).abs().mean() < 5 * inner + 0.05
 
 
+@pytest.mark.parametrize("kind", [WorldStereo, WorldViews, WorldPanoramas])
+def test_kept_worlds_are_those_that_were_made(tmp_path, kind):
+    size = (32, 64) if kind is not WorldPanoramas else (32,)
+    made, kept = (kind(1, *size, seed=5, cache=str(tmp_path)) for _ in range(2))
+    first = made[0]
+    kept._make = lambda index: pytest.fail("made again")
+    for name, value in kept[0].items():
+        assert value == first[name] if name == "name" else torch.equal(value, first[name])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"), [({"views": 1}, "views 1"), ({"wander": (0.5, 0.1)}, "wander")]
 )
@@ -117,7 +128,7 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
     around = ["world", f"{out}/around", "--camera", "panorama", "--count", "1"]
     assert main([*around, "--size", "32x64", "--place", "room"]) == 0
     assert (tmp_path / "around/train.txt").read_text().count("\n") == 1
-    assert "1 worlds, 64x32 pixels" in capsys.readouterr().out
+    assert "panorama, 1 of 32x64 pixels" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -127,6 +138,10 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
             ["--camera", "views", "--size", "48x64", "--layout", "dtu_training"],
             "take another layout",
         ),
+        (["--count", "0"], "--count 0"),
+        (["--camera", "views", "--views", "0"], "views 0"),
+        (["--floating", "-3"], "floating -3"),
+        (["--camera", "panorama", "--layout", "matterport3d"], "leave the street out"),
         (["--views", "3"], "--views goes with --camera views"),
         (["--camera", "panorama", "--size", "32x32"], "twice as wide"),
         (["--layout", "dtu"], "dtu"),

@@ -1,4 +1,4 @@
-"""Generated worlds: shapes face outwards, what is cast is exact, the same seed gives the same."""
+"""Generated worlds: shapes are closed, what is cast is exact, the same seed gives the same."""
 
 from __future__ import annotations
 
@@ -191,12 +191,40 @@ def test_bad_stock(tmp_path, name, content, message):
         stock(**{kind: str(tmp_path / kind)})
 
 
-def test_folders_of_one_name_are_cached_apart(tmp_path):
-    names = set()
-    for folder in (tmp_path / "a/looks", tmp_path / "b/looks"):
-        folder.mkdir(parents=True)
-        names.add(WorldStereo(1, 48, 96, textures=str(folder), cache=str(tmp_path)).cache.folder)
-    assert len(names) == 2
+def test_caches_know_what_lies_in_a_folder(tmp_path):
+    kept = []
+    for folder, side in (("a/looks", 8), ("b/looks", 9), ("c/looks", 8)):
+        (tmp_path / folder).mkdir(parents=True)
+        picture = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
+        Image.fromarray(picture).save(tmp_path / folder / "grain.png")
+        looks = str(tmp_path / folder)
+        kept.append(WorldStereo(1, 48, 96, textures=looks, cache=str(tmp_path)).cache.folder)
+    assert kept[0] == kept[2] != kept[1]
+
+
+def test_an_empty_folder_is_told_before_training(tmp_path):
+    for kind in ("textures", "meshes", "panoramas"):
+        with pytest.raises(FileNotFoundError, match=f"{kind}: .*: no (picture|mesh) in it"):
+            WorldStereo(1, 48, 96, **{kind: str(tmp_path)})
+
+
+def test_the_right_camera_stands_in_the_room_too():
+    """Nothing is between the cameras, so neither stands behind a wall."""
+    for seed in range(6):
+        worlds = WorldStereo(1, 32, 64, seed=seed, layouts=["room"], floating=0)
+        taken = []
+        place = worlds._place
+        worlds._place = lambda *a, place=place, taken=taken: taken.append(place(*a)) or taken[-1]
+        _, rig = worlds.pair(0)
+        eye = torch.from_numpy(taken[-1].eye).float()[:, None]
+        view, camera = taken[-1], frame(taken[-1].gaze)
+        way = torch.from_numpy(rig.baseline * camera[0]).float()[:, None]
+        assert not view.world.blocked(eye, way).any()
+
+
+def test_a_car_stands_on_wheels_on_both_sides():
+    (_, _), (wheels, _) = furniture.car(Draws("car", 0))
+    assert wheels.points[..., 2].max() == pytest.approx(-wheels.points[..., 2].min())
 
 
 @pytest.mark.parametrize(
