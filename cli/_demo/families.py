@@ -75,7 +75,7 @@ def _dispmvs() -> Card:
     from ...datasets.worlds.views import WorldViews
     from ...vision.viz.colour import colourise
 
-    scene = WorldViews(1, 256, 320, views=3, seed=4, **_ROOM).scene(0)
+    scene = WorldViews(1, 256, 320, views=3, seed=2, **_ROOM).scene(0)
     photographs = [to_pixels(scene.views[index].image) for index in (0, 1)]
     depth, known = scene.views[0].truth()
     picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
@@ -96,7 +96,7 @@ def _spheredepth() -> Card:
     from ...datasets.worlds.panorama import WorldPanoramas
     from ...vision.viz.colour import colourise
 
-    room = WorldPanoramas(1, 256, seed=7, **_ROOM)[0]
+    room = WorldPanoramas(1, 256, seed=6, **_ROOM)[0]
     picture, depth = to_pixels(room["image"]), room["depth"][0].numpy()
     coloured = colourise(depth, palette="turbo_r", logarithmic=True)
     return Card(
