@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Sequence
 
@@ -136,13 +135,13 @@ class WorldDataset(Dataset):
         self, index: int, draws: Draws, camera: Callable[[Place], Pinhole]
     ) -> tuple[Place, Pinhole]:
         """A place and a camera in it that sees more than one thing."""
-        for attempt in itertools.count(1):
+        tries, share = 0, 1.0
+        while share > 0.99 or (share > _FULL and tries < _TRIES):
             place = self._place(index, draws)
             chosen = camera(place)
             share = largest_share(place.world, chosen)
-            if share < _FULL or (attempt >= _TRIES and share < 0.99):
-                return place, chosen
-        raise AssertionError
+            tries += 1
+        return place, chosen
 
     def _pictures(self, colours: Sequence[Tensor], draws: Draws, lens: bool = True) -> list[Tensor]:
         """Pictures (3, H, W) in [0, 1] of radiances, exposed by the first of them.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..draws import Draws
+from ..mvs.generator import Truth
 from ..mvs.pairs import pairs_from_scores, score_by_poses
 from ..mvs.scene import Scene, View
 from .base import WorldDataset, quantile, reachable
@@ -20,7 +21,7 @@ __all__ = ["WorldViews"]
 
 
 class WorldViews(WorldDataset):
-    """Views by a ring of cameras and by a hand-held one, in turn (``vizoo.datasets.mvs.scene``).
+    """Views by a ring of cameras or by a hand-held one (see ``vizoo.datasets.mvs.scene``).
 
     Every view has focal lengths and a principal point of its own; the unit is the metre.
 
@@ -93,7 +94,7 @@ class WorldViews(WorldDataset):
                     torch.from_numpy(np.float32(camera.intrinsics)),
                     torch.from_numpy(np.float32(camera.extrinsics)),
                     (0.98 * float(span.min()), 1.02 * float(span.max())),
-                    _Truth(torch.where(finite, depth, 0)[None]),
+                    Truth(torch.where(finite, depth, 0)[None]),
                 )
             )
         scores = score_by_poses(
@@ -102,9 +103,7 @@ class WorldViews(WorldDataset):
             [(self.height, self.width)] * len(views),
             [view.depth_range for view in views],
         )
-        return Scene(
-            f"world-{self.seed}-{index:06d}", views, pairs_from_scores(scores), "generated"
-        )
+        return Scene(self.name(index), views, pairs_from_scores(scores), "generated")
 
     def _make(self, index: int) -> dict[str, Tensor]:
         sample = self.scene(index).sample(0, list(range(1, self.views)), empty_truth=True)
@@ -118,16 +117,6 @@ class WorldViews(WorldDataset):
         y = (self.height - 1) / 2 + draws.uniform(-0.02, 0.02) * self.height
         intrinsics = np.array([[own, 0, x], [0, own * draws.uniform(0.995, 1.005), y], [0, 0, 1]])
         return Pinhole(eye, axes, self.height, self.width, np.float32(intrinsics).astype(float))
-
-
-class _Truth:
-    """A true depth map held in memory; called, it gives the map and where it is known."""
-
-    def __init__(self, depth: Tensor) -> None:
-        self.depth = depth
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        return self.depth, self.depth > 0
 
 
 def _ring(draws: Draws, count: int) -> list[np.ndarray]:
