@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["atomic_write", "check_formats"]
+__all__ = ["atomic_write", "check_formats", "read_json", "write_json"]
 
 
 @contextmanager
@@ -57,6 +59,35 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
         raise OSError(f"{path}: cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> Path:
+    """Write ``data`` as indented JSON, atomically; NaN and infinities are refused."""
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def read_json(path: str | os.PathLike[str], what: str = "a JSON file") -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+        what: what it should be, for the error: "an architecture", "a latency table".
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not JSON; one line with its path.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; {what} was to be read from it")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path}: not {what}: this is not valid JSON ({reason})") from error
 
 
 def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:
