@@ -5,72 +5,43 @@
 >>> vizoo.list_models("stereo/*")
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from .common.lazy import lazy
+from .common.renamed import install
+
 if TYPE_CHECKING:
+    from .classification.ct_infer import CTPredictor
+    from .classification.image_infer import ImagePredictor
     from .mvs.infer import MVSPredictor
     from .panorama.infer import PanoramaPredictor
     from .stereo.infer import StereoPredictor
-    from .vision.classification.image_infer import ImagePredictor
-    from .vision.classification.infer import CTPredictor
     from .vision.export import export
     from .vision.hub.registry import create_model, list_models, model_info
     from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
 
-__all__ = [
-    "CTPredictor",
-    "ImagePredictor",
-    "MVSPredictor",
-    "PanoramaPredictor",
-    "StereoPredictor",
-    "__version__",
-    "create_model",
-    "export",
-    "from_pretrained",
-    "list_models",
-    "load_weights",
-    "model_info",
-    "push_to_hub",
-    "save_pretrained",
-    "save_weights",
-]
-
-_PUBLIC = {
-    "create_model": ".vision.hub.registry",
-    "list_models": ".vision.hub.registry",
-    "model_info": ".vision.hub.registry",
-    "from_pretrained": ".vision.hub.sharing",
-    "push_to_hub": ".vision.hub.sharing",
-    "save_pretrained": ".vision.hub.sharing",
-    "load_weights": ".vision.hub.weights",
-    "save_weights": ".vision.hub.weights",
-    "CTPredictor": ".vision.classification.infer",
-    "ImagePredictor": ".vision.classification.image_infer",
-    "MVSPredictor": ".mvs.infer",
-    "PanoramaPredictor": ".panorama.infer",
-    "StereoPredictor": ".stereo.infer",
-    "export": ".vision.export",
-}
+_NAMES, _get, __dir__ = lazy(
+    __name__,
+    {
+        ".classification.ct_infer": ["CTPredictor"],
+        ".classification.image_infer": ["ImagePredictor"],
+        ".mvs.infer": ["MVSPredictor"],
+        ".panorama.infer": ["PanoramaPredictor"],
+        ".stereo.infer": ["StereoPredictor"],
+        ".vision.export": ["export"],
+        ".vision.hub.registry": ["create_model", "list_models", "model_info"],
+        ".vision.hub.sharing": ["from_pretrained", "push_to_hub", "save_pretrained"],
+        ".vision.hub.weights": ["load_weights", "save_weights"],
+    },
+)
+__all__ = ["__version__", *_NAMES]
+install(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = _version()
-    elif name in _PUBLIC:
-        value = getattr(importlib.import_module(_PUBLIC[name], __name__), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
+    if name != "__version__":
+        return _get(name)
     from importlib.metadata import PackageNotFoundError, version
 
     try:

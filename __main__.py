@@ -48,13 +48,13 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo demo --train --out my_demo",
         ),
     ),
-    "fit": Command("vision.commands.fit", "train a model from a config", raw=True),
-    "validate": Command("vision.commands.fit", "run the validation set through a model", raw=True),
-    "test": Command("vision.commands.fit", "run the test set through a model", raw=True),
-    "predict": Command("vision.commands.fit", "run the prediction set through a model", raw=True),
+    "fit": Command("cli.fit", "train a model from a config", raw=True),
+    "validate": Command("cli.fit", "run the validation set through a model", raw=True),
+    "test": Command("cli.fit", "run the test set through a model", raw=True),
+    "predict": Command("cli.fit", "run the prediction set through a model", raw=True),
     "infer": {
         "stereo": Command(
-            "stereo.commands.infer",
+            "cli.infer_stereo",
             "disparity, depth and a point cloud of stereo pairs",
             (
                 "vizoo infer stereo left.png right.png --out result",
@@ -63,7 +63,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "mvs": Command(
-            "mvs.commands.infer",
+            "cli.infer_mvs",
             "depth maps and a fused cloud of photographs with cameras",
             (
                 "vizoo infer mvs scan9 --model dispmvs.safetensors --out result",
@@ -72,7 +72,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "panorama": Command(
-            "panorama.commands.infer",
+            "cli.infer_panorama",
             "depth, a point cloud and a surface of equirectangular panoramas",
             (
                 "vizoo infer panorama room.jpg --model last.ckpt --out result",
@@ -81,7 +81,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "image": Command(
-            "vision.classification.commands.infer_image",
+            "cli.infer_image",
             "class of images, and where the networks looked (research software)",
             (
                 "vizoo infer image lesion.jpg --model last.ckpt --out result",
@@ -89,7 +89,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "ct": Command(
-            "vision.classification.commands.infer_ct",
+            "cli.infer_ct",
             "class of chest CT scans, and where the network looked (research software)",
             (
                 "vizoo infer ct series --model last.ckpt --out result",
@@ -101,7 +101,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     },
     "evaluate": {
         "mvs": Command(
-            "mvs.commands.evaluate",
+            "cli.evaluate_mvs",
             "how near a cloud is to true points: F-score, or the DTU benchmark's distances",
             (
                 "vizoo evaluate mvs result/cloud.ply truth.ply --distance 0.01",
@@ -110,7 +110,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     },
     "ensemble": Command(
-        "vision.classification.commands.ensemble",
+        "cli.ensemble",
         "several image classifiers as one, calibrated on validation data",
         (
             "vizoo ensemble a.ckpt b.ckpt --data classification/skin10.yaml --out ensemble.json",
@@ -128,7 +128,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "scene": Command(
-        "mvs.commands.scene",
+        "cli.scene",
         "write a generated multi-view scene to disk, with exact depth, in a published layout",
         (
             "vizoo scene out/scene",
@@ -136,7 +136,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "rooms": Command(
-        "panorama.commands.rooms",
+        "cli.rooms",
         "write generated panoramas of rooms to disk, with exact depth, in a published layout",
         (
             "vizoo rooms out/rooms --layout matterport3d",
@@ -144,7 +144,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "scans": Command(
-        "vision.classification.commands.scans",
+        "cli.scans",
         "write generated CT scans of chests to disk, with lesions of known place",
         (
             "vizoo scans out/scans --layout dicom",
@@ -152,7 +152,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "models": Command(
-        "vision.commands.models",
+        "cli.models",
         "list the models with their size, cost and weights",
         (
             "vizoo models",
@@ -162,7 +162,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "bench": Command(
-        "vision.commands.bench",
+        "cli.bench",
         "time a model on this machine",
         (
             "vizoo bench fadnet_plus_tiny",
@@ -172,7 +172,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
     "comm": {
         "measure": Command(
-            "nas.commands.comm_measure",
+            "cli.comm_measure",
             "what messages between processes take: here, or among the processes of torchrun",
             (
                 "vizoo comm measure --processes 4 --out link.json",
@@ -181,7 +181,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "plan": Command(
-            "nas.commands.comm_plan",
+            "cli.comm_plan",
             "how gradients should travel: plain, merged or compressed, on a given link",
             (
                 "vizoo comm plan --model easnet_light --link 10gbe-8",
@@ -193,7 +193,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     },
     "latency": {
         "build": Command(
-            "nas.commands.latency_build",
+            "cli.latency_build",
             "measure subnets of a supernet here, as a table that predicts others",
             (
                 "vizoo latency build --model easnet_extended --input 288x576 --threads 2 "
@@ -203,13 +203,13 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             ),
         ),
         "show": Command(
-            "nas.commands.latency_show",
+            "cli.latency_show",
             "what a latency table says, and how well it predicts",
             ("vizoo latency show easnet_cpu.json", "vizoo latency show easnet_cpu.json --json"),
         ),
     },
     "subnet": Command(
-        "nas.commands.subnet",
+        "cli.subnet",
         "the largest subnet of a trained supernet that is fast or small enough",
         (
             "vizoo subnet --supernet last.ckpt --max-latency 200ms --table easnet_cpu.json "
@@ -220,7 +220,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "search": Command(
-        "nas.commands.search",
+        "cli.search",
         "the best subnets for every latency or size, as a table and a picture",
         (
             "vizoo search --supernet last.ckpt --data search/easnet_shrinking_generated.yaml "
@@ -230,7 +230,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "split": Command(
-        "nas.commands.split",
+        "cli.split",
         "part a supernet where its values want different weights, as a tree of splits",
         (
             "vizoo split --supernet last.ckpt --data search/nas_lid_nasbench201.yaml "
@@ -241,7 +241,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "rank": Command(
-        "nas.commands.rank",
+        "cli.rank",
         "subnets by what they reach with inherited weights, compared with a benchmark's truth",
         (
             "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
@@ -249,12 +249,12 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "convert": Command(
-        "vision.commands.convert",
+        "cli.convert",
         "turn a published checkpoint into safetensors",
         ("vizoo convert model_best.pth fadnet_plus_tiny.safetensors",),
     ),
     "release": Command(
-        "vision.commands.release",
+        "cli.release",
         "trained weights as a folder to publish, with config and model card",
         (
             "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
@@ -265,7 +265,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "export": Command(
-        "vision.commands.export",
+        "cli.export",
         "write a model as ONNX, torch.export, TorchScript or AOTInductor, checked",
         (
             "vizoo export fadnet_plus_tiny --to onnx --dynamic --out tiny.onnx",
@@ -273,12 +273,12 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         ),
     ),
     "doctor": Command(
-        "vision.commands.doctor",
+        "cli.doctor",
         "what works on this machine, and how to get the rest",
         ("vizoo doctor", "vizoo doctor --json"),
     ),
     "completion": Command(
-        "vision.commands.completion",
+        "cli.completion",
         "commands, options and files by the Tab key, in bash, zsh and tcsh",
         ("vizoo completion bash", "vizoo completion zsh"),
         whole=True,

@@ -20,12 +20,17 @@ from benchmarks._links import sent_bytes
 from vizoo import create_model
 from vizoo.nas import Choice, activate, extract, search_space
 from vizoo.nas.distributed import ACPSGD, AllReduce, CommHook, GTopK, PowerSGD, TopK
-from vizoo.nas.distributed.link import Link, measure_all_reduce
-from vizoo.nas.distributed.merging import GroupedHook, bucket_caps, has_bucket_caps, own_buffers
-from vizoo.nas.distributed.planner import plan_groups
-from vizoo.nas.distributed.regions import active_regions
-from vizoo.nas.distributed.simulator import Step, simulate
-from vizoo.nas.distributed.timing import alone, measure_hook, measure_step
+from vizoo.nas.distributed.gradients.regions import active_regions
+from vizoo.nas.distributed.schedule.link import Link, measure_all_reduce
+from vizoo.nas.distributed.schedule.merging import (
+    GroupedHook,
+    bucket_caps,
+    has_bucket_caps,
+    own_buffers,
+)
+from vizoo.nas.distributed.schedule.planner import plan_groups
+from vizoo.nas.distributed.schedule.simulator import Step, simulate
+from vizoo.nas.distributed.schedule.timing import alone, measure_hook, measure_step
 from vizoo.nas.training import UniformSampler
 from vizoo.stereo.fadnet import FADNetPlus
 

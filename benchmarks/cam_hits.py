@@ -21,8 +21,8 @@ from rich.table import Table
 from scipy.ndimage import distance_transform_edt
 
 from benchmarks._machine import machine
+from vizoo.classification.ct_infer import CTPredictor, CTResult
 from vizoo.datasets.ct import CTVolume, GeneratedCT, to_scan
-from vizoo.vision.classification.infer import CTPredictor, CTResult
 
 _LUNG = (-950, -650)  # Hounsfield units, without vessels and lesions
 

@@ -63,7 +63,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
 def _alone(folder: Path, models: list[str]) -> None:
     """Measure a step in this process."""
     from benchmarks._comm_rank import measure_alone
-    from vizoo.nas.distributed.timing import alone
+    from vizoo.nas.distributed.schedule.timing import alone
 
     with alone():
         found = {model: measure_alone(model, 0, 10) for model in models}
@@ -116,8 +116,8 @@ def curves(measured: dict, faster: float) -> list[dict]:
         faster: a second simulation divides all computation by this.
     """
     from benchmarks._comm_rank import DENSITY, RANK
-    from vizoo.nas.distributed.link import LINKS, Link
-    from vizoo.nas.distributed.simulator import Step, simulate
+    from vizoo.nas.distributed.schedule.link import LINKS, Link
+    from vizoo.nas.distributed.schedule.simulator import Step, simulate
 
     # Latency of 10 Gb/s Ethernet and of 56 Gb/s InfiniBand as published, bytes at nine tenths of
     # the bandwidth.

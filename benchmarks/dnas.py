@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks._machine import machine, seconds
+from vizoo.common.timing import milliseconds
 from vizoo.nas import Architecture, activate, extract, search_space
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
-from vizoo.nas.efficiency.measure import milliseconds
 from vizoo.nas.supernet import elastic_modules
 from vizoo.vision.hub.registry import create_model
 

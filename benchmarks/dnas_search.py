@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._machine import machine
+from vizoo.classification.task import ClassificationTask
+from vizoo.common.files import write_json
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas import Architecture, SearchSpace, search_space
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Linear
-from vizoo.nas.files import write_json
-from vizoo.vision.classification.task import ClassificationTask
 from vizoo.vision.hub.registry import create_model
 
 CLASSES = 3

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from vizoo.common.files import read_json, write_json
 from vizoo.nas import Architecture, Choice, elastic, extract, search_space
-from vizoo.nas.files import read_json, write_json
 from vizoo.nas.lid import FewShotTraining, Leaves, Split, Splitter, SplitTree, compare
 from vizoo.nas.recalibration import recalibrate
 from vizoo.nas.training import UniformSampler

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vizoo.common.memory import PeakMemory
+from vizoo.datasets.mvs.cameras import invert_intrinsics, invert_pose
 from vizoo.mvs.fusion import DepthView, fuse_to_file
 from vizoo.mvs.presets import Thresholds
-from vizoo.vision.cameras import invert_intrinsics, invert_pose
 from vizoo.vision.io.images import write_image
 from vizoo.vision.io.pfm import write_pfm
-from vizoo.vision.memory import PeakMemory
 
 from ._machine import machine, peak_megabytes
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vizoo import create_model
+from vizoo.common.counts import count
 from vizoo.nas import extract, search_space
-from vizoo.nas.efficiency.counts import count
 from vizoo.nas.lid import Splitter, named_layers
 from vizoo.nas.tabular import cell_architecture
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._machine import gemm_rate, machine, seconds
+from vizoo.common.memory import PeakMemory
 from vizoo.mvs._dispmvs_geometry import (
     depth_to_flow,
     epipolar_lines,
@@ -33,11 +34,10 @@ from vizoo.mvs._dispmvs_geometry import (
     normalize_inverse_depth,
 )
 from vizoo.mvs.dispmvs import DispMVS, Fused, fuse, source_pyramid
-from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import example_inputs
 from vizoo.vision.layers import convex_upsample
-from vizoo.vision.memory import PeakMemory
 from vizoo.vision.ops import epipolar_correlation
 
 

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._machine import copy_rate, gemm_rate, machine
+from vizoo.common.memory import PeakMemory
 from vizoo.panorama.layers import Ring, ring_tables
 from vizoo.panorama.mesh import face_count
 from vizoo.panorama.spheredepth import SphereDepthNet
-from vizoo.vision.complexity import count_macs
 from vizoo.vision.inference import optimize
-from vizoo.vision.memory import PeakMemory
+from vizoo.vision.inputs import count_macs
 from vizoo.vision.ops import mesh_convolution
 
 Pass = Callable[[], object]

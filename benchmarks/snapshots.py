@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._machine import machine
-from vizoo.nas.distributed.payload import Shared
-from vizoo.nas.distributed.store import SnapshotStore
+from vizoo.nas.distributed.recovery.payload import Shared
+from vizoo.nas.distributed.recovery.store import SnapshotStore
 
 WAYS = {"in memory": 1, "in memory, parity": 4, "torch.save to the disk": None}
 

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from benchmarks._machine import copy_rate, gemm_rate, machine, seconds
 from benchmarks._published import published
-from vizoo.vision.complexity import count_macs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import count_macs
 
 VARIANTS = {name: f"fadnet_plus_{name}" for name in ("micro", "tiny", "slight", "mobile", "full")}
 VARIANTS["fadnet"] = "fadnet"

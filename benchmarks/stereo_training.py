@@ -4,7 +4,7 @@
 
 Each form runs in a process of its own, so that the peak is its own; the forms take turns. A step
 is forward, loss of all scales, backward and Adam. `vizoo fit` is channels-last and keeps the memory
-it has freed (`vision/memory.py`).
+it has freed (`common/memory.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SCALE_WEIGHTS = (0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005)
 def run(name: str, form: str, batch: int, height: int, width: int, steps: int) -> dict:
     """Seconds of each step and the peak memory of this process in MB."""
     from benchmarks._published import published
+    from vizoo.common.memory import keep_freed_memory
     from vizoo.stereo.losses import multiscale_loss
     from vizoo.vision.hub.registry import create_model
-    from vizoo.vision.memory import keep_freed_memory
 
     torch.manual_seed(0)
     if "fit" in form:

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> Path:
-    from ..vision.commands._work import check_folder
+    from ._work import check_folder
 
     if (args.left is None) != (args.right is None):
         raise ValueError("give both LEFT and RIGHT, or neither")
@@ -91,7 +91,7 @@ def _check(args: argparse.Namespace) -> Path:
 
 def _pair(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     """One pair, seen by the network that was asked for and by those to compare it with."""
-    from ..vision.device import choose_device
+    from ..common.devices import choose_device
     from ._demo.pair import generated_sample, own_sample
     from ._demo.report import pair_page
 
@@ -111,7 +111,7 @@ def _pair(args: argparse.Namespace, out: Path) -> dict[str, Any]:
 
 def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family."""
-    from ..vision.device import choose_device
+    from ..common.devices import choose_device
     from ._demo.families import family_cards
     from ._demo.pair import generated_sample
     from ._demo.report import tour_page
@@ -152,9 +152,9 @@ def _tour(args: argparse.Namespace, out: Path) -> dict[str, Any]:
 def _look(
     args: argparse.Namespace, sample: Sample, device: torch.device
 ) -> tuple[list[Finding], Front | None]:
-    from ..vision.commands._work import warn
     from ._demo.networks import candidates, choose, open_weights
     from ._demo.pair import show_all
+    from ._work import warn
 
     for note in sample.notes:
         warn(note)
@@ -203,7 +203,7 @@ def _write(
     files: list[Path] | None = None,
 ) -> dict[str, Any]:
     """Write the page last, so that it is there only if all else is."""
-    from ..vision.io.files import atomic_write
+    from ..common.files import atomic_write
 
     if files is None:
         files = _write_pair(out / name, sample, findings[0], own=name == "yours")
@@ -226,7 +226,7 @@ def _write(
 
 def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[Path]:
     """The disparity, and of a generated room what is needed to infer it again."""
-    from ..vision.io.calibration import write_calibration
+    from ..datasets.stereo.calibration import write_calibration
     from ..vision.io.images import write_image
     from ..vision.viz.colour import comparison_picture
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..vision.commands._sizes import parse_size
-from ..vision.commands._work import check_folder, progress
+from ._sizes import parse_size
+from ._work import check_folder, progress
 
 _SIZES = {"stereo": "320x640", "views": "512x640", "panorama": "512x1024"}
 _PLACES = ("room", "street", "table")

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..vision.io.files import atomic_write
+from ..common.files import atomic_write
 
 __all__ = ["SampleCache"]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..vision.cameras import relative_pose, resize_intrinsics
+from ..datasets.mvs.cameras import relative_pose, resize_intrinsics
 
 __all__ = [
     "EpipolarLines",

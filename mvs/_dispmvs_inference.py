@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..vision.fused import FusedConv2d, fold_batch_norm
-from ..vision.winograd import WinogradConv2d, pays
 from ._dispmvs_layers import Extractor, ResidualBlock, UpdateBlock, add_shared, bounded_flow
+from ._winograd import WinogradConv2d, pays
 
 __all__ = ["FusedExtractor", "FusedUpdateBlock"]
 

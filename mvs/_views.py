@@ -12,8 +12,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..common.files import atomic_write
 from ..datasets.mvs.scene import Scene
-from ..vision.io.files import atomic_write
 
 __all__ = ["Planned", "finished_views", "mark_begun", "mark_finished", "plan_views", "write_json"]
 

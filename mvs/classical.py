@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..vision.cameras import invert_intrinsics, relative_pose
+from ..datasets.mvs.cameras import invert_intrinsics, relative_pose
 
 __all__ = ["plane_sweep"]
 

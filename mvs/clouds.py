@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..vision.cameras import camera_centre
-from ..vision.io.files import atomic_write
+from ..common.files import atomic_write
+from ..datasets.mvs.cameras import camera_centre
 from ..vision.io.ply import read_ply, write_ply
 from ..vision.io.pointcloud import open3d
 

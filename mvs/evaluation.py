@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..vision.extras import from_extra
+from ..common.extras import from_extra
 from ..vision.io.ply import read_ply
 
 if TYPE_CHECKING:

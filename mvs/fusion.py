@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from ..vision.cameras import check_camera, invert_intrinsics, invert_pose, relative_pose
+from ..datasets.mvs.cameras import check_camera, invert_intrinsics, invert_pose, relative_pose
 from ..vision.io.images import read_pixels
 from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import write_ply

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..vision.cameras import check_camera, lift
-from ..vision.device import choose_device, choose_dtype
+from ..common.devices import choose_device, choose_dtype
+from ..datasets.mvs.cameras import check_camera, lift
 from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, write_image

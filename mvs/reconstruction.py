@@ -25,8 +25,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
-from ..vision.cameras import resize_intrinsics
 from ..vision.io.images import write_image
 from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture

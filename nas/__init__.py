@@ -10,8 +10,9 @@ Build a network from `vizoo.nas.elastic` with choices where numbers stood, and i
 >>> small = extract(net, architecture)
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .elastic.base import ElasticModule
@@ -20,48 +21,13 @@ if TYPE_CHECKING:
     from .supernet import activate, active, extract, search_space
     from .values import Value, choices_of, concat, maximum, resolve
 
-__all__ = [
-    "Architecture",
-    "Choice",
-    "ElasticModule",
-    "SearchSpace",
-    "Value",
-    "activate",
-    "active",
-    "choices_of",
-    "concat",
-    "extract",
-    "maximum",
-    "resolve",
-    "search_space",
-    "sort_channels",
-]
-
-_PUBLIC = {
-    "Architecture": ".space",
-    "Choice": ".space",
-    "ElasticModule": ".elastic.base",
-    "SearchSpace": ".space",
-    "Value": ".values",
-    "activate": ".supernet",
-    "active": ".supernet",
-    "choices_of": ".values",
-    "concat": ".values",
-    "extract": ".supernet",
-    "maximum": ".values",
-    "resolve": ".values",
-    "search_space": ".supernet",
-    "sort_channels": ".sorting",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name], __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".elastic.base": ["ElasticModule"],
+        ".sorting": ["sort_channels"],
+        ".space": ["Architecture", "Choice", "SearchSpace"],
+        ".supernet": ["activate", "active", "extract", "search_space"],
+        ".values": ["Value", "choices_of", "concat", "maximum", "resolve"],
+    },
+)

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from .files import read_json, write_json
+from ..common.files import read_json, write_json
 
 __all__ = ["Architecture", "Scalar", "near"]
 

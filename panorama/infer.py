@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..vision.device import choose_device, choose_dtype
+from ..common.devices import choose_device, choose_dtype
+from ..common.files import atomic_write, check_formats
 from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply

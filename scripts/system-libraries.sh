@@ -4,7 +4,7 @@
 set -u
 export DEBIAN_FRONTEND=noninteractive
 
-# library file, then the Debian package that brings it, as in vision/system.py
+# library file, then the Debian package that brings it, as in common/system.py
 libraries="libusb-1.0.so.0:libusb-1.0-0 libGL.so.1:libgl1 libEGL.so.1:libegl1 libX11.so.6:libx11-6
 libgomp.so.1:libgomp1 libidn2.so.0:libidn2-0 libudev.so.1:libudev1"
 

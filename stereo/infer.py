@@ -21,19 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from ..vision.device import choose_device, choose_dtype
-from ..vision.geometry import depth_to_points, disparity_to_depth, smooth_surface
+from ..common.devices import choose_device, choose_dtype
+from ..common.files import atomic_write, check_formats
+from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.hub.registry import model_info
 from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.calibration import StereoCalibration, read_calibration
 from ..vision.io.disparity import write_disparity
-from ..vision.io.files import atomic_write, check_formats
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pointcloud import write_point_cloud
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
+from .geometry import depth_to_points, disparity_to_depth, smooth_surface
 from .rectification import check_pair, require_content
 
 __all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vizoo.__main__ import COMMANDS
-from vizoo.vision.configs import list_configs
+from vizoo.cli._configs import list_configs
 
 FLOORS = {
     "vision": 1,
@@ -20,7 +20,7 @@ FLOORS = {
     "stereo": 3,
     "mvs": 3,
     "panorama": 3,
-    "vision.classification": 3,
+    "classification": 3,
     "nas.commands": 3,
     "cli": 4,
     "": 5,  # the door: __init__.py, __main__.py, hubconf.py

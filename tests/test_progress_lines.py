@@ -2,10 +2,9 @@
 
 import pytest
 
-from vizoo.nas.commands import _progress
-from vizoo.nas.commands._progress import progress_bar
-from vizoo.vision.commands import _work
-from vizoo.vision.commands._work import progress
+from vizoo.cli import _progress, _work
+from vizoo.cli._progress import progress_bar
+from vizoo.cli._work import progress
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .system import compiler
+from ..common.system import compiler
 
 __all__ = ["FORMATS", "Format", "Job", "find_format"]
 

@@ -20,7 +20,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from .io.files import atomic_write
+from ..common.files import atomic_write
 
 __all__ = ["FeatureJitter", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
 
@@ -93,9 +93,7 @@ class FeatureJitter(Callback):
         return output + (factor * (output - mean) + shift * deviation).to(output.dtype)
 
 
-def _named_modules(
-    task: LightningModule, names: Sequence[str], what: str
-) -> list[torch.nn.Module]:
+def _named_modules(task: LightningModule, names: Sequence[str], what: str) -> list[torch.nn.Module]:
     known = dict(task.named_modules())
     for name in names:
         if name not in known:

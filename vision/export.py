@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.files import atomic_write
 from ._export_checks import Check, Trial, check_bytes, stored_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
-from .complexity import example_inputs, input_names
 from .hub.registry import model_info
 from .inference import evaluating, standalone
-from .io.files import atomic_write
+from .inputs import example_inputs, input_names
 
 __all__ = ["Check", "Exported", "export", "open_named"]
 

@@ -8,7 +8,6 @@ channels-last memory.
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .hub.registry import PACKAGE
+from ..nas.supernet import active, extract, search_space
 
 __all__ = ["check_prediction", "convert", "evaluating", "optimize", "standalone"]
 
@@ -66,11 +65,7 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def standalone(net: nn.Module) -> nn.Module:
     """Of a supernet the active subnet, extracted; any other network itself."""
-    # Nothing is elastic where the engine was never imported, and this floor does not import it.
-    engine = sys.modules.get(f"{PACKAGE}.nas.supernet")
-    if engine is None or not len(engine.search_space(net)):
-        return net
-    return engine.extract(net, engine.active(net))
+    return extract(net, active(net)) if len(search_space(net)) else net
 
 
 def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:

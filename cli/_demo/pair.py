@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...nas.efficiency.measure import Timing
+    from ...common.timing import Timing
+    from ...datasets.stereo.calibration import StereoCalibration
     from ...stereo.infer import StereoResult
-    from ...vision.io.calibration import StereoCalibration
     from .networks import Candidate
 
 __all__ = [
@@ -125,8 +125,8 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         ValueError: an image or the calibration cannot be read, the sizes differ, or there
             is nothing to match in them.
     """
+    from ...datasets.stereo.calibration import StereoCalibration, read_calibration
     from ...stereo.rectification import check_pair, require_content
-    from ...vision.io.calibration import StereoCalibration, read_calibration
     from ...vision.io.images import read_image
 
     views = [read_image(left), read_image(right)]
@@ -163,12 +163,12 @@ def show_all(
     Returns:
         One finding each, semi-global matching's last.
     """
-    from ...nas.efficiency.counts import count, on_meta
-    from ...nas.efficiency.measure import measure_in_turns
+    from ...common.counts import count, on_meta
+    from ...common.timing import measure_in_turns
     from ...stereo.classical import semi_global_matching
     from ...stereo.infer import StereoPredictor, StereoResult, reduced
-    from ...vision.commands._work import collect_warnings
-    from ...vision.complexity import example_inputs
+    from ...vision.inputs import example_inputs
+    from .._work import collect_warnings
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
     tell("disparities")

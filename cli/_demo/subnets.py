@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...nas.efficiency.measure import Timing
+    from ...common.timing import Timing
     from ...nas.space import Architecture
     from ...stereo.infer import StereoResult
     from .pair import Sample
@@ -82,15 +82,15 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     """
     import torch
 
-    from ...nas.commands._costs import cost_predictors
-    from ...nas.commands._supernets import Bench, load_supernet
-    from ...nas.commands.subnet import most_macs, move_table, search_within
-    from ...nas.efficiency.measure import Timing
+    from ...common.timing import Timing
     from ...nas.efficiency.provenance import Conditions
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor
     from ...vision.hub.sources import beside_weights
     from ...vision.hub.weights import save_weights
+    from .._costs import cost_predictors
+    from .._supernets import Bench, load_supernet
+    from ..subnet import most_macs, move_table, search_within
     from .networks import recalibrate_on_scenes
     from .pair import scores
 

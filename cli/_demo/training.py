@@ -156,8 +156,8 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     """The demo's config, with all that it writes under `out`."""
     import yaml
 
-    from ...vision.configs import resolve_config
-    from ...vision.io.files import atomic_write
+    from ...common.files import atomic_write
+    from .._configs import resolve_config
 
     config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)

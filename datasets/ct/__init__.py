@@ -1,44 +1,41 @@
 """Chest CT: readers of scans and published layouts, generated scans, the data module."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
+from ...common.lazy import lazy
 
-# Loaded on first use: readers need no Lightning, and pydicom and nibabel are optional.
-_HOMES = {
-    "CCCCII": "layouts",
-    "COVIDCTset": "layouts",
-    "CTDataModule": "datamodule",
-    "CTDataset": "dataset",
-    "CTPreset": "preparation",
-    "CTVolume": "volume",
-    "Chest": "chest",
-    "GeneratedCT": "generated",
-    "ListedScans": "layouts",
-    "MosMed": "layouts",
-    "ScanRecord": "dataset",
-    "VolumeAugmentation": "transforms",
-    "list_series": "dicom",
-    "prepare": "preparation",
-    "read_dicom": "dicom",
-    "read_nifti": "nifti",
-    "read_scan": "reading",
-    "read_slices": "pictures",
-    "to_scan": "preparation",
-    "to_slices": "preparation",
-    "write_dicom": "dicom_writer",
-    "write_nifti": "nifti",
-    "write_scans": "writers",
-}
+if TYPE_CHECKING:
+    from .chest import Chest
+    from .datamodule import CTDataModule
+    from .dataset import CTDataset, ScanRecord
+    from .dicom import list_series, read_dicom
+    from .dicom_writer import write_dicom
+    from .generated import GeneratedCT
+    from .layouts import CCCCII, COVIDCTset, ListedScans, MosMed
+    from .nifti import read_nifti, write_nifti
+    from .pictures import read_slices
+    from .preparation import CTPreset, prepare, to_scan, to_slices
+    from .reading import read_scan
+    from .transforms import VolumeAugmentation
+    from .volume import CTVolume
+    from .writers import write_scans
 
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".chest": ["Chest"],
+        ".datamodule": ["CTDataModule"],
+        ".dataset": ["CTDataset", "ScanRecord"],
+        ".dicom": ["list_series", "read_dicom"],
+        ".dicom_writer": ["write_dicom"],
+        ".generated": ["GeneratedCT"],
+        ".layouts": ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"],
+        ".nifti": ["read_nifti", "write_nifti"],
+        ".pictures": ["read_slices"],
+        ".preparation": ["CTPreset", "prepare", "to_scan", "to_slices"],
+        ".reading": ["read_scan"],
+        ".transforms": ["VolumeAugmentation"],
+        ".volume": ["CTVolume"],
+        ".writers": ["write_scans"],
+    },
+)

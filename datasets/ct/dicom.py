@@ -16,7 +16,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ...vision.extras import from_extra
+from ...common.extras import from_extra
 from .dicom_headers import Slice, check_alike, geometry, read_header
 from .volume import CTVolume, check_axial
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...vision.extras import from_extra
-from ...vision.io.files import atomic_write
+from ...common.extras import from_extra
+from ...common.files import atomic_write
 from .volume import axis_codes
 
 __all__ = ["write_dicom"]

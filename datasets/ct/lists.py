@@ -69,7 +69,7 @@ def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[List
 
 def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> None:
     """Write a list that `read_scan_list` reads."""
-    from ...vision.io.files import atomic_write
+    from ...common.files import atomic_write
 
     content: dict[str, dict[str, dict[str, list[str]]]] = {}
     for scan in scans:

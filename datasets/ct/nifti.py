@@ -10,8 +10,8 @@ from types import ModuleType
 
 import numpy as np
 
-from ...vision.extras import from_extra
-from ...vision.io.files import atomic_write
+from ...common.extras import from_extra
+from ...common.files import atomic_write
 from .volume import CTVolume, check_axial
 
 __all__ = ["SUFFIXES", "is_nifti", "read_nifti", "write_nifti"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from ...vision.extras import from_extra
+from ...common.extras import from_extra
 from ..files import check_choice
 
 __all__ = ["AUGMENTATIONS", "VolumeAugmentation", "augmentation"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ...vision.io.files import atomic_write
+from ...common.files import atomic_write
 from ...vision.io.images import write_image
 from ..files import check_choice, expand_path
 from .dicom_writer import write_dicom

@@ -1,32 +1,29 @@
 """Images with labels: folders, lists, box files, generated lesions, the data module."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
+from ...common.lazy import lazy
 
-# Loaded on first use: readers need no Lightning.
-_HOMES = {
-    "CocoImages": "boxes",
-    "GeneratedLesions": "generated",
-    "ImageAugmentation": "transforms",
-    "ImageDataModule": "datamodule",
-    "ImageDataset": "dataset",
-    "ImageFolders": "layouts",
-    "ImagePreset": "preparation",
-    "ImageRecord": "dataset",
-    "ListedImages": "layouts",
-    "VocImages": "boxes",
-    "split_groups": "splits",
-}
+if TYPE_CHECKING:
+    from .boxes import CocoImages, VocImages
+    from .datamodule import ImageDataModule
+    from .dataset import ImageDataset, ImageRecord
+    from .generated import GeneratedLesions
+    from .layouts import ImageFolders, ListedImages
+    from .preparation import ImagePreset
+    from .splits import split_groups
+    from .transforms import ImageAugmentation
 
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".boxes": ["CocoImages", "VocImages"],
+        ".datamodule": ["ImageDataModule"],
+        ".dataset": ["ImageDataset", "ImageRecord"],
+        ".generated": ["GeneratedLesions"],
+        ".layouts": ["ImageFolders", "ListedImages"],
+        ".preparation": ["ImagePreset"],
+        ".splits": ["split_groups"],
+        ".transforms": ["ImageAugmentation"],
+    },
+)

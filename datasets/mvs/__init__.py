@@ -1,35 +1,39 @@
 """Multi-view-stereo data: scenes of the published layouts, generated scenes, the data module."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
+from ...common.lazy import lazy
 
-# Loaded on first use: readers need no Lightning.
-_HOMES = {
-    "BlendedMVS": "blendedmvs",
-    "DTU": "dtu",
-    "GeneratedMVS": "generated",
-    "MVSDataModule": "datamodule",
-    "MVSDataset": "dataset",
-    "Scene": "scene",
-    "SceneFolders": "scenes",
-    "View": "scene",
-    "derive_range": "ranges",
-    "generate_scene": "generator",
-    "mesh_scene": "meshes",
-    "open_scene": "layouts",
-    "truth_points": "sparse",
-    "write_scene": "writers",
-}
+if TYPE_CHECKING:
+    from .blendedmvs import BlendedMVS
+    from .datamodule import MVSDataModule
+    from .dataset import MVSDataset
+    from .dtu import DTU
+    from .generated import GeneratedMVS
+    from .generator import generate_scene
+    from .layouts import open_scene
+    from .meshes import mesh_scene
+    from .ranges import derive_range
+    from .scene import Scene, View
+    from .scenes import SceneFolders
+    from .sparse import truth_points
+    from .writers import write_scene
 
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".blendedmvs": ["BlendedMVS"],
+        ".datamodule": ["MVSDataModule"],
+        ".dataset": ["MVSDataset"],
+        ".dtu": ["DTU"],
+        ".generated": ["GeneratedMVS"],
+        ".generator": ["generate_scene"],
+        ".layouts": ["open_scene"],
+        ".meshes": ["mesh_scene"],
+        ".ranges": ["derive_range"],
+        ".scene": ["Scene", "View"],
+        ".scenes": ["SceneFolders"],
+        ".sparse": ["truth_points"],
+        ".writers": ["write_scene"],
+    },
+)

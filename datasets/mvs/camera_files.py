@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...vision.io.files import atomic_write
+from ...common.files import atomic_write
 
 __all__ = [
     "RANGE_FORMS",

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.cameras import camera_centre, check_camera
 from ..files import check_files, expand_path
+from .cameras import camera_centre, check_camera
 from .colmap_model import Camera, Model, find_model, read_model
 from .pairs import pairs_from_scores, score_by_points, score_by_poses
 from .ranges import derive_range

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ...vision.cameras import project
-from ...vision.io.files import atomic_write
+from ...common.files import atomic_write
+from .cameras import project
 from .scene import Scene
 
 __all__ = ["quaternion_of", "write_model"]

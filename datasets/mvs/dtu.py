@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.cameras import resize_intrinsics
 from ...vision.io.images import read_pixels
 from ...vision.io.pfm import read_pfm
 from ..files import check_choice, check_files, expand_path
 from .camera_files import read_camera_file, read_pair_file
+from .cameras import resize_intrinsics
 from .dataset import MVSDataset
 from .scene import Scene, View
 

@@ -35,11 +35,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.cameras import check_camera, invert_pose
 from ...vision.io.images import read_pixels
 from ...vision.io.pfm import read_pfm
 from ..files import check_files, expand_path
 from .camera_files import read_text
+from .cameras import check_camera, invert_pose
 from .pairs import pairs_from_scores, score_by_poses
 from .ranges import derive_range
 from .scene import Scene, View, check_range

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...vision.cameras import camera_centre, invert_intrinsics, invert_pose, project
+from .cameras import camera_centre, invert_intrinsics, invert_pose, project
 
 __all__ = ["angle_score", "pairs_from_scores", "score_by_points", "score_by_poses"]
 

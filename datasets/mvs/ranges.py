@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...vision.cameras import camera_centre
+from .cameras import camera_centre
 
 if TYPE_CHECKING:
     from .scene import Scene

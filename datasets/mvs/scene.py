@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ...vision.cameras import check_camera, resize_intrinsics
 from ...vision.io.images import read_image
+from .cameras import check_camera, resize_intrinsics
 
 __all__ = ["Scene", "View", "check_range"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...vision.cameras import lift, project
+from .cameras import lift, project
 from .scene import Scene
 
 __all__ = ["sparse_points", "truth_points"]

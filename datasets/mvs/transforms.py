@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from ...vision.cameras import crop_intrinsics
+from .cameras import crop_intrinsics
 
 __all__ = ["AUGMENTATIONS", "ColourJitter", "RandomCrop", "augmentation"]
 

@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...vision.cameras import resize_intrinsics
-from ...vision.io.files import atomic_write
+from ...common.files import atomic_write
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from .camera_files import write_camera_file, write_pair_file
+from .cameras import resize_intrinsics
 from .colmap_writer import write_model
 from .folder import CAMERAS_FILE
 from .scene import Scene

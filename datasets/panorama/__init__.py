@@ -1,32 +1,29 @@
 """Panorama data: readers of the published layouts, generated rooms, the data module."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
+from ...common.lazy import lazy
 
-# Loaded on first use: readers need no Lightning.
-_HOMES = {
-    "GeneratedRooms": "generated",
-    "Matterport3D": "matterport3d",
-    "PanoramaDataModule": "datamodule",
-    "PanoramaDataset": "base",
-    "PanoramaRecord": "base",
-    "Room": "rooms",
-    "Stanford2D3D": "stanford2d3d",
-    "ThreeD60": "threed60",
-    "furnished_room": "rooms",
-    "write_panoramas": "writers",
-    "write_rooms": "writers",
-}
+if TYPE_CHECKING:
+    from .base import PanoramaDataset, PanoramaRecord
+    from .datamodule import PanoramaDataModule
+    from .generated import GeneratedRooms
+    from .matterport3d import Matterport3D
+    from .rooms import Room, furnished_room
+    from .stanford2d3d import Stanford2D3D
+    from .threed60 import ThreeD60
+    from .writers import write_panoramas, write_rooms
 
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".base": ["PanoramaDataset", "PanoramaRecord"],
+        ".datamodule": ["PanoramaDataModule"],
+        ".generated": ["GeneratedRooms"],
+        ".matterport3d": ["Matterport3D"],
+        ".rooms": ["Room", "furnished_room"],
+        ".stanford2d3d": ["Stanford2D3D"],
+        ".threed60": ["ThreeD60"],
+        ".writers": ["write_panoramas", "write_rooms"],
+    },
+)

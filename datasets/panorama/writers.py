@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ...common.files import atomic_write
 from ...vision.io.exr import write_exr
-from ...vision.io.files import atomic_write
 from ...vision.io.images import write_image
 from ..draws import Draws
 from ..files import check_choice, expand_path

@@ -1,37 +1,37 @@
 """Stereo data: readers of the published layouts, own pairs, generated scenes, the data module."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
+from ...common.lazy import lazy
 
-# Loaded on first use: readers need no Lightning.
-_HOMES = {
-    "ETH3D": "eth3d",
-    "GeneratedStereo": "generated",
-    "KITTI2012": "kitti",
-    "KITTI2015": "kitti",
-    "Middlebury2014": "middlebury",
-    "MiddleburyV3": "middlebury",
-    "Mixture": ".mixture",
-    "PairFolders": "folders",
-    "PairList": "pairs",
-    "SceneFlow": "sceneflow",
-    "Sintel": "sintel",
-    "StereoDataModule": "datamodule",
-    "StereoDataset": "base",
-    "StereoPairs": "pairs",
-    "StereoRecord": "base",
-    "generate_scenes": "scenes",
-}
+if TYPE_CHECKING:
+    from .base import StereoDataset, StereoRecord
+    from .datamodule import StereoDataModule
+    from .eth3d import ETH3D
+    from .folders import PairFolders
+    from .generated import GeneratedStereo
+    from .kitti import KITTI2012, KITTI2015
+    from .middlebury import Middlebury2014, MiddleburyV3
+    from .mixture import Mixture
+    from .pairs import PairList, StereoPairs
+    from .sceneflow import SceneFlow
+    from .scenes import generate_scenes
+    from .sintel import Sintel
 
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".base": ["StereoDataset", "StereoRecord"],
+        ".datamodule": ["StereoDataModule"],
+        ".eth3d": ["ETH3D"],
+        ".folders": ["PairFolders"],
+        ".generated": ["GeneratedStereo"],
+        ".kitti": ["KITTI2012", "KITTI2015"],
+        ".middlebury": ["Middlebury2014", "MiddleburyV3"],
+        ".mixture": ["Mixture"],
+        ".pairs": ["PairList", "StereoPairs"],
+        ".sceneflow": ["SceneFlow"],
+        ".scenes": ["generate_scenes"],
+        ".sintel": ["Sintel"],
+    },
+)

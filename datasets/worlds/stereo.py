@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.io.calibration import StereoCalibration
 from ..draws import Draws
+from ..stereo.calibration import StereoCalibration
 from ..stereo.scene_textures import blur
 from .base import WorldDataset, quantile, reachable
 from .cameras import Pinhole, View, frame, render

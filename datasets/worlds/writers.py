@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...vision.io.calibration import write_calibration
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
@@ -18,6 +17,7 @@ from ..mvs.writers import WRITERS as VIEW_LAYOUTS
 from ..mvs.writers import write_scene
 from ..panorama.writers import LAYOUTS as PANORAMA_LAYOUTS
 from ..panorama.writers import write_panoramas
+from ..stereo.calibration import write_calibration
 from .panorama import WorldPanoramas
 from .stereo import WorldStereo
 from .views import WorldViews

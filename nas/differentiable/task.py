@@ -20,7 +20,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from ..files import write_json
+from ...common.files import write_json
 from ..search.constraints import Limits
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import elastic_modules

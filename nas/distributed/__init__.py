@@ -4,8 +4,9 @@
 hook of it compresses gradients. Populations are evaluated by an `Executor`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .callbacks import BytesSent, ReplicaDriftCheck
@@ -24,68 +25,23 @@ if TYPE_CHECKING:
     from .sparse import GTopK, TopK
     from .strategy import HookDDPStrategy
 
-__all__ = [
-    "ACPSGD",
-    "AllReduce",
-    "BytesSent",
-    "CommHook",
-    "DeARStrategy",
-    "EFSign",
-    "Eva",
-    "Evaluator",
-    "Executor",
-    "FSDP2Strategy",
-    "GTopK",
-    "HookDDPStrategy",
-    "InMemorySnapshot",
-    "job_store",
-    "KFACPreconditioner",
-    "MergePlan",
-    "PowerSGD",
-    "QueueExecutor",
-    "RayExecutor",
-    "ReplicaDriftCheck",
-    "SavedSearch",
-    "SerialExecutor",
-    "serve",
-    "TopK",
-]
-
-_PUBLIC = {
-    "ACPSGD": ".lowrank",
-    "AllReduce": ".hooks",
-    "BytesSent": ".callbacks",
-    "CommHook": ".hooks",
-    "DeARStrategy": ".dear",
-    "EFSign": ".signs",
-    "Eva": ".eva",
-    "Evaluator": ".population",
-    "Executor": ".executor",
-    "FSDP2Strategy": ".sharded",
-    "GTopK": ".sparse",
-    "HookDDPStrategy": ".strategy",
-    "InMemorySnapshot": ".snapshot",
-    "job_store": ".executor",
-    "KFACPreconditioner": ".kfac",
-    "MergePlan": ".merging",
-    "PowerSGD": ".lowrank",
-    "QueueExecutor": ".executor",
-    "RayExecutor": ".ray",
-    "ReplicaDriftCheck": ".callbacks",
-    "SavedSearch": ".population",
-    "SerialExecutor": ".executor",
-    "serve": ".executor",
-    "TopK": ".sparse",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name], __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".callbacks": ["BytesSent", "ReplicaDriftCheck"],
+        ".dear": ["DeARStrategy"],
+        ".eva": ["Eva"],
+        ".executor": ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "serve"],
+        ".hooks": ["AllReduce", "CommHook"],
+        ".kfac": ["KFACPreconditioner"],
+        ".lowrank": ["ACPSGD", "PowerSGD"],
+        ".merging": ["MergePlan"],
+        ".population": ["Evaluator", "SavedSearch"],
+        ".ray": ["RayExecutor"],
+        ".sharded": ["FSDP2Strategy"],
+        ".signs": ["EFSign"],
+        ".snapshot": ["InMemorySnapshot"],
+        ".sparse": ["GTopK", "TopK"],
+        ".strategy": ["HookDDPStrategy"],
+    },
+)

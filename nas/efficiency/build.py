@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...common.counts import Counts
+from ...common.timing import measure_against
 from ..space import Architecture, SearchSpace
-from .counts import Counts
-from .measure import measure_against
 from .operators import add_operators, operators_of, sum_of_operators
 from .table import LatencyTable, Sample
 

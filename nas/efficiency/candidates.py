@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...common.counts import count, on_meta
+from ...common.files import read_json, write_json
+from ...common.timing import measure
 from ..elastic.operation import ElasticOperation
-from ..files import read_json, write_json
 from ..space import Architecture, SearchSpace
 from ..supernet import activate, elastic_modules, extract, search_space
-from .counts import count, on_meta
-from .measure import measure
 from .provenance import software
 from .table import LatencyTable
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .counts import Operator, follow, on_meta
-from .measure import measure
+from ...common.counts import Operator, follow, on_meta
+from ...common.timing import measure
 
 __all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..files import read_json, write_json
+from ...common.counts import Counts
+from ...common.files import read_json, write_json
+from ...common.timing import Timing
 from ..space import Architecture, SearchSpace
-from .counts import Counts
-from .measure import Timing
 from .operators import Line
 from .provenance import Conditions
 from .regressor import CostRegressor

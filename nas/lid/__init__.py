@@ -8,56 +8,32 @@ network, `Splitter` decides which choice to split and how, `SplitTree` is what s
 `FewShotTraining` trains its leaves.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .estimators import distances, lid, two_nn
-from .leaves import Leaves
-from .partition import Partition, choose_edge, mean_gaps, partition, rate
-from .profile import gradients, named_layers, profile
-from .similarity import similarity
-from .splitting import Splitter, joined
-from .tree import Split, SplitTree, splittable
+from ...common.lazy import lazy
 
 if TYPE_CHECKING:
+    from .estimators import distances, lid, two_nn
+    from .leaves import Leaves
+    from .partition import Partition, choose_edge, mean_gaps, partition, rate
+    from .profile import gradients, named_layers, profile
     from .ranking import Comparison, compare
+    from .similarity import similarity
+    from .splitting import Splitter, joined
     from .training import FewShotTraining
+    from .tree import Split, SplitTree, splittable
 
-__all__ = [
-    "Comparison",
-    "FewShotTraining",
-    "Leaves",
-    "Partition",
-    "Split",
-    "SplitTree",
-    "Splitter",
-    "choose_edge",
-    "compare",
-    "distances",
-    "gradients",
-    "joined",
-    "lid",
-    "mean_gaps",
-    "named_layers",
-    "partition",
-    "profile",
-    "rate",
-    "similarity",
-    "splittable",
-    "two_nn",
-]
-
-_LATE = {"Comparison": ".ranking", "FewShotTraining": ".training", "compare": ".ranking"}
-
-
-def __getattr__(name: str) -> Any:
-    # Training needs Lightning, which takes seconds to import; the rest needs torch alone.
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LATE[name], __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".estimators": ["distances", "lid", "two_nn"],
+        ".leaves": ["Leaves"],
+        ".partition": ["Partition", "choose_edge", "mean_gaps", "partition", "rate"],
+        ".profile": ["gradients", "named_layers", "profile"],
+        ".ranking": ["Comparison", "compare"],
+        ".similarity": ["similarity"],
+        ".splitting": ["Splitter", "joined"],
+        ".training": ["FewShotTraining"],
+        ".tree": ["Split", "SplitTree", "splittable"],
+    },
+)

@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from ..files import atomic_write
+from ...common.files import atomic_write
 from ..space import SearchSpace
 from .tree import ROOT, Split, SplitTree, parent_name
 

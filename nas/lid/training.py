@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils import _pytree
 
-from ..distributed.ranks import digest, tensor_digest
+from ...common.ranks import digest, tensor_digest
 from ..space import Architecture, Scalar, SearchSpace
 from ..training.evaluation import first_batches, training_loss
 from ..training.sampling import Sampler

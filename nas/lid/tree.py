@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...common.files import read_json, write_json
 from ..architecture import near
-from ..files import read_json, write_json
 from ..space import Scalar, SearchSpace
 
 __all__ = [

@@ -3,8 +3,9 @@
 Everything is minimised: negate what should be large. No search knows a space by name, or a task.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .constraints import Constraint, UnreachableError, smallest_reachable
@@ -13,49 +14,13 @@ if TYPE_CHECKING:
     from .population import Evaluated, Progress, each
     from .predictor import Agreement, Predictor, agreement
 
-__all__ = [
-    "Agreement",
-    "Constraint",
-    "Evaluated",
-    "ParetoResult",
-    "Predictor",
-    "Progress",
-    "SearchResult",
-    "UnreachableError",
-    "agreement",
-    "each",
-    "evolve",
-    "evolve_pareto",
-    "pareto_front",
-    "smallest_reachable",
-]
-
-_PUBLIC = {
-    "Constraint": ".constraints",
-    "UnreachableError": ".constraints",
-    "smallest_reachable": ".constraints",
-    "SearchResult": ".evolution",
-    "evolve": ".evolution",
-    "ParetoResult": ".pareto",
-    "evolve_pareto": ".pareto",
-    "pareto_front": ".pareto",
-    "Evaluated": ".population",
-    "Progress": ".population",
-    "each": ".population",
-    "Agreement": ".predictor",
-    "Predictor": ".predictor",
-    "agreement": ".predictor",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The predictor needs torch; the searches do not.
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name], __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy(
+    __name__,
+    {
+        ".constraints": ["Constraint", "UnreachableError", "smallest_reachable"],
+        ".evolution": ["SearchResult", "evolve"],
+        ".pareto": ["ParetoResult", "evolve_pareto", "pareto_front"],
+        ".population": ["Evaluated", "Progress", "each"],
+        ".predictor": ["Agreement", "Predictor", "agreement"],
+    },
+)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..files import read_json
+from ...common.files import read_json
 from ..space import Architecture, SearchSpace
 
 __all__ = ["COSTS", "Front", "FrontRow"]

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..files import atomic_write
+from ...common.files import atomic_write
 from ..space import Architecture, SearchSpace
 
 __all__ = ["Agreement", "Predictor", "agreement"]

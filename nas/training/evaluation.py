@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ..distributed.ranks import place
+from ...common.ranks import place
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ..distributed.ranks import check_same_subnets
+from ...common.ranks import check_same_subnets
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
 from .evaluation import Watched, named_subnet, recalibrate_all, standing_in, watch

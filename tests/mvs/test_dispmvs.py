@@ -10,11 +10,11 @@ from supernet_tester import SupernetTester, run, same
 from vizoo.mvs._dispmvs_layers import UpdateBlock
 from vizoo.mvs.dispmvs import convert_published, source_pyramid
 from vizoo.nas.supernet import activate, extract, search_space
-from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.published import recognise
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import example_inputs
 
 
 class TestTiny(NetworkTester):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.datasets.mvs.cameras import lift, project
 from vizoo.datasets.mvs.generator import generate_scene
 from vizoo.mvs.fusion import DepthView, agreement, fuse, fuse_to_file
 from vizoo.mvs.presets import PRESETS, Thresholds, preset
-from vizoo.vision.cameras import lift, project
 from vizoo.vision.io.pfm import write_pfm
 from vizoo.vision.io.ply import read_ply
 

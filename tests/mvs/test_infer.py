@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import vizoo
+from vizoo.datasets.mvs.cameras import lift, project
 from vizoo.datasets.mvs.scene import Scene
 from vizoo.mvs.presets import Thresholds
-from vizoo.vision.cameras import lift, project
 from vizoo.vision.io.images import read_pixels
 from vizoo.vision.io.pfm import read_pfm
 from vizoo.vision.io.ply import read_ply

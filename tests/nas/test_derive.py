@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from toy_mixture import Chain
 
+from vizoo.common.counts import Counts, count
+from vizoo.common.timing import Timing
 from vizoo.nas import Choice, SearchSpace, extract, search_space
 from vizoo.nas.differentiable import (
     Cost,
@@ -23,8 +25,6 @@ from vizoo.nas.differentiable import (
 )
 from vizoo.nas.differentiable.skips import drop_free, free_values, share_of_free
 from vizoo.nas.efficiency.candidates import CostTable
-from vizoo.nas.efficiency.counts import Counts, count
-from vizoo.nas.efficiency.measure import Timing
 from vizoo.nas.efficiency.provenance import Conditions
 from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.elastic import Operation

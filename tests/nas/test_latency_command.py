@@ -7,8 +7,8 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.nas.commands._quantities import parse_quantity, show_quantity
-from vizoo.nas.commands._supernets import supernets
+from vizoo.cli._quantities import parse_quantity, show_quantity
+from vizoo.cli._supernets import supernets
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 import toy_supernet
 
+from vizoo.common.counts import Counts
+from vizoo.common.timing import Timing
 from vizoo.nas.efficiency import build as building
 from vizoo.nas.efficiency.build import build, plan, spread_sample
-from vizoo.nas.efficiency.counts import Counts
-from vizoo.nas.efficiency.measure import Timing
 from vizoo.nas.efficiency.provenance import Conditions, software
 from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision.complexity import count_macs
+from vizoo.vision.inputs import count_macs
 
 CONDITIONS = Conditions("cpu", "a processor", "float32", 2, 16, 24)
 

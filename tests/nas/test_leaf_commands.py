@@ -9,8 +9,8 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.nas.commands._supernets import load_supernet
-from vizoo.nas.commands._task import FitConfig
+from vizoo.cli._supernets import load_supernet
+from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import active, extract, search_space

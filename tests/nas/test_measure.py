@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vizoo.nas.efficiency.counts import count, follow, on_meta
-from vizoo.nas.efficiency.measure import Timing, measure, measure_against, measure_in_turns
+from vizoo.common.counts import count, follow, on_meta
+from vizoo.common.timing import Timing, measure, measure_against, measure_in_turns
 from vizoo.nas.efficiency.operators import Line, add_operators, operators_of, sum_of_operators
 from vizoo.nas.efficiency.provenance import Conditions, device_name, software
 from vizoo.nas.efficiency.regressor import CostRegressor
 from vizoo.nas.search import agreement
 from vizoo.nas.space import Choice, SearchSpace
-from vizoo.vision.complexity import count_macs
+from vizoo.vision.inputs import count_macs
 
 
 class Clock:

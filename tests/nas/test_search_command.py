@@ -14,9 +14,9 @@ from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
-from vizoo.nas.commands import search as search_module
-from vizoo.nas.commands._evaluations import Evaluations
-from vizoo.nas.commands._task import FitConfig
+from vizoo.cli import search as search_module
+from vizoo.cli._evaluations import Evaluations
+from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space

@@ -9,7 +9,7 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.nas.commands._task import FitConfig
+from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.supernet import activate, search_space
 from vizoo.vision.hub.registry import create_model

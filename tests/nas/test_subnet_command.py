@@ -11,11 +11,11 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from vizoo.__main__ import main
-from vizoo.nas.commands import _task
+from vizoo.cli import _configs as configs
+from vizoo.cli import _task
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision import configs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
 
@@ -27,8 +27,8 @@ HERE = ("--input", "16x24", "--threads", "1")
 def toys(monkeypatch, tmp_path):
     threads = torch.get_num_threads()
     toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 40)
+    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.cli._costs._COUNTED", 40)
     monkeypatch.chdir(tmp_path)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},
@@ -59,7 +59,7 @@ def exact(monkeypatch):
             call()
         return 1 + 1e-6 * (counter.get_total_flops() // 2)
 
-    monkeypatch.setattr("vizoo.nas.efficiency.measure.milliseconds", milliseconds)
+    monkeypatch.setattr("vizoo.common.timing.milliseconds", milliseconds)
 
 
 _measured: list[bytes] = []
@@ -105,9 +105,9 @@ def test_parameters(supernet, capsys):
 
 def test_it_is_the_largest_within_the_limit(supernet, capsys, monkeypatch):
     """Among all architectures none that keeps to the limit has more multiply-adds."""
-    from vizoo.nas.efficiency.counts import count
+    from vizoo.common.counts import count
 
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", 100)
+    monkeypatch.setattr("vizoo.cli._costs._COUNTED", 100)
     image = torch.rand(1, 3, 16, 24)
     space = search_space(supernet)
     macs = [count(extract(supernet, a), image).macs for a in space.enumerate()]
@@ -131,7 +131,7 @@ def test_latency_with_a_table(table, capsys):
 
 def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
     """The times are this machine's own, so that nothing but a limit beyond them all is sure."""
-    monkeypatch.setattr("vizoo.nas.commands.subnet._OWN_TABLE", 8)
+    monkeypatch.setattr("vizoo.cli.subnet._OWN_TABLE", 8)
     assert subnet("--max-latency", "1000s", "--device", "cpu", *HERE) == 0
     report = read(capsys)
     assert Architecture.from_json(report["architecture"])["depth"] == 3
@@ -155,7 +155,7 @@ def test_the_table_beside_the_weights_is_moved_here(shipped, table, capsys, monk
     def build(*_, **__):
         raise AssertionError("measured a table")
 
-    monkeypatch.setattr("vizoo.nas.commands._supernets.Bench.measure", build)
+    monkeypatch.setattr("vizoo.cli._supernets.Bench.measure", build)
     before = shipped.read_bytes()
     limit = sum(table.of(table.samples[end]) for end in (0, 1)) / 2
     words = ("--max-latency", f"{limit:.4f}ms", "--threads", "1")
@@ -179,7 +179,7 @@ def test_the_table_beside_the_weights_is_moved_here(shipped, table, capsys, monk
 def test_a_table_beside_the_weights_of_other_conditions_is_left(
     shipped, capsys, words, monkeypatch
 ):
-    monkeypatch.setattr("vizoo.nas.commands.subnet._OWN_TABLE", 10)
+    monkeypatch.setattr("vizoo.cli.subnet._OWN_TABLE", 10)
     capsys.readouterr()
     subnet("--max-latency", "1000s", "--threads", "1", *words)
     report = read(capsys)
@@ -200,8 +200,8 @@ def test_only_the_machine_may_differ_where_a_table_is_moved(table):
 
 def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
     """Predictions promise too much: the limit is missed in every round, and said to be."""
-    from vizoo.nas.efficiency import measure
-    from vizoo.nas.efficiency.measure import Timing
+    from vizoo.common import timing as measure
+    from vizoo.common.timing import Timing
 
     low = table.of(table.samples[0])
     capsys.readouterr()
@@ -329,7 +329,7 @@ def test_a_folder_of_a_task_that_takes_none(supernet, capsys, tmp_path):
 
 
 def test_a_config_without_validation_is_refused_before_the_search(supernet, capsys, monkeypatch):
-    monkeypatch.setattr("vizoo.nas.commands.subnet.search_within", None)
+    monkeypatch.setattr("vizoo.cli.subnet.search_within", None)
     monkeypatch.setattr(toy_supernet.ToyTask, "validation_step", lambda *_: None)
     assert subnet("--max-params", "2500", *HERE, "--evaluate", "toy.yaml") == 2
     said = capsys.readouterr().err

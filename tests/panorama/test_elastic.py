@@ -10,7 +10,7 @@ import torch
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.__main__ import main
-from vizoo.nas.efficiency.counts import count, on_meta
+from vizoo.common.counts import count, on_meta
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.panorama.layers import Ring
@@ -128,7 +128,7 @@ def test_commands(tmp_path, capsys, monkeypatch):
     from vizoo.vision.io.images import write_image
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
     threads = torch.get_num_threads()
     save_weights(
         create_model("spheredepth_elastic", width=1, sample_level=5), "supernet.safetensors"

@@ -8,10 +8,10 @@ from network_tester import ExportTester, NetworkTester
 from sphere import moves, rotations
 
 from vizoo.panorama.spheredepth import SphereDepthNet
-from vizoo.vision.complexity import count_macs, count_parameters
 from vizoo.vision.hub.registry import create_model, list_models
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import count_macs, count_parameters
 
 TINY = {"widths": (4, 6, 8, 8, 10), "blocks": 1, "decoder_convs": 1}
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import vizoo
+from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.stereo import infer
-from vizoo.vision.io.calibration import StereoCalibration, write_calibration
 from vizoo.vision.io.disparity import read_disparity
 from vizoo.vision.io.images import read_pixels, write_image
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import ReplicaDriftCheck
-from vizoo.nas.distributed.norm import SyncedBatchNorm
+from vizoo.nas.distributed.gradients.norm import SyncedBatchNorm
 
 
 def configured(rank, folder):

@@ -6,9 +6,9 @@ import torch
 from lightning.pytorch import Trainer
 from toy_mixture import Filtered, Fit
 
+from vizoo.classification.task import ClassificationTask
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData
-from vizoo.vision.classification.task import ClassificationTask
 
 
 def score(rank, folder, processes):

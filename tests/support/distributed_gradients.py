@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vizoo.nas.distributed import sparse
-from vizoo.nas.distributed.lowrank import ACPSGD, PowerSGD
-from vizoo.nas.distributed.ranks import same_everywhere, tensor_digest
-from vizoo.nas.distributed.registry import make_hook
-from vizoo.nas.distributed.signs import EFSign
-from vizoo.nas.distributed.sparse import GTopK, TopK, merged
+from vizoo.common.ranks import same_everywhere, tensor_digest
+from vizoo.nas.distributed.compression.base import sparse
+from vizoo.nas.distributed.compression.base.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.compression.base.signs import EFSign
+from vizoo.nas.distributed.compression.base.sparse import GTopK, TopK, merged
+from vizoo.nas.distributed.gradients.registry import make_hook
 
 HOOKS = {
     "topk": lambda: TopK(0.05, warmup=()),
@@ -122,7 +122,7 @@ def subnets_conservation(rank, told):
     from toy_regression import Net
 
     from vizoo.nas import activate, search_space
-    from vizoo.nas.distributed.regions import active_regions, views
+    from vizoo.nas.distributed.gradients.regions import active_regions, views
     from vizoo.nas.training import UniformSampler
 
     found = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from vizoo.nas.distributed.link import SIZES, measure_all_reduce
+from vizoo.nas.distributed.schedule.link import SIZES, measure_all_reduce
 
 
 def timed(rank, longest):
@@ -23,6 +23,6 @@ def timed(rank, longest):
         return plain(tensor, *arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vizoo.nas.efficiency.measure.now", lambda device: clock)
+        patch.setattr("vizoo.common.timing.now", lambda device: clock)
         patch.setattr(dist, "all_reduce", all_reduce)
         return measure_all_reduce(sizes=SIZES, seconds=0.01, longest=longest), count

@@ -9,10 +9,10 @@ from lightning.pytorch.callbacks import Callback
 from torch.nn.parallel import DistributedDataParallel
 from toy_regression import Net, Regression
 
+from vizoo.common.ranks import same_everywhere, tensor_digest
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import ACPSGD, AllReduce, HookDDPStrategy, MergePlan, TopK
-from vizoo.nas.distributed.merging import GroupedHook, bucket_caps
-from vizoo.nas.distributed.ranks import same_everywhere, tensor_digest
+from vizoo.nas.distributed.schedule.merging import GroupedHook, bucket_caps
 from vizoo.nas.training import UniformSampler
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from vizoo.nas.distributed.executor import QueueExecutor, SerialExecutor, serve
-from vizoo.nas.distributed.population import Evaluator, SavedSearch
+from vizoo.nas.distributed.search.executor import QueueExecutor, SerialExecutor, serve
+from vizoo.nas.distributed.search.population import Evaluator, SavedSearch
 from vizoo.nas.search import evolve
 from vizoo.nas.space import Choice, SearchSpace
 
@@ -113,6 +113,6 @@ def search_command(rank, port, folder, words):
     os.chdir(folder)
     with pytest.MonkeyPatch.context() as patch:
         toy_supernet.register(patch)
-        patch.setattr("vizoo.nas.commands._costs._COUNTED", 30)
+        patch.setattr("vizoo.cli._costs._COUNTED", 30)
         code = main(words)
     os._exit(code)

@@ -6,10 +6,11 @@ import torch
 from distributed_training import trainer, weights
 from toy_volumes import Task, Volumes
 
-from vizoo.nas.distributed import Eva, HookDDPStrategy, KFACPreconditioner, kfac
-from vizoo.nas.distributed.factors import pack
-from vizoo.nas.distributed.placement import measured_costs
-from vizoo.nas.distributed.ranks import tensor_digest
+from vizoo.common.ranks import tensor_digest
+from vizoo.nas.distributed import Eva, HookDDPStrategy, KFACPreconditioner
+from vizoo.nas.distributed.curvature import kfac
+from vizoo.nas.distributed.curvature.factors import pack
+from vizoo.nas.distributed.curvature.placement import measured_costs
 
 FACTORS = {"kl_clip": 0, "factor_every": 1, "inverse_every": 2}
 KINDS = {

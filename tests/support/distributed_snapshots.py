@@ -14,8 +14,8 @@ from toy_snapshots import Numbered, Task, state
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import HookDDPStrategy, InMemorySnapshot, TopK
-from vizoo.nas.distributed.payload import Shared
-from vizoo.nas.distributed.store import SnapshotStore
+from vizoo.nas.distributed.recovery.payload import Shared
+from vizoo.nas.distributed.recovery.store import SnapshotStore
 
 
 class Crash(Exception):

@@ -15,8 +15,8 @@ import pytest
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.nas.commands import _costs
-from vizoo.nas.commands._task import FitConfig
+from vizoo.cli import _costs
+from vizoo.cli._task import FitConfig
 
 if __name__ == "__main__":
     plain = FitConfig.evaluate

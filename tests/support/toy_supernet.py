@@ -78,7 +78,7 @@ def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
         counted: architectures that a command counts exactly.
     """
     register(monkeypatch)
-    monkeypatch.setattr("vizoo.nas.commands._costs._COUNTED", counted)
+    monkeypatch.setattr("vizoo.cli._costs._COUNTED", counted)
     monkeypatch.chdir(folder)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},

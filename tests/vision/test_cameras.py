@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vizoo.vision.cameras import (
+from vizoo.datasets.mvs.cameras import (
     camera_centre,
     check_camera,
     crop_intrinsics,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.vision.complexity import count_macs, count_parameters, example_inputs
+from vizoo.vision.inputs import count_macs, count_parameters, example_inputs
 
 
 class Net(nn.Module):

@@ -19,9 +19,9 @@ from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
 from vizoo.vision._export_checks import stored_bytes
-from vizoo.vision.complexity import example_inputs, input_names
 from vizoo.vision.export import export, open_named
 from vizoo.vision.hub.registry import list_models
+from vizoo.vision.inputs import example_inputs, input_names
 
 
 class Sum(nn.Module):

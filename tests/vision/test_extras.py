@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
+from vizoo.classification.calibration import fit_temperature
+from vizoo.common.extras import from_extra
 from vizoo.mvs.clouds import _nearest
-from vizoo.vision.classification.calibration import fit_temperature
-from vizoo.vision.extras import from_extra
 from vizoo.vision.io.ply import write_ply
 from vizoo.vision.training import log_picture
 

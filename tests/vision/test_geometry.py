@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vizoo.vision.geometry import (
+from vizoo.stereo.geometry import (
     depth_to_disparity,
     depth_to_points,
     disparity_to_depth,

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from vizoo.vision.memory import available_memory
+from vizoo.common.memory import available_memory
 
 CODE = """
 import resource, torch
-from vizoo.vision.memory import keep_freed_memory
+from vizoo.common.memory import keep_freed_memory
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 kept = keep_freed_memory()
 torch.ones(1 << 25)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vizoo.vision.system import DEBIAN, missing_library
+from vizoo.common.system import DEBIAN, missing_library
 
 
 @pytest.mark.parametrize(

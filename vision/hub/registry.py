@@ -43,20 +43,20 @@ __all__ = [
 
 PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
-    "covidnet3d": "vision.classification.covidnet3d",
-    "densenet3d": "vision.classification.baselines",
+    "covidnet3d": "classification.covidnet3d",
+    "densenet3d": "classification.ct_baselines",
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
     "easnet_elastic": "stereo.easnet_elastic",
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
-    "image_classifier": "vision.classification.backbones",
-    "mbnet": "vision.classification.mbnet",
-    "mc3": "vision.classification.baselines",
-    "nasbench201": "vision.classification.nasbench201",
-    "ofa_mobilenet": "vision.classification.ofa_mobilenet",
-    "proxyless": "vision.classification.proxyless",
-    "resnet3d": "vision.classification.baselines",
+    "image_classifier": "classification.backbones",
+    "mbnet": "classification.spaces.mbnet",
+    "mc3": "classification.ct_baselines",
+    "nasbench201": "classification.spaces.nasbench201",
+    "ofa_mobilenet": "classification.spaces.ofa_mobilenet",
+    "proxyless": "classification.spaces.proxyless",
+    "resnet3d": "classification.ct_baselines",
     "spheredepth": "panorama.spheredepth",
 }
 """Family (first words of a model's name) to the module that registers it, inside the package."""

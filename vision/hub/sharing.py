@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..io.files import atomic_write
+from ...common.files import atomic_write
 from ._http import SourceError
 from .card import model_card
 from .download import DownloadError, difference, offline_flag, sha256_of

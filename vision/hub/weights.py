@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,9 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..io.files import atomic_write
+from ...common.files import atomic_write
+from ...nas.supernet import activate_part
 from ._pickles import load_pickle, stand_in
-from .registry import PACKAGE, build_model, model_info
+from .registry import build_model, model_info
 
 __all__ = [
     "StoredWeights",
@@ -192,9 +192,7 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
         model.reach = facts["reach"]
     if facts.get("subspace"):
         model.subspace = dict(facts["subspace"])
-        # A supernet's module has imported the engine, which this floor does not.
-        if (engine := sys.modules.get(f"{PACKAGE}.nas.supernet")) is not None:
-            engine.activate_part(model, model.subspace)
+        activate_part(model, model.subspace)
     return model
 
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...common.files import atomic_write
 from .exr import read_exr
-from .files import atomic_write
 from .images import read_pixels
 from .pfm import read_pfm, write_pfm
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from .files import atomic_write
+from ...common.files import atomic_write
 
 __all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "write_image"]
 

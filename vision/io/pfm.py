@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .files import atomic_write
+from ...common.files import atomic_write
 
 __all__ = ["read_pfm", "write_pfm"]
 

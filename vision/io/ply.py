@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .files import atomic_write
+from ...common.files import atomic_write
 
 __all__ = ["PlyWriter", "read_ply", "write_mesh", "write_ply"]
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import numpy as np
 
-from ..system import missing_library
-from .files import atomic_write
+from ...common.files import atomic_write
+from ...common.system import missing_library
 
 __all__ = ["open3d", "write_point_cloud"]
 

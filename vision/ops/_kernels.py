@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..io.files import atomic_write
+from ...common.files import atomic_write
 
 __all__ = ["TYPES", "choose", "compile_kernels", "implementation", "launch", "source"]
 

@@ -21,9 +21,9 @@ from vizoo.datasets.mvs import (
     write_scene,
 )
 from vizoo.datasets.mvs.camera_files import write_pair_file
+from vizoo.datasets.mvs.cameras import lift
 from vizoo.datasets.mvs.dtu import SPLITS
 from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop, augmentation
-from vizoo.vision.cameras import lift
 from vizoo.vision.io.pfm import write_pfm
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")

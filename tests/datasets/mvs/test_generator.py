@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.mvs import GeneratedMVS, Scene, generate_scene, truth_points
+from vizoo.datasets.mvs.cameras import check_camera, lift, project
 from vizoo.datasets.mvs.sparse import sparse_points
 from vizoo.datasets.mvs.textures import relight, solid_texture
-from vizoo.vision.cameras import check_camera, lift, project
 
 
 def test_a_sample_has_the_contracts_shapes(scene):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vizoo.datasets.mvs import mesh_scene
-from vizoo.vision.cameras import lift
+from vizoo.datasets.mvs.cameras import lift
 
 # A cube of side 2 around (5, -3, 100), so that its place in the world matters.
 CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) + [5, -3, 100]

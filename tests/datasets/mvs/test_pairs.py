@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from vizoo.datasets.mvs import Scene, View, derive_range
+from vizoo.datasets.mvs.cameras import camera_centre
 from vizoo.datasets.mvs.pairs import (
     angle_score,
     pairs_from_scores,
@@ -16,7 +17,6 @@ from vizoo.datasets.mvs.pairs import (
 )
 from vizoo.datasets.mvs.ranges import range_from_cameras, range_from_points
 from vizoo.datasets.mvs.sparse import sparse_points
-from vizoo.vision.cameras import camera_centre
 
 
 def poses_at(*centres):

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.nas.efficiency.measure import measure_against
+from vizoo.common.timing import measure_against
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.inputs import example_inputs
 
 HERE = ("--input", "128x128", "--threads", "1")
 
@@ -19,7 +19,7 @@ HERE = ("--input", "128x128", "--threads", "1")
 def supernet(monkeypatch, tmp_path):
     """Its weights lie in `supernet.safetensors`; features are narrow to be quick."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vizoo.nas.commands.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
     threads = torch.get_num_threads()
     torch.manual_seed(0)
     net = create_model("dispmvs_elastic", feature_width=1).eval()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from vizoo.__main__ import main
+from vizoo.cli import infer_mvs as command
 from vizoo.datasets.mvs.sparse import truth_points
 from vizoo.datasets.mvs.writers import write_scene
 from vizoo.mvs import infer
-from vizoo.mvs.commands import infer as command
 from vizoo.vision.io.ply import read_ply, write_ply
 
 

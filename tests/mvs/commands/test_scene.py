@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vizoo.__main__ import main
+from vizoo.cli import scene as command
 from vizoo.datasets.mvs import open_scene
 from vizoo.datasets.mvs.writers import WRITERS
-from vizoo.mvs.commands import scene as command
 from vizoo.vision.io.ply import read_ply
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import pytest
 
-from vizoo.nas.distributed.simulator import Step
+from vizoo.nas.distributed.schedule.simulator import Step
 
 ROWS = [
     {"model": "net", "megabits": megabits, "way": way, "ms": ms, "predicted_ms": 0.9 * ms}

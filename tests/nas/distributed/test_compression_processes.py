@@ -15,10 +15,9 @@ from lightning.pytorch.strategies import Strategy
 from ranks import run_ranks
 
 from vizoo.nas.distributed import HookDDPStrategy
-from vizoo.nas.distributed.lowrank import ACPSGD, PowerSGD
-from vizoo.nas.distributed.registry import HOOKS
-from vizoo.nas.distributed.signs import pack_signs, unpack_signs
-from vizoo.nas.distributed.sparse import (
+from vizoo.nas.distributed.compression.base.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.compression.base.signs import pack_signs, unpack_signs
+from vizoo.nas.distributed.compression.base.sparse import (
     GTopK,
     TopK,
     gaussian,
@@ -28,7 +27,8 @@ from vizoo.nas.distributed.sparse import (
     pack,
     unpack,
 )
-from vizoo.nas.distributed.timing import alone
+from vizoo.nas.distributed.gradients.registry import HOOKS
+from vizoo.nas.distributed.schedule.timing import alone
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"
 SIZES = {"0.weight": 1280, "0.bias": 64, "2.weight": 4096, "2.bias": 64, "4.weight": 320}

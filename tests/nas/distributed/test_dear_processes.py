@@ -7,7 +7,8 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from vizoo.nas.distributed import DeARStrategy, sharded
+from vizoo.nas.distributed import DeARStrategy
+from vizoo.nas.distributed.gradients import sharded
 
 
 @pytest.mark.parametrize("processes", [2, 3])

@@ -12,7 +12,7 @@ import pytest
 from ranks import run_ranks
 
 from vizoo.__main__ import main
-from vizoo.nas.distributed.link import LINKS, SIZES, Link, fit_link
+from vizoo.nas.distributed.schedule.link import LINKS, SIZES, Link, fit_link
 
 MODEL = ("--model", "fadnet_plus_micro", "--input", "64x128", "--batch", "1", "--steps", "1")
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from vizoo.nas.distributed.planner import bucket_groups, finish_time, plan_groups
+from vizoo.nas.distributed.schedule.planner import bucket_groups, finish_time, plan_groups
 
 
 def _compositions(count):

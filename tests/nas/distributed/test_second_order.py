@@ -17,10 +17,16 @@ from toy_volumes import Net, Task, Volumes
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import Eva, KFACPreconditioner
-from vizoo.nas.distributed.eva import eva_gradient
-from vizoo.nas.distributed.factors import decompose, eigen_gradient, pack, pi_damping, unpack
-from vizoo.nas.distributed.layers import layers_of
-from vizoo.nas.distributed.placement import balanced, place_matrices
+from vizoo.nas.distributed.curvature.eva import eva_gradient
+from vizoo.nas.distributed.curvature.factors import (
+    decompose,
+    eigen_gradient,
+    pack,
+    pi_damping,
+    unpack,
+)
+from vizoo.nas.distributed.curvature.layers import layers_of
+from vizoo.nas.distributed.curvature.placement import balanced, place_matrices
 from vizoo.nas.training import SupernetTask
 
 KINDS = {
@@ -125,7 +131,7 @@ def test_patches_and_rows_are_those_of_the_gradient(module, monkeypatch):
     close(layer.mean_input(x), patches.mean(0), 1e-12)
     expected = patches.T @ patches / len(patches)
     close(layer.input_moment(x), expected, 1e-10)
-    monkeypatch.setattr("vizoo.nas.distributed.layers._ENTRIES", 1)  # sample by sample
+    monkeypatch.setattr("vizoo.nas.distributed.curvature.layers._ENTRIES", 1)  # sample by sample
     close(layer.input_moment(x), expected, 1e-10)
     for parameter, part in layer.parts(layer.gradient(torch.float64)):
         assert torch.equal(parameter.grad, part)

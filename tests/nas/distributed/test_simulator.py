@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.nas.distributed.link import LINKS, Link
-from vizoo.nas.distributed.lowrank import ACPSGD
-from vizoo.nas.distributed.simulator import WAYS, Step, simulate
-from vizoo.nas.distributed.timing import alone, measure_hook, measure_step
+from vizoo.nas.distributed.compression.base.lowrank import ACPSGD
+from vizoo.nas.distributed.schedule.link import LINKS, Link
+from vizoo.nas.distributed.schedule.simulator import WAYS, Step, simulate
+from vizoo.nas.distributed.schedule.timing import alone, measure_hook, measure_step
 
 STEP = Step(0.1, 0.2, [0.01 * i for i in range(1, 21)], [(256, 256, 3, 3)] * 20)
 

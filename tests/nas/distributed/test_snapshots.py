@@ -20,10 +20,10 @@ from toy_snapshots import Numbered, Task
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import InMemorySnapshot
-from vizoo.nas.distributed.buffers import Buffers, Header, checksum
-from vizoo.nas.distributed.parity import parity_groups
-from vizoo.nas.distributed.payload import Shared, divide, join
-from vizoo.nas.distributed.store import SnapshotStore
+from vizoo.nas.distributed.recovery.buffers import Buffers, Header, checksum
+from vizoo.nas.distributed.recovery.parity import parity_groups
+from vizoo.nas.distributed.recovery.payload import Shared, divide, join
+from vizoo.nas.distributed.recovery.store import SnapshotStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -131,7 +131,7 @@ HOLD = "import fcntl; f = open({!r}, 'w'); fcntl.lockf(f, 2); print(1, flush=Tru
 
 
 def test_what_others_may_write_or_use_is_refused(memory, monkeypatch):
-    monkeypatch.setattr("vizoo.nas.distributed.buffers._WAIT", 0.0)
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.buffers._WAIT", 0.0)
     (memory / "open").mkdir(mode=0o755)
     with pytest.raises(ValueError, match="open: not a folder of this user alone; remove it$"):
         Buffers(memory / "open", 0)
@@ -243,7 +243,7 @@ def test_a_snapshot_that_does_not_fit_is_told_with_its_folder(
         return InMemorySnapshot(3, persist_every=persist_every, memory=str(memory), disk=disk)
 
     said = []
-    monkeypatch.setattr("vizoo.nas.distributed.snapshot.rank_zero_info", said.append)
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.snapshot.rank_zero_info", said.append)
     assert fit(tmp_path, snapshot(), CrashAt(8))[0] is None
     folders = [*memory.iterdir(), *(tmp_path / "disk").glob("*")]
     assert len(folders) == 1 + persist_every
@@ -305,7 +305,7 @@ def test_a_config_adds_snapshots_and_tells_runs_apart(tmp_path, monkeypatch):
             taken.append(step)
             super().take(step, *arguments)
 
-    monkeypatch.setattr("vizoo.nas.distributed.snapshot.SnapshotStore", Told)
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.snapshot.SnapshotStore", Told)
     monkeypatch.chdir(tmp_path)
     config = {
         "model": {"class_path": "toy_snapshots.Task"},
@@ -337,7 +337,7 @@ def test_what_cannot_be_kept_is_one_line(tmp_path, memory, monkeypatch):
     strange = says(InMemorySnapshot(3, memory=str(memory)), Strange())
     assert strange.startswith("a snapshot keeps tensors and plain values, and the state of a")
     few = SimpleNamespace(free=1000)
-    monkeypatch.setattr("vizoo.nas.distributed.buffers.shutil.disk_usage", lambda _: few)
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.buffers.shutil.disk_usage", lambda _: few)
     assert "memory: too small for snapshots of 0.0 MB" in says(
         InMemorySnapshot(3, memory=str(memory), run="full")
     )

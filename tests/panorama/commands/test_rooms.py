@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vizoo.__main__ import main
+from vizoo.cli import rooms as command
 from vizoo.datasets.panorama import Matterport3D
 from vizoo.datasets.panorama.writers import LAYOUTS
-from vizoo.panorama.commands import rooms as command
 
 
 def test_writes_what_the_reader_reads(tmp_path, capsys):

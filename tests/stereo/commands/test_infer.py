@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from vizoo.__main__ import main
+from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.stereo import infer
-from vizoo.vision.io.calibration import StereoCalibration, write_calibration
 from vizoo.vision.io.images import write_image
 
 SIZE = (32, 48)
@@ -334,7 +334,7 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
 
 
 def test_more_memory_than_is_free_is_said_before(scene, capsys, monkeypatch):
-    monkeypatch.setattr("vizoo.stereo.commands.infer.available_memory", lambda: 10**8)
+    monkeypatch.setattr("vizoo.cli.infer_stereo.available_memory", lambda: 10**8)
     for seed, name in enumerate(("l.png", "r.png")):
         noise = np.random.default_rng(seed).integers(0, 256, (600, 900, 3), dtype=np.uint8)
         write_image(scene / name, noise)

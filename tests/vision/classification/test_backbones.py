@@ -11,13 +11,13 @@ from network_tester import NetworkTester
 from timm.data import resolve_model_data_config
 from timm.optim import create_optimizer_v2
 
+from vizoo.classification.cam import cam, explain
+from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import ImagePreset
-from vizoo.vision.classification.cam import cam, explain
-from vizoo.vision.classification.members import ImageMember
-from vizoo.vision.complexity import example_inputs
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import example_inputs
 from vizoo.vision.training import starting_network
 
 # What the skin disease paper's years had, as timm calls them.

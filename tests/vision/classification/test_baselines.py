@@ -8,10 +8,10 @@ from network_tester import ExportTester, NetworkTester
 from torch import nn
 from torchvision.models import densenet121
 
-from vizoo.vision.classification.baselines import inflated
-from vizoo.vision.complexity import count_parameters
+from vizoo.classification.ct_baselines import inflated
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import count_parameters
 
 
 class TestMC3(NetworkTester):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.vision.classification.calibration import (
+from vizoo.classification.calibration import (
     calibration_error,
     fit_temperature,
     reliability,

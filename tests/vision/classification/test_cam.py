@@ -10,7 +10,7 @@ import timm
 import torch
 from torch import nn
 
-from vizoo.vision.classification.cam import (
+from vizoo.classification.cam import (
     cam,
     class_activation,
     explain,
@@ -18,7 +18,7 @@ from vizoo.vision.classification.cam import (
     last_layer_with,
     scaled,
 )
-from vizoo.vision.classification.covidnet3d import convert_published
+from vizoo.classification.covidnet3d import convert_published
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state
 

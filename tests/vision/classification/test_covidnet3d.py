@@ -12,19 +12,19 @@ from network_tester import ExportTester, NetworkTester
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.__main__ import main
-from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
-from vizoo.nas.supernet import activate, extract, search_space
-from vizoo.vision.classification._covidnet3d_published import PLANS
-from vizoo.vision.classification.covidnet3d import (
+from vizoo.classification._covidnet3d_published import PLANS
+from vizoo.classification.covidnet3d import (
     Calibration,
     convert_published,
     published_architecture,
     published_encoding,
 )
-from vizoo.vision.complexity import count_macs, count_parameters
+from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
+from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state, load_weights
 from vizoo.vision.inference import optimize
+from vizoo.vision.inputs import count_macs, count_parameters
 
 MIXED = [8, 0, 8, 5, 3, 8, 8, 8, 0, 8, 8, 8, 4, 8, 8, 8, 0, 8, 8, 8, 1]
 

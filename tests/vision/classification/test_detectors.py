@@ -9,15 +9,15 @@ import torch
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.datasets.images import GeneratedLesions, ImageDataModule, ImagePreset
-from vizoo.vision.classification.detection_task import DetectionTask
-from vizoo.vision.classification.detectors import (
+from vizoo.classification.detection_task import DetectionTask
+from vizoo.classification.detectors import (
     Detections,
     ImageDetector,
     class_scores,
     is_detector,
     load_detector,
 )
+from vizoo.datasets.images import GeneratedLesions, ImageDataModule, ImagePreset
 
 CONFIG = "configs/classification/skin_detector_generated.yaml"
 

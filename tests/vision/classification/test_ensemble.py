@@ -9,14 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.vision.classification.ensemble import (
-    METHODS,
-    Combination,
-    align,
-    fit_combination,
-    report_on,
-)
-from vizoo.vision.classification.ensemble_file import (
+from vizoo.classification.ensemble import METHODS, Combination, align, fit_combination, report_on
+from vizoo.classification.ensemble_file import (
     EnsembleFile,
     ListedMember,
     read_ensemble,

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import nn
 
 import vizoo
+from vizoo.classification.ct_infer import CTPredictor
 from vizoo.datasets.ct import CTPreset, CTVolume, read_nifti, write_dicom, write_nifti
 from vizoo.datasets.ct.volume import axis_codes, reorient
-from vizoo.vision.classification.infer import CTPredictor
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights
 

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 import vizoo
 from vizoo.__main__ import main
+from vizoo.classification.detection_task import DetectionTask
+from vizoo.classification.image_infer import ImagePredictor
+from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import GeneratedLesions, ImagePreset
-from vizoo.vision.classification.detection_task import DetectionTask
-from vizoo.vision.classification.image_infer import ImagePredictor
-from vizoo.vision.classification.members import ImageMember
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import read_image, write_image

@@ -8,15 +8,15 @@ import json
 import pytest
 import torch
 
-from vizoo.vision.classification.metrics import (
+from vizoo.classification.confusion import confusion_picture
+from vizoo.classification.metrics import (
     ClassificationMetrics,
     class_report,
     classification_scores,
     confusion_of,
     positive_class,
 )
-from vizoo.vision.classification.reports import write_predictions, write_report
-from vizoo.vision.viz.confusion import confusion_picture
+from vizoo.classification.reports import write_predictions, write_report
 
 
 def _logits(count, classes, seed=0):

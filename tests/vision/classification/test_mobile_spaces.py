@@ -9,7 +9,7 @@ import torch
 from network_tester import NetworkTester
 from supernet_tester import SupernetTester
 
-from vizoo.nas.efficiency.counts import count
+from vizoo.common.counts import count
 from vizoo.nas.lid import named_layers, splittable
 from vizoo.nas.supernet import extract, search_space
 from vizoo.nas.tabular import mbnet

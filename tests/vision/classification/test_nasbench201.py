@@ -10,11 +10,11 @@ import torch
 from network_tester import NetworkTester
 from supernet_tester import SupernetTester
 
-from vizoo.nas.efficiency.counts import count
+from vizoo.classification.spaces.nasbench201 import convert_published
+from vizoo.common.counts import count
 from vizoo.nas.lid import named_layers, profile
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.nas.tabular import CELL_OPERATIONS, cell_architecture, nasbench201
-from vizoo.vision.classification.nasbench201 import convert_published
 from vizoo.vision.hub.registry import create_model
 
 BEST = (

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.vision.classification.cam import explain
-from vizoo.vision.classification.occlusion import occlusion
+from vizoo.classification.cam import explain
+from vizoo.classification.occlusion import occlusion
 
 
 class Bright(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vizoo.vision.classification.overlays import overlay_picture
+from vizoo.classification.overlays import overlay_picture
 
 
 def inside(picture, side, wide=None):

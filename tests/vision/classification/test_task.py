@@ -15,10 +15,10 @@ from ranks import run_ranks
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from vizoo.classification.callbacks import PredictionTable
+from vizoo.classification.task import ClassificationTask, balanced_weights
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
-from vizoo.vision.classification.callbacks import PredictionTable
-from vizoo.vision.classification.task import ClassificationTask, balanced_weights
 from vizoo.vision.hub.sharing import read_record, save_pretrained
 from vizoo.vision.hub.sources import open_model
 from vizoo.vision.hub.weights import load_weights, save_weights

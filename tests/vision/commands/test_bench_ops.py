@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.vision.commands import _bench_cases, _bench_ops
+from vizoo.cli import _bench_cases, _bench_ops
 
 CASES = list(_bench_cases.cases(torch.device("cpu"), torch.float32, 8))
 

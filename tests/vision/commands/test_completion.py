@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from vizoo.__main__ import COMMANDS, main
-from vizoo.vision.commands.completion import SHELLS, script
-from vizoo.vision.configs import list_configs
+from vizoo.cli._configs import list_configs
+from vizoo.cli.completion import SHELLS, script
 
 _ASK = """
 source script.bash
@@ -76,7 +76,7 @@ def test_runs(complete, tmp_path, verb):
 
 def test_options_of_runs_exist(capsys):
     """The list is not taken from the runs' own parser."""
-    from vizoo.vision.commands.completion import _OPTIONS_OF_RUNS
+    from vizoo.cli.completion import _OPTIONS_OF_RUNS
 
     assert main(["fit", "--help"]) == 0
     said = capsys.readouterr().out

@@ -113,7 +113,7 @@ def test_a_stage_starts_from_weights_and_resumes_without_them(toy):
 
 def test_lightning_still_overrides_without_our_check(toy, monkeypatch):
     """When this fails Lightning has mended it, and the check may go."""
-    from vizoo.vision.commands import fit
+    from vizoo.cli import fit
 
     assert main(FIT) == 0
     monkeypatch.setattr(fit, "_compare", lambda *_: None)
@@ -202,7 +202,7 @@ def test_help_shows_examples_first(capsys, verb):
 
 
 def test_configs_by_name(tmp_path, monkeypatch):
-    from vizoo.vision import configs
+    from vizoo.cli import _configs as configs
 
     folder = tmp_path / "configs"
     (folder / "stereo").mkdir(parents=True)

@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 
 from vizoo.__main__ import main
-from vizoo.vision.commands import doctor
+from vizoo.cli import doctor
 from vizoo.vision.hub import weights
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights

@@ -9,7 +9,7 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.nas.commands._supernets import load_supernet
+from vizoo.cli._supernets import load_supernet
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.sharing import save_pretrained

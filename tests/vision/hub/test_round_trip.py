@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from vizoo.vision.complexity import count_parameters, example_inputs
 from vizoo.vision.hub.registry import create_model, list_models
 from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.inputs import count_parameters, example_inputs
 
 LARGE = 20_000_000
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vizoo.vision.io.calibration import StereoCalibration, read_calibration, write_calibration
+from vizoo.datasets.stereo.calibration import StereoCalibration, read_calibration, write_calibration
 
 MIDDLEBURY = """cam0=[3997.684 0 1176.728; 0 3997.684 1011.728; 0 0 1]
 cam1=[3997.684 0 1307.839; 0 3997.684 1011.728; 0 0 1]

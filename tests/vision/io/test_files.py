@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from vizoo.vision.io.files import atomic_write
+from vizoo.common.files import atomic_write
 
 
 def test_writes_and_leaves_nothing_else(tmp_path):

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
+from vizoo.classification import NOTICE
+from vizoo.classification.cam import METHODS
+from vizoo.cli import infer_ct
 from vizoo.datasets.ct import Chest, CTPreset, list_series, write_dicom, write_nifti
-from vizoo.vision.classification import NOTICE
-from vizoo.vision.classification.cam import METHODS
-from vizoo.vision.classification.commands import infer_ct
 from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vizoo.__main__ import main
+from vizoo.cli import scans as command
 from vizoo.datasets.ct import CTPreset, MosMed, read_scan
 from vizoo.datasets.ct.writers import LAYOUTS
-from vizoo.vision.classification.commands import scans as command
 
 pytest.importorskip("nibabel")
 

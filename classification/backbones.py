@@ -1,0 +1,148 @@
+"""Image classifiers: any of timm's networks, with its normalisation inside.
+
+Wightman, "PyTorch Image Models" (timm). `create_model("image_classifier", backbone="resnet50",
+classes=10)` takes images in [0, 1] as all networks here do; mean and deviation of the training that
+timm's weights come from are part of the network.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..vision.hub.registry import register_model
+from ..vision.layers import check_images
+
+__all__ = ["ImageClassifier", "image_classifier"]
+
+
+class ImageClassifier(nn.Module):
+    """One of timm's networks.
+
+    Args:
+        backbone: its name, with a tag where other weights than its usual ones are meant.
+        classes: outputs.
+        dropout: before the last layer; None: the network's own.
+
+    Raises:
+        ValueError: timm has no such network, or there are fewer than two classes.
+    """
+
+    output_names = ("logits",)
+
+    def __init__(self, backbone: str, classes: int, dropout: float | None = None) -> None:
+        super().__init__()
+        if classes < 2:
+            raise ValueError(f"a classifier needs two classes or more, not {classes}")
+        # Here, since listing models imports this file, and timm takes seconds.
+        import timm
+        from timm.data import resolve_model_data_config
+
+        from ..vision.timm_networks import check_timm_name
+
+        check_timm_name(backbone)
+        given = {} if dropout is None else {"drop_rate": dropout}
+        self.backbone = backbone
+        self.body = timm.create_model(backbone, pretrained=False, num_classes=classes, **given)
+        config = resolve_model_data_config(self.body)
+        if config["input_size"][0] != 3:
+            raise ValueError(f"{backbone} takes {config['input_size'][0]} channels, not colour")
+        self.fixed_size = None
+        if self.body.pretrained_cfg.get("fixed_input_size"):
+            self.fixed_size = tuple(config["input_size"][1:])
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(config[name]).view(1, 3, 1, 1))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Scores of the classes.
+
+        Args:
+            image: (B, 3, H, W), RGB in [0, 1].
+
+        Returns:
+            Logits, (B, classes).
+
+        Raises:
+            ValueError: it is something of another shape, or of a size the network does not take.
+        """
+        return self.body(self._normalised(image))
+
+    def forward_features(self, image: Tensor) -> Tensor:
+        """What is pooled for the classifier, (B, C, h, w); tokens where it is a transformer."""
+        return self.body.forward_features(self._normalised(image))
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.body.get_classifier()
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Which layers learn at one rate, see timm's `layer_decay`."""
+        return {key: _inside(p) for key, p in self.body.group_matcher(coarse=coarse).items()}
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that decay would harm."""
+        own = getattr(self.body, "no_weight_decay", set)
+        return {f"body.{name}" for name in own()}
+
+    def load_pretrained(self) -> None:
+        """Take timm's weights of this name, but for the last layer; they are fetched once.
+
+        Raises:
+            ValueError: there are none.
+            OSError: they cannot be had.
+        """
+        import timm
+
+        if not any(self.body.pretrained_cfg.get(k) for k in ("url", "hf_hub_id", "file")):
+            raise ValueError(f"timm has no weights for {self.backbone}")
+        classes = self.get_classifier().weight.shape[0]
+        try:
+            body = timm.create_model(self.backbone, pretrained=True, num_classes=classes)
+        except Exception as error:  # of several clients, each with errors of its own
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise OSError(f"weights of {self.backbone} cannot be fetched: {reason}") from error
+        self.body.load_state_dict(body.state_dict())
+
+    def example_inputs(
+        self,
+        height: int,
+        width: int,
+        *,
+        batch: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, ...]:
+        """One random image; of the only size that the network takes, where it takes one alone."""
+        size = self.fixed_size or (height, width)
+        return (torch.rand(batch, 3, *size, device=device, dtype=dtype),)
+
+    def _normalised(self, image: Tensor) -> Tensor:
+        check_images(image)
+        if self.fixed_size and tuple(image.shape[2:]) != self.fixed_size:
+            found, wanted = ("x".join(map(str, s)) for s in (image.shape[2:], self.fixed_size))
+            raise ValueError(
+                f"{self.backbone} takes images of {wanted} pixels, not {found}: set the data's "
+                "preset to that size"
+            )
+        return (image - self.mean) / self.std
+
+
+@register_model(task="classification")
+def image_classifier(
+    *, backbone: str = "resnet18", classes: int = 2, dropout: float | None = None
+) -> ImageClassifier:
+    """Any image network of timm."""
+    return ImageClassifier(backbone, classes, dropout)
+
+
+def _inside(pattern: Any) -> Any:
+    """A pattern of timm's for names in `body`, which are matched from their beginning."""
+    if isinstance(pattern, str):
+        inner = re.sub(r"(?<!\[)\^", "", pattern)  # no anchors but in [^...]
+        return rf"^body\.(?:{inner})"
+    if isinstance(pattern, list):
+        return [(_inside(found), *rest) for found, *rest in pattern]
+    return pattern

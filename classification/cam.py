@@ -1,0 +1,345 @@
+"""Where a classifier looked: class activation maps of images and of volumes.
+
+Papers: Zhou et al., "Learning Deep Features for Discriminative Localization", CVPR 2016 (CAM);
+Selvaraju et al., "Grad-CAM", ICCV 2017; in 3D as He et al. use it for CovidNet3D, AAAI 2021.
+
+A network for `cam` has `forward_features(x)` and `get_classifier()`, as timm's networks,
+CovidNet3D and its baselines have. After 32 slices a network of stride 32 has one cell left in
+depth, so that every slice gets the same map: `depth_window` or `grad_cam` tell slices apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.inference import evaluating
+
+__all__ = [
+    "METHODS",
+    "ActivationMap",
+    "cam",
+    "checked_classes",
+    "class_activation",
+    "explain",
+    "grad_cam",
+    "last_layer_with",
+    "scaled",
+]
+
+#: How `explain` can make a map.
+METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
+
+_LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
+_CELLS = 4
+
+
+@dataclass(frozen=True)
+class ActivationMap:
+    """Where a classifier looked.
+
+    Attributes:
+        values: (B, *size), in [0, 1], of the input's size.
+        raw: (B, *cells), unscaled, of the features' size; where windows were averaged of the
+            input's.
+        classes: (B,), what the map is for.
+        logits: (B, classes), of the whole input.
+        method: how it was made, in words.
+    """
+
+    values: Tensor
+    raw: Tensor
+    classes: Tensor
+    logits: Tensor
+    method: str
+
+
+def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
+    """Features summed over channels with a class's weights.
+
+    Their mean plus the class's bias is its logit.
+
+    Args:
+        features: (B, C, *cells), as they are averaged before the classifier.
+        weight: (classes, C).
+        classes: (B,).
+
+    Returns:
+        (B, *cells).
+    """
+    return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
+
+
+def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat.
+
+    Args:
+        maps: of two or three axes.
+        size: as many numbers.
+    """
+    axes = tuple(range(1, maps.dim()))
+    low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
+    maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
+    return _resized(maps, size).clamp(0, 1)
+
+
+def cam(
+    net: nn.Module,
+    inputs: Tensor,
+    classes: Tensor | None = None,
+    *,
+    depth_window: int | None = None,
+) -> ActivationMap:
+    """Class activation map, in 2D and 3D alike.
+
+    Args:
+        net: whose classifier is linear in its averaged features; runs in evaluation mode.
+        inputs: (B, C, H, W) or (B, 1, D, H, W).
+        classes: (B,), what to explain; None for the predicted ones.
+        depth_window: slices of windows that overlap by half; their maps are averaged. None looks
+            at the whole volume at once.
+
+    Raises:
+        ValueError: the network has no such features or classifier, or its logits are not their
+            mean; the window does not fit; a class is unknown.
+    """
+    if not (hasattr(net, "forward_features") and hasattr(net, "get_classifier")):
+        raise ValueError(
+            f"{type(net).__name__} has no forward_features and get_classifier, which CAM needs: "
+            "take grad_cam"
+        )
+    if depth_window is not None and (inputs.dim() != 5 or not 1 <= depth_window <= inputs.shape[2]):
+        raise ValueError(f"a window of {depth_window} slices does not fit {tuple(inputs.shape)}")
+    with evaluating(net), torch.no_grad():
+        logits, features = net(inputs), net.forward_features(inputs)
+        classifier = net.get_classifier()
+        _check_linear(net, classifier, features, logits)
+        classes = checked_classes(classes, logits)
+        if depth_window is None:
+            raw = class_activation(features, classifier.weight, classes)
+            method = f"CAM, {_cells(raw)} cells"
+        else:
+            raw = _windows(net, inputs, classifier.weight, classes, depth_window)
+            method = f"CAM, mean of windows of {depth_window} slices"
+    return ActivationMap(scaled(raw, inputs.shape[2:]), raw, classes, logits, method)
+
+
+def grad_cam(
+    net: nn.Module, inputs: Tensor, layer: str, classes: Tensor | None = None
+) -> ActivationMap:
+    """Grad-CAM: a layer's channels weighted by the mean gradient of the class's logit.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, *size), of two or three axes.
+        layer: name of a module whose output is (B, C, *cells), such as `stages.1`, of stride 8 in
+            CovidNet3D, or `stages.2`, of stride 16.
+        classes: (B,), what to explain; None for the predicted ones.
+
+    Raises:
+        ValueError: there is no such layer, or its output has another form; a class is unknown.
+    """
+    try:
+        module = net.get_submodule(layer)
+    except AttributeError:
+        names = ", ".join(name for name, _ in net.named_modules() if name and "." not in name)
+        raise ValueError(f"{type(net).__name__} has no layer {layer!r}; it has {names}") from None
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        # Also where no weight learns; gradients of what comes before are not needed.
+        seen.append(output.detach().requires_grad_())
+        return seen[-1].clone()  # what follows may work in place
+
+    handle = module.register_forward_hook(keep)
+    try:
+        with evaluating(net), torch.enable_grad():
+            logits = net(inputs)
+            classes = checked_classes(classes, logits)
+            if len(seen) != 1 or seen[0].dim() != inputs.dim():
+                found = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
+                raise ValueError(
+                    f"layer {layer!r} gives {found}, where Grad-CAM needs one output of "
+                    f"{inputs.dim()} axes: choose another layer"
+                )
+            chosen = logits.gather(1, classes[:, None]).sum()
+            (gradient,) = torch.autograd.grad(chosen, seen[0])
+    finally:
+        handle.remove()
+    importance = gradient.flatten(2).mean(2)
+    raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
+    method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
+    values = scaled(raw, inputs.shape[2:])
+    return ActivationMap(values, raw, classes, logits.detach(), method)
+
+
+def explain(
+    net: nn.Module,
+    inputs: Tensor,
+    classes: Tensor | None = None,
+    method: str = "auto",
+    layer: str | None = None,
+    mirrors: bool = False,
+) -> ActivationMap:
+    """Make a map by a method's name.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, H, W) or (B, 1, D, H, W).
+        classes: (B,), what to explain; None for the predicted ones.
+        method: ``cam``; ``grad-cam``; ``windows``, CAM of windows of a quarter of the slices;
+            ``occlusion``, see `occlusion.occlusion`, slower and true to any network;
+            ``auto``: CAM where it holds and its map has four cells or more along the first axis (of
+            fewer than 16 slices: a cell for four), which tell slices apart, and elsewhere Grad-CAM
+            at the last layer that has them.
+        layer: of Grad-CAM, which ``auto`` then stands for; None: that last layer.
+        mirrors: take the mean of the maps of the inputs mirrored along all sets of axes, turned
+            back; for networks that are trained with mirror images. It points better, and costs as
+            many times as much: four for images, eight for volumes. Occlusion takes none.
+
+    Raises:
+        ValueError: an unknown method, a layer for another one than Grad-CAM, or one of `cam` and
+            `grad_cam`.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method {method!r} is none of {', '.join(METHODS)}")
+    if layer is not None and method not in ("auto", "grad-cam"):
+        raise ValueError(f"layer {layer!r} is for grad-cam, not for {method}")
+    make = _maker(net, inputs, method, layer)
+    found = make(inputs, classes)
+    if not mirrors or method == "occlusion":
+        return found
+    axes = range(1, inputs.dim() - 1)
+    turns = [turn for n in range(1, len(axes) + 1) for turn in itertools.combinations(axes, n)]
+    raw = found.raw
+    for turn in turns:
+        mirrored = make(inputs.flip([axis + 1 for axis in turn]), found.classes)
+        raw = raw + mirrored.raw.flip(turn)
+    raw = raw / (len(turns) + 1)
+    method = f"{found.method}, mean of {len(turns) + 1} mirror images"
+    return replace(found, values=scaled(raw, inputs.shape[2:]), raw=raw, method=method)
+
+
+def _maker(
+    net: nn.Module, inputs: Tensor, method: str, layer: str | None
+) -> Callable[[Tensor, Tensor | None], ActivationMap]:
+    """What makes the map of inputs of this size, for classes."""
+    plain = partial(cam, net)
+    if method == "cam":
+        return plain
+    if method == "occlusion":
+        from .occlusion import occlusion
+
+        return partial(occlusion, net)
+    if method == "windows":
+        return partial(plain, depth_window=max(1, inputs.shape[2] // 4))
+    if method == "auto" and layer is None:
+        try:
+            cells = plain(inputs).raw.shape[1]
+        except ValueError:
+            cells = 0  # this network has no CAM
+        if cells >= _wanted(inputs):
+            return plain
+    layer = layer or last_layer_with(net, inputs)
+    return lambda x, classes: grad_cam(net, x, layer, classes)
+
+
+def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) -> str:
+    """Return the last stage of a network whose output keeps some cells along the first axis.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, H, W) or (B, 1, D, H, W).
+        cells: wanted, or the most that a stage has if that is less; None for four, or one for four
+            slices where there are fewer than 16.
+
+    Raises:
+        ValueError: no stage has an output of as many axes as the inputs.
+    """
+    seen: list[tuple[str, int]] = []
+    handles = []
+
+    def look(name: str, output: object) -> None:
+        if isinstance(output, Tensor) and output.dim() == inputs.dim():
+            seen.append((name, output.shape[2]))
+
+    for name, part in net.named_modules():
+        if name and name.count(".") < _LEVELS:
+            hook = part.register_forward_hook(lambda _, args, output, name=name: look(name, output))
+            handles.append(hook)
+    try:
+        with evaluating(net), torch.no_grad():
+            net(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not seen:
+        raise ValueError(f"{type(net).__name__} has no stage that keeps its inputs' axes")
+    wanted = min(cells or _wanted(inputs), max(count for _, count in seen))
+    return [name for name, count in seen if count >= wanted][-1]
+
+
+def _wanted(inputs: Tensor) -> int:
+    """Cells along the first axis that tell slices apart."""
+    return max(1, min(_CELLS, inputs.shape[2] // 4))
+
+
+def _windows(
+    net: nn.Module, volumes: Tensor, weight: Tensor, classes: Tensor, window: int
+) -> Tensor:
+    """Mean of the windows' maps, (B, D, H, W), unscaled."""
+    depth = volumes.shape[2]
+    starts = sorted({*range(0, depth - window + 1, max(1, window // 2)), depth - window})
+    total = volumes.new_zeros(volumes.shape[0], *volumes.shape[2:])
+    count = volumes.new_zeros(depth, 1, 1)
+    for start in starts:
+        part = volumes[:, :, start : start + window]
+        raw = class_activation(net.forward_features(part), weight, classes)
+        total[:, start : start + window] += _resized(raw, part.shape[2:])
+        count[start : start + window] += 1
+    return total / count
+
+
+def _check_linear(net: nn.Module, classifier: object, features: Tensor, logits: Tensor) -> None:
+    """Raise a ValueError unless the logits are the classifier's of the averaged features."""
+    name = type(net).__name__
+    fits = isinstance(classifier, nn.Linear) and features.dim() in (4, 5)
+    if fits and classifier.in_features == features.shape[1]:
+        wanted = classifier(features.flatten(2).mean(2))
+        if (wanted - logits).norm() <= 1e-2 * logits.norm() + 1e-5:
+            return
+    raise ValueError(
+        f"the logits of {name} are not linear in its averaged features, so CAM does not hold for "
+        "it: take grad_cam"
+    )
+
+
+def checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
+    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones.
+
+    Raises:
+        ValueError: their number is another one, or one is unknown.
+    """
+    if classes is None:
+        return logits.argmax(1)
+    classes = torch.as_tensor(classes, device=logits.device)
+    if classes.shape != logits.shape[:1] or not (0 <= classes.min() <= classes.max()):
+        raise ValueError(f"{len(logits)} classes from 0 are needed, not {classes.tolist()}")
+    if classes.max() >= logits.shape[1]:
+        raise ValueError(f"class {int(classes.max())} is unknown: there are {logits.shape[1]}")
+    return classes
+
+
+def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    mode = "bilinear" if maps.dim() == 3 else "trilinear"
+    return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]
+
+
+def _cells(maps: Tensor) -> str:
+    return "x".join(map(str, maps.shape[1:]))

@@ -1,0 +1,325 @@
+"""CovidNet3D: classification of chest CT by a 3D network that differentiable search finds.
+
+Paper: He et al., "Automated Model Design and Benchmarking of Deep Learning Models for COVID-19
+Detection with Chest CT Scans", AAAI 2021, arXiv 2101.05442; its setup is restated in arXiv
+2101.10667.
+
+A stem halves all axes, then stages of cells follow. A cell is a calibration (a 1x1x1 convolution
+that carries stride and width) and one searched operation: an inverted residual with kernel 3, 5
+or 7 and expansion 3, 4 or 6, or a skip. The supernets hold all of them;
+`vizoo.nas.differentiable` searches them and `vizoo.nas.extract` cuts a network out.
+
+What differs from the published program: the residual belongs to the operation, so that a skip
+that was drawn has a gradient for its logit; there is one skip instead of two zeros and an
+identity (`identity=True` brings that back, for published encodings); calibrations are drawn so
+that they keep the variance, since no normalisation follows them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..nas import elastic
+from ..nas.space import Architecture, Choice, SearchSpace
+from ..vision.hub.registry import register_model
+from ..vision.inference import convert
+from ..vision.layers import check_range
+from ._covidnet3d_inference import FusedCell, FusedConvNorm
+from ._covidnet3d_published import (
+    CONVOLUTIONS,
+    PLANS,
+    Plan,
+    choice_name,
+    convert_published,
+    published_architecture,
+    published_encoding,
+)
+
+__all__ = [
+    "CovidNet3D",
+    "convert_published",
+    "covidnet3d_l",
+    "covidnet3d_s",
+    "covidnet3d_tiny",
+    "published_architecture",
+    "published_encoding",
+]
+
+_EPS = 1e-3
+_STEM = 32
+_FIRST = 16
+_HEAD = 1280
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, batch norm, and ReLU6 where it is activated."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        activated: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(
+            in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False
+        )
+        self.norm = nn.BatchNorm3d(out_channels, eps=_EPS)
+        self.activation = nn.ReLU6() if activated else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.norm(self.conv(x)))
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedConvNorm(self, dtype)
+
+
+class InvertedResidual(nn.Module):
+    """Expand, depthwise convolution, project (MobileNetV2), stride 1.
+
+    Args:
+        in_channels: of the input.
+        out_channels: of the output.
+        kernel: of the depthwise convolution.
+        ratio: of the inner channels to the input's; 1 leaves the expansion out.
+        residual: whether the input is added.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, ratio: int, residual: bool
+    ) -> None:
+        super().__init__()
+        middle = in_channels * ratio
+        self.expand = ConvNorm(in_channels, middle, 1) if ratio > 1 else nn.Identity()
+        self.depthwise = ConvNorm(middle, middle, kernel, groups=middle)
+        self.project = ConvNorm(middle, out_channels, 1, activated=False)
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.project(self.depthwise(self.expand(x)))
+        return x + y if self.residual else y
+
+
+class Doubled(nn.Module):
+    """The published identity of a cell with a residual."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x
+
+
+class Calibration(nn.Conv3d):
+    """A 1x1x1 convolution with bias that keeps the variance of its input."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__(in_channels, out_channels, 1, stride)
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
+        nn.init.zeros_(self.bias)
+
+
+class Cell(nn.Module):
+    """A calibration, then an operation that keeps the shape."""
+
+    def __init__(self, calibrate: nn.Module, operation: nn.Module) -> None:
+        super().__init__()
+        self.calibrate = calibrate
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operation(self.calibrate(x))
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedCell(self, dtype)
+
+
+class CovidNet3D(nn.Module):
+    """The network of all operations, or one of its subnets.
+
+    Args:
+        plan: cells, strides and widths of the stages.
+        classes: outputs.
+        identity: whether the published identity is among the operations too.
+        operations: of the cells, to build that subnet alone; None for the supernet.
+
+    Raises:
+        ValueError: fewer than two classes, or operations that are unknown, or too many or too few.
+    """
+
+    output_names = ("logits",)
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        classes: int = 2,
+        identity: bool = False,
+        operations: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if classes < 2:
+            raise ValueError(f"a classifier needs two classes or more, not {classes}")
+        if operations is not None and len(operations) != plan.total:
+            raise ValueError(f"{plan.total} operations are needed, not {len(operations)}")
+        self.stem = ConvNorm(1, _STEM, 3, 2)
+        self.first = InvertedResidual(_STEM, _FIRST, 3, 1, residual=False)
+        choices, stages, channels, number = _choices(plan, identity), [], _FIRST, 0
+        for width, count, stride in zip(plan.widths, plan.cells, plan.strides, strict=True):
+            cells = []
+            for index in range(count):
+                step = stride if index == 0 else 1
+                residual = step == 1 and channels == width
+                choice = choices[number] if operations is None else operations[number]
+                names = choice.values if isinstance(choice, Choice) else (choice,)
+                candidates = {name: _operation(name, width, residual) for name in names}
+                operation = elastic.Operation(candidates, choice)
+                cells.append(Cell(Calibration(channels, width, step), operation))
+                channels, number = width, number + 1
+            stages.append(nn.Sequential(*cells))
+        self.stages = nn.Sequential(*stages)
+        self.head = ConvNorm(channels, _HEAD, 1)
+        self.dropout = nn.Dropout(0.5)
+        self.classifier = nn.Linear(_HEAD, classes)
+
+    def forward(self, volumes: Tensor) -> Tensor:
+        """Scores of the classes.
+
+        Args:
+            volumes: (B, 1, D, H, W), grey, in [0, 1], any size; each axis is divided by 32.
+
+        Returns:
+            Logits, (B, classes).
+
+        Raises:
+            ValueError: it is something of another shape.
+        """
+        pooled = self.forward_features(volumes).mean((2, 3, 4)).to(self.classifier.weight.dtype)
+        return self.classifier(self.dropout(pooled))
+
+    def forward_features(self, volumes: Tensor) -> Tensor:
+        """What is averaged for the classifier, (B, 1280, D/32, H/32, W/32), rounded up."""
+        check_volumes(volumes)
+        return self.head(self.stages(self.first(self.stem(volumes))))
+
+    def get_classifier(self) -> nn.Linear:
+        """The last layer; the name is timm's."""
+        return self.classifier
+
+    def example_inputs(self, height: int, width: int, **like: Any) -> tuple[Tensor, ...]:
+        """A volume with an eighth of `height` as its depth; see `complexity.example_inputs`."""
+        return example_volumes(height, width, **like)
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        net = copy.deepcopy(self)
+        classifier = net.classifier.eval()
+        net.classifier = nn.Identity()
+        convert(net.eval(), dtype).classifier = classifier  # it takes no time, and stays exact
+        return net
+
+
+def check_volumes(volumes: Tensor) -> None:
+    """Raise a ValueError unless it is (B, 1, D, H, W) in [0, 1]."""
+    if volumes.dim() != 5 or volumes.shape[1] != 1:
+        raise ValueError(
+            "volumes must be grey, (batch, 1, depth, height, width), but have shape "
+            f"{tuple(volumes.shape)}"
+        )
+    check_range(volumes, "volumes")
+
+
+def example_volumes(
+    height: int,
+    width: int,
+    *,
+    smallest: int = 1,
+    batch: int = 1,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, ...]:
+    """One random volume (batch, 1, height / 8, height, width), no less than `smallest` deep."""
+    depth = max(smallest, height // 8)
+    return (torch.rand(batch, 1, depth, height, width, device=device, dtype=dtype),)
+
+
+def _operation(name: str, width: int, residual: bool) -> nn.Module:
+    if name == "skip":
+        return nn.Identity()
+    if name == "identity":
+        return Doubled() if residual else nn.Identity()
+    kernel, ratio = CONVOLUTIONS[name]
+    return InvertedResidual(width, width, kernel, ratio, residual)
+
+
+def _choices(plan: Plan, identity: bool) -> list[Choice]:
+    """The choice of each cell, smallest operation first."""
+    values = ("skip", *(("identity",) if identity else ()), *CONVOLUTIONS)
+    return [Choice(choice_name(plan, number), values) for number in range(plan.total)]
+
+
+def _build(
+    name: str,
+    classes: int,
+    identity: bool,
+    encoding: Sequence[int] | None,
+    subnet: Mapping[str, Any] | None,
+) -> CovidNet3D:
+    plan = PLANS[name]
+    if encoding is not None and subnet is not None:
+        raise ValueError("give either an encoding or a subnet, not both")
+    if encoding is None and subnet is None:
+        return CovidNet3D(plan, classes=classes, identity=identity)
+    if encoding is not None:
+        architecture = published_architecture(encoding, plan)
+    else:
+        architecture = Architecture.from_json(subnet)
+    # Both kinds of operations, so that a subnet says itself what it is.
+    architecture = SearchSpace(_choices(plan, True)).validate(architecture)
+    return CovidNet3D(plan, classes=classes, operations=list(architecture.values()))
+
+
+@register_model(task="classification")
+def covidnet3d_s(
+    *,
+    classes: int = 2,
+    identity: bool = False,
+    encoding: Sequence[int] | None = None,
+    subnet: Mapping[str, Any] | None = None,
+) -> CovidNet3D:
+    """CovidNet3D-S: the supernet, the network of 21 published numbers, or a subnet."""
+    return _build("covidnet3d_s", classes, identity, encoding, subnet)
+
+
+@register_model(task="classification")
+def covidnet3d_l(
+    *,
+    classes: int = 2,
+    identity: bool = False,
+    encoding: Sequence[int] | None = None,
+    subnet: Mapping[str, Any] | None = None,
+) -> CovidNet3D:
+    """CovidNet3D-L: the supernet, the network of 21 published numbers, or a subnet."""
+    return _build("covidnet3d_l", classes, identity, encoding, subnet)
+
+
+@register_model(task="classification")
+def covidnet3d_tiny(
+    *,
+    classes: int = 2,
+    identity: bool = False,
+    encoding: Sequence[int] | None = None,
+    subnet: Mapping[str, Any] | None = None,
+) -> CovidNet3D:
+    """A supernet of five cells that is searched on a CPU in minutes, not published; or a subnet."""
+    return _build("covidnet3d_tiny", classes, identity, encoding, subnet)

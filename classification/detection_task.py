@@ -1,0 +1,198 @@
+"""Training and evaluation of detectors, as detectors and as classifiers of images."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+from torchmetrics.aggregation import MeanMetric
+
+from ..common.extras import installs
+from ..vision.hub.weights import check_state
+from ..vision.training import check_optimisation, optimisation
+from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
+from .task import sets_of
+
+__all__ = ["DetectionTask"]
+
+
+class DetectionTask(LightningModule):
+    """Trains a detector on boxes; reports mean average precision and the accuracy of images.
+
+    A batch has `image` (B, 3, H, W), `label` (B,), and of each image `boxes` (N, 4) and
+    `box_labels` (N,). `val/accuracy` is the share of images whose class the boxes get right, an
+    image without a box being wrong; `val/answered` the share with a box; `val/map` and `val/map_50`
+    are COCO's (pip install 'vizoo[detection]'), left out where no box is there to be found. Names
+    and order of the classes are those of the training set; a set with others is refused.
+
+    Args:
+        detector: `fasterrcnn`, `retinanet`, `fcos` or `ssdlite`.
+        classes: how many, without the background.
+        backbone: see `ImageDetector`.
+        size: see there.
+        init_weights: `pretrained` for a backbone with ImageNet's weights, or a checkpoint of this
+            task to start from; weights only.
+        rule: how boxes become the class of an image, see `class_scores`.
+        threshold: score below which boxes do not count for that.
+        optimizer: any name that `timm.optim` knows.
+        optimizer_args: its further arguments.
+        lr: learning rate at the start.
+        lr_schedule: see `ClassificationTask`.
+        lr_milestones: see there.
+        lr_gamma: see there.
+        warmup_steps: see there.
+
+    Raises:
+        ValueError: a setting is unknown, or out of its range, or the checkpoint is of another
+            detector; in `setup` also where classes do not fit or images have no boxes.
+    """
+
+    def __init__(
+        self,
+        detector: Literal["fasterrcnn", "retinanet", "fcos", "ssdlite"] = "fcos",
+        classes: int = 2,
+        backbone: str = "resnet50",
+        size: int = 512,
+        init_weights: str | None = None,
+        rule: Literal["best", "sum"] = "best",
+        threshold: float = 0.3,
+        optimizer: str = "adamw",
+        optimizer_args: dict[str, Any] | None = None,
+        lr: float = 1e-4,
+        lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
+        lr_milestones: list[int] | None = None,
+        lr_gamma: float = 0.1,
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if rule not in RULES or not 0 <= threshold < 1:
+            raise ValueError(
+                f"rule {rule!r} must be one of {', '.join(RULES)}, threshold {threshold} 0 to 1"
+            )
+        check_optimisation(optimizer, lr_schedule)
+        self.net = ImageDetector(detector, classes, backbone, size)
+        if init_weights == "pretrained":
+            self.net.load_pretrained()
+        elif init_weights is not None:
+            state = load_detector(init_weights).state_dict()
+            check_state(self.net, state, init_weights)
+            self.net.load_state_dict(state)
+        self.classes: tuple[str, ...] = ()
+        self.preset: dict[str, Any] = {}
+        self.accuracy, self.answered = MeanMetric(), MeanMetric()
+        self.precision = _mean_average_precision()
+
+    def forward(self, image: Tensor) -> list[Detections]:
+        """What is found in images (B, 3, H, W) in [0, 1]."""
+        return self.net(image)
+
+    def setup(self, stage: str) -> None:
+        """Learn from the data what the classes are called and how images are prepared."""
+        for role, dataset in sets_of(self.trainer.datamodule, stage):
+            where = f"{role} set {type(dataset).__name__}"
+            if "boxes" not in dataset[0]:
+                raise ValueError(
+                    f"{where}: images without boxes: a detector wants them, as CocoImages and "
+                    "VocImages have them"
+                )
+            preset = json.loads(json.dumps(dataclasses.asdict(dataset.preset)))
+            self._take(tuple(dataset.classes), preset, where)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        parts = self.net.losses(batch["image"], batch["boxes"], batch["box_labels"])
+        loss = sum(parts.values())
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["image"]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._measure(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._report("val")
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._measure(batch)
+
+    def on_test_epoch_end(self) -> None:
+        self._report("test")
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        found = self(batch["image"])
+        names = self.classes or tuple(map(str, range(self.hparams.classes)))
+        return {
+            "name": batch["name"],
+            "probabilities": self._scores(found).nan_to_num(1 / len(names)),
+            "classes": names,
+            "boxes": found,
+        }
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        return optimisation(self, self.net)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._take(tuple(checkpoint["classes"]), checkpoint["input"], "the checkpoint")
+
+    def _take(self, classes: tuple[str, ...], preset: dict[str, Any], where: str) -> None:
+        if len(classes) != self.hparams.classes:
+            raise ValueError(
+                f"{where} has {len(classes)} classes ({', '.join(classes)}), the detector "
+                f"{self.hparams.classes}: set model.classes"
+            )
+        if self.classes and classes != self.classes:
+            raise ValueError(
+                f"{where} has the classes {', '.join(classes)}, not {', '.join(self.classes)} as "
+                "what came before: names and order have to be the same"
+            )
+        self.classes, self.preset = classes, self.preset or preset
+
+    def _scores(self, found: Sequence[Detections]) -> Tensor:
+        settings = (self.hparams.classes, self.hparams.rule, self.hparams.threshold)
+        return torch.stack([class_scores(each, *settings) for each in found])
+
+    def _measure(self, batch: dict[str, Any]) -> None:
+        found = self(batch["image"])
+        scores = self._scores(found)
+        silent = scores.isnan().any(1)
+        right = (scores.nan_to_num(0).argmax(1) == batch["label"]) & ~silent
+        self.accuracy.update(right.float())
+        self.answered.update((~silent).float())
+        if self.precision is not None:
+            truth = [
+                {"boxes": boxes, "labels": labels}
+                for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
+            ]
+            self.precision.update([each._asdict() for each in found], truth)
+
+    def _report(self, stage: str) -> None:
+        values = {"accuracy": self.accuracy.compute(), "answered": self.answered.compute()}
+        if self.precision is not None:
+            found = self.precision.compute()
+            # -1 stands for nothing to measure.
+            values |= {k: found[k] for k in ("map", "map_50") if found[k] >= 0}
+            self.precision.reset()
+        elif not self.trainer.sanity_checking:
+            rank_zero_warn(f"no mean average precision: {installs('detection')}")
+        for metric in (self.accuracy, self.answered):
+            metric.reset()
+        shown = ("accuracy", "map")
+        for name, value in values.items():
+            self.log(f"{stage}/{name}", value, prog_bar=name in shown, sync_dist=True)
+
+
+def _mean_average_precision() -> Any:
+    if importlib.util.find_spec("pycocotools") is None:
+        return None
+    from torchmetrics.detection import MeanAveragePrecision
+
+    return MeanAveragePrecision(box_format="xyxy")

@@ -1,0 +1,113 @@
+"""Results of classifiers as files: the report of a test, predictions as a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..common.files import atomic_write
+from . import NOTICE
+from .metrics import class_report
+
+__all__ = ["write_predictions", "write_report", "write_results"]
+
+
+def write_report(
+    folder: str | os.PathLike[str],
+    metrics: Mapping[str, float],
+    confusion: Tensor,
+    classes: Sequence[str],
+    preset: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write `test_report.json`, and beside it the confusion matrix as `test_confusion.csv`.
+
+    Args:
+        folder: made if it is missing.
+        metrics: values by name.
+        confusion: (C, C) counts: rows are true classes, columns predicted ones.
+        classes: their names.
+        preset: how samples were prepared.
+
+    Returns:
+        The report: classes, input (the preset), metrics, confusion, and by class its number of
+        samples, precision, sensitivity and F1.
+    """
+    path = Path(folder) / "test_report.json"
+    content = {
+        "classes": list(classes),
+        "input": dict(preset or {}),
+        "metrics": dict(metrics),
+        "confusion": confusion.tolist(),
+        "by_class": class_report(confusion, classes),
+    }
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    rows = ([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
+    _write_table(path.with_name("test_confusion.csv"), ["true \\ predicted", *classes], rows)
+    return path
+
+
+def write_predictions(
+    path: str | os.PathLike[str],
+    classes: Sequence[str],
+    names: Sequence[str],
+    probabilities: Sequence[Sequence[float]],
+) -> None:
+    """Write a CSV table of `name`, `class` (the most probable one) and each class's probability.
+
+    Args:
+        path: of the table.
+        classes: names, in the order of the probabilities.
+        names: of the samples.
+        probabilities: for each sample one of every class.
+    """
+    rows = (
+        [name, classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.6f}" for p in row)]
+        for name, row in zip(names, probabilities, strict=True)
+    )
+    _write_table(Path(path), ["name", "class", *classes], rows)
+
+
+def write_results(
+    path: str | os.PathLike[str],
+    what: str,
+    classes: Sequence[str],
+    reports: Iterable[Mapping[str, Any]],
+    network: str,
+    facts: Sequence[str] = (),
+) -> None:
+    """Write a CSV table of what was inferred, a row for each; the class of a failure is empty.
+
+    Args:
+        path: of the table.
+        what: key of the name in a report, `scan` or `image`.
+        classes: names, in the order of the columns.
+        reports: of each its name, and `class`, `probabilities` by class and `warnings`, or `error`.
+        network: what answered.
+        facts: keys of further columns.
+    """
+    header = [what, "class", *(f"p_{name}" for name in classes), *facts]
+    header += ["network", "warnings", "error", "notice"]
+    rows = []
+    for report in reports:
+        shares = report.get("probabilities")
+        row = [report[what], report.get("class", "")]
+        row += [f"{shares[name]:.6f}" if shares else "" for name in classes]
+        row += [report.get(key, "") for key in facts]
+        words = ["; ".join(report.get("warnings", [])), report.get("error", ""), NOTICE]
+        rows.append([*row, network, *words])
+    _write_table(Path(path), header, rows)
+
+
+def _write_table(path: Path, header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
+        csv.writer(file).writerows([header, *rows])

@@ -1,0 +1,321 @@
+"""Training and evaluation of classifiers of volumes and of images."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..vision.hub.registry import model_info
+from ..vision.training import (
+    check_optimisation,
+    keep_arguments,
+    log_metrics,
+    log_picture,
+    optimisation,
+    starting_network,
+)
+from .confusion import confusion_picture
+from .metrics import ClassificationMetrics, positive_class
+from .reports import write_report
+
+__all__ = ["ClassificationTask", "balanced_weights", "inputs_of", "sets_of"]
+
+_ROLES = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
+
+
+class ClassificationTask(LightningModule):
+    """Trains a classifier by cross-entropy; reports scores of the whole set, not of batches.
+
+    A batch has `volume` (B, 1, D, H, W) or `image` (B, 3, H, W), and `label` (B,). The names of the
+    classes and the preset by which samples are prepared are those of the training set (its
+    `classes` and `preset`); they go into checkpoints, and with them into released weights. A set
+    whose classes have other names, or another order, is refused.
+
+    Scores are those of `classification_scores`, such as `val/accuracy`. A test also writes
+    `test_report.json` and `test_confusion.csv` into the run's folder.
+
+    Args:
+        model: name of a classifier, see `vizoo models`.
+        model_args: its architecture arguments; `subnet` may be the file in which a search wrote it.
+        init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
+            To go on with an interrupted run use `--ckpt_path` instead.
+        classes: names of the classes; needed only for data that do not say them.
+        positive: the class of `precision`, `sensitivity`, `f1` and `auc`; by default the one called
+            NCP, COVID or positive, else of two classes the second.
+        class_weights: of the loss: `none`, `balanced` (by how rare a class is among the training
+            samples), or a number for each class.
+        label_smoothing: share of the truth that is spread over all classes.
+        mixup: of the Beta distribution by which pairs of training samples are mixed (Zhang et al.,
+            ICLR 2018), such as 0.2; 0 mixes none.
+        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
+        optimizer_args: its further arguments.
+        lr: learning rate at the start.
+        lr_schedule: `milestones` multiplies by `lr_gamma` after epochs; `cosine` falls to zero at
+            the end of training; `constant` stays.
+        lr_milestones: epochs after which to do so.
+        lr_gamma: factor at each milestone.
+        warmup_steps: steps of linear warm-up at the start.
+
+    Raises:
+        ValueError: a setting is unknown, or out of its range; in `setup` also where classes do not
+            fit.
+    """
+
+    def __init__(
+        self,
+        model: str = "covidnet3d_tiny",
+        model_args: dict[str, Any] | None = None,
+        init_weights: str | None = None,
+        classes: list[str] | None = None,
+        positive: str | None = None,
+        class_weights: Literal["none", "balanced"] | list[float] = "none",
+        label_smoothing: float = 0.0,
+        mixup: float = 0.0,
+        optimizer: str = "adam",
+        optimizer_args: dict[str, Any] | None = None,
+        lr: float = 1e-3,
+        lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
+        lr_milestones: list[int] | None = None,
+        lr_gamma: float = 0.5,
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if isinstance(class_weights, str) and class_weights not in ("none", "balanced"):
+            raise ValueError(
+                f"class_weights {class_weights!r}: choose none, balanced or a number for each class"
+            )
+        if not 0 <= label_smoothing < 1 or mixup < 0:
+            raise ValueError(
+                f"label_smoothing {label_smoothing} must be at least 0 and below 1, and mixup "
+                f"{mixup} not negative"
+            )
+        check_optimisation(optimizer, lr_schedule)
+        self.net = starting_network(model, model_args, init_weights)
+        keep_arguments(self)
+        self.classes: tuple[str, ...] = ()
+        self.preset: dict[str, Any] = {}
+        self._weights: Tensor | None = None
+        if classes is not None:
+            self._take_classes(classes, "classes")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (B, classes) of volumes (B, 1, D, H, W) or images (B, 3, H, W)."""
+        return self.net(inputs)
+
+    def setup(self, stage: str) -> None:
+        """Learn from the data what the classes are called and how samples are prepared."""
+        if stage != "fit" and not self.classes and getattr(self.net, "classes", ()):
+            self._take_classes(self.net.classes, "the weights")
+            self.preset = dict(getattr(self.net, "input", {}))
+        training = []
+        for role, dataset in sets_of(self.trainer.datamodule, stage):
+            where = f"{role} set {type(dataset).__name__}"
+            if found := getattr(dataset, "classes", None):
+                self._take_classes(found, where)
+            if (found := getattr(dataset, "preset", None)) is not None:
+                self._take_preset(found, where)
+            training += [dataset] if role == "train" else []
+        if stage == "predict":
+            return
+        if not self.classes:
+            raise ValueError("the data do not say what their classes are called: give `classes`")
+        positive = positive_class(self.classes, self.hparams.positive)
+        self.val_metrics = ClassificationMetrics(positive)
+        self.test_metrics = ClassificationMetrics(positive)
+        if stage == "fit":
+            self._weights = self._class_weights(training)
+            if training and self.trainer.lightning_module is not self:
+                # A search counts costs on it. Alone it would only slow the start down.
+                sample = training[0][0]
+                self.example_input_array = inputs_of(sample)[None]
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        if self.hparams.mixup:
+            loss = self._mixed_loss(batch)
+        else:
+            loss = self.loss(self.outputs(batch), batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["label"]))
+        return loss
+
+    def outputs(self, batch: dict[str, Any]) -> Tensor:
+        """Logits of a batch, (B, classes)."""
+        return self.net(inputs_of(batch))
+
+    def loss(self, outputs: Tensor, batch: dict[str, Any]) -> Tensor:
+        """The loss of `outputs` against the labels."""
+        weights = None if self._weights is None else self._weights.to(outputs.device)
+        return F.cross_entropy(
+            outputs.float(),
+            batch["label"],
+            weight=weights,
+            label_smoothing=self.hparams.label_smoothing,
+        )
+
+    def distillation_loss(
+        self, outputs: Tensor, teacher_outputs: Tensor, batch: dict[str, Any]
+    ) -> Tensor:
+        """The divergence (Kullback-Leibler) of `outputs` from a teacher's."""
+        teacher = teacher_outputs.detach().float().log_softmax(1)
+        found = outputs.float().log_softmax(1)
+        return F.kl_div(found, teacher, reduction="batchmean", log_target=True)
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.val_metrics.update(self.outputs(batch), batch["label"])
+
+    def on_validation_epoch_end(self) -> None:
+        self._report("val", self.val_metrics)
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.test_metrics.update(self.outputs(batch), batch["label"])
+
+    def on_test_epoch_end(self) -> None:
+        confusion = self._report("test", self.test_metrics)
+        # All processes ask for the folder, because it is the first one's answer that counts.
+        folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
+        alone = self.trainer.lightning_module is self  # not one of many subnets
+        if alone and self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+            logged = self.trainer.callback_metrics
+            metrics = {n: float(v) for n, v in logged.items() if n.startswith("test/")}
+            path = write_report(folder, metrics, confusion, self.classes, self.preset)
+            rank_zero_info(f"report of the test, class by class: {path}")
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        probabilities = self.outputs(batch).float().softmax(1)
+        names = self.classes or tuple(map(str, range(probabilities.shape[1])))
+        found = [names[number] for number in probabilities.argmax(1).tolist()]
+        return {
+            "name": batch["name"],
+            "probabilities": probabilities,
+            "class": found,
+            "classes": names,
+        }
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        return optimisation(self, self.net)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if checkpoint.get("classes"):
+            self._take_classes(checkpoint["classes"], "the checkpoint")
+        if checkpoint.get("input"):
+            self._take_preset(checkpoint["input"], "the checkpoint")
+
+    def _take_classes(self, names: Sequence[str], where: str) -> None:
+        names = tuple(map(str, names))
+        if self.classes and names != self.classes:
+            raise ValueError(
+                f"{where} has the classes {', '.join(names)}, not {', '.join(self.classes)} as "
+                "what came before: names and order have to be the same"
+            )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{where} has the class {', '.join(twice)} more than once")
+        architecture = self.net.architecture
+        outputs = {**model_info(architecture["name"]).defaults, **architecture}.get("classes")
+        if outputs != len(names):
+            raise ValueError(
+                f"{where} has {len(names)} classes ({', '.join(names)}), but the network "
+                f"{outputs} outputs: set model_args: {{classes: {len(names)}}}"
+            )
+        self.classes = names
+
+    def _take_preset(self, preset: Any, where: str) -> None:
+        plain = dataclasses.asdict(preset) if dataclasses.is_dataclass(preset) else dict(preset)
+        plain = json.loads(json.dumps(plain))
+        differing = [
+            f"{key} {plain.get(key)!r} instead of {value!r}"
+            for key, value in self.preset.items()
+            if plain.get(key) != value
+        ]
+        if differing:
+            rank_zero_warn(f"{where} prepares samples otherwise: {', '.join(differing)}")
+        self.preset = self.preset or plain
+
+    def _class_weights(self, training: Sequence[Any]) -> Tensor | None:
+        wanted = self.hparams.class_weights
+        if wanted == "none":
+            return None
+        if wanted == "balanced":
+            labels = [label for found in training for label in found.labels]
+            return balanced_weights(labels, self.classes)
+        if len(wanted) != len(self.classes) or min(wanted) <= 0:
+            raise ValueError(
+                f"class_weights {list(wanted)}: wants a positive number for each of "
+                f"{', '.join(self.classes)}"
+            )
+        return torch.tensor(wanted, dtype=torch.float32)
+
+    def _mixed_loss(self, batch: dict[str, Any]) -> Tensor:
+        """The loss of samples that are mixed in pairs."""
+        alpha, inputs, labels = self.hparams.mixup, inputs_of(batch), batch["label"]
+        share = float(torch.distributions.Beta(alpha, alpha).sample())
+        order = torch.randperm(len(labels), device=inputs.device)
+        outputs = self.net(share * inputs + (1 - share) * inputs[order])
+        other = {**batch, "label": labels[order]}
+        return share * self.loss(outputs, batch) + (1 - share) * self.loss(outputs, other)
+
+    def _report(self, stage: str, metrics: ClassificationMetrics) -> Tensor:
+        """Log the scores; returns the confusion matrix."""
+        log_metrics(self, stage, {"": metrics}, shown="accuracy")
+        confusion = metrics.confusion
+        if self.trainer.sanity_checking:
+            return confusion
+        absent = [n for n, row in zip(self.classes, confusion, strict=True) if not row.any()]
+        if absent:
+            rank_zero_warn(
+                f"{stage}: no sample of {', '.join(absent)}; scores that need one are left out"
+            )
+        log_picture(self, f"{stage}/confusion", lambda: confusion_picture(confusion, self.classes))
+        return confusion
+
+
+def sets_of(data: Any, stage: str) -> Iterator[tuple[str, Any]]:
+    """The roles and data sets of a stage (none of `predict`), of a data module that has some."""
+    for role in _ROLES.get(stage, ()) if hasattr(data, "sets") else ():
+        for dataset in data.sets(role):
+            yield role, dataset
+
+
+def inputs_of(sample: dict[str, Any]) -> Tensor:
+    """What the network is fed: the volume, or else the image, of a sample or a batch.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    for key in ("volume", "image"):
+        if key in sample:
+            return sample[key]
+    raise ValueError(f"samples of {', '.join(sample)}: a classifier takes a volume or an image")
+
+
+def balanced_weights(labels: Sequence[int], classes: Sequence[str]) -> Tensor:
+    """For each class how much rarer it is than if all were equally frequent.
+
+    Args:
+        labels: of the training samples.
+        classes: names of the classes.
+
+    Returns:
+        (C,): number of samples / (classes * samples of the class).
+
+    Raises:
+        ValueError: there is no sample of a class.
+    """
+    counts = torch.bincount(torch.as_tensor(labels), minlength=len(classes))
+    absent = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
+    if absent:
+        raise ValueError(
+            f"class_weights balanced: no training sample of {', '.join(absent)}; give numbers"
+        )
+    return len(labels) / (len(classes) * counts.float())

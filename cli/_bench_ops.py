@@ -1,0 +1,204 @@
+"""`vizoo bench ops`: the operators against what the machine could do, and against PyTorch.
+
+The floor of an operator is the time that its inputs and outputs take at the rate at which this
+machine copies, or its arithmetic at the rate at which it multiplies matrices, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..common.memory import PeakMemory
+from ..vision.ops._kernels import implementation
+from ._bench_cases import Case, cases
+from ._work import progress, warn
+
+__all__ = ["run"]
+
+_TURN = 256 << 20
+"""Bytes that calls on a GPU go through before inputs come again: its caches hold none by then."""
+_AHEAD = 20_000_000
+"""Cycles for which the GPU waits, about 10 ms, while Python starts what is measured."""
+_COLUMNS = ("floor us", "ours us", "of floor", "compiled us", "ratio", "peak MB", "out MB")
+_CALLS = 1000
+_IN_GRAPH = 100
+
+
+def run(device: torch.device, dtype: torch.dtype, seconds: float) -> int:
+    """Measure and print two lines for each operator, and what a launch takes.
+
+    Args:
+        device: where to measure; on the CPU at a fraction of the sizes, references only.
+        dtype: of the features.
+        seconds: how long to measure each.
+    """
+    cuda = device.type == "cuda"
+    taken, why = implementation(device)
+    copies, products = _copy_rate(device), _product_rate(device, dtype)
+    name = torch.cuda.get_device_name(device) if cuda else "CPU"
+    print(f"{name}, torch {torch.__version__}, {str(dtype)[6:]}; operators: {taken} ({why})")
+    print(f"copies {copies / 1e9:.0f} GB/s, matrix products {products / 1e12:.2f} TFLOP/s")
+    if not cuda:
+        print("no GPU: the references are measured, at a fraction of the published sizes")
+    print(f"{'operator':<24}{'size':<36}{'':<9}" + "".join(f"{c:>12}" for c in _COLUMNS))
+    builders = list(cases(device, dtype, 1 if cuda else 4))
+    with progress() as report:
+        for done, build in enumerate(builders):
+            for line in _lines(build(), copies, products, seconds):
+                print(line, flush=True)
+            report("operators", done + 1, len(builders))
+    if cuda:
+        print(_launches(device, dtype))
+    return 0
+
+
+def _lines(case: Case, copies: float, products: float, seconds: float) -> Iterator[str]:
+    """The forward and the backward pass."""
+    device = case.inputs[0].device
+    torch.compiler.reset()  # else a size seen before makes the next one dynamic
+    compiled = torch.compile(case.plain, dynamic=False) if device.type == "cuda" else None
+    with torch.no_grad():
+        size = case.call(*case.inputs).nbytes
+    held = sum(x.nbytes for x in case.inputs)
+    copied = -(-_TURN // (held + size)) if device.type == "cuda" else 1
+    sets = [case.inputs, *([x.clone() for x in case.inputs] for _ in range(copied - 1))]
+    for backward in (False, True):
+        factor = 2 if backward else 1
+        traffic = factor * held + size + case.others
+        floor = max(traffic / copies, factor * case.operations / products)
+        peak = _extra(_work(case.call, sets[:1], backward), device)
+        ours = _time(_work(case.call, sets, backward), device, seconds, copied)
+        other = math.nan
+        if compiled:
+            other = _time_compiled(compiled, case.name, sets, backward, seconds)
+        numbers = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
+        numbers = (*numbers, peak / 1e6, size / 1e6)
+        cells = "".join(f"{x:12.2f}" for x in numbers)
+        yield f"{case.name:<24}{case.size:<36}{'backward' if backward else 'forward':<9}{cells}"
+
+
+def _time_compiled(
+    compiled: Callable[..., Tensor],
+    name: str,
+    sets: list[list[Tensor]],
+    backward: bool,
+    seconds: float,
+) -> float:
+    """NaN, and a warning, where the compiler fails: the other figures stand without it."""
+    try:
+        # Buffers that the backward pass gives away would let it run once only.
+        with torch._functorch.config.patch(donated_buffer=False):
+            work = _work(compiled, sets, backward)
+            return _time(work, sets[0][0].device, seconds, len(sets))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[:1]
+        warn(f"{name}: torch.compile: {type(error).__name__}: {''.join(reason)}")
+        return math.nan
+
+
+def _work(
+    function: Callable[..., Tensor], sets: list[list[Tensor]], backward: bool
+) -> Callable[[], list[object]]:
+    """What to time: a call for each set of inputs, whose results are all held till the last."""
+    given = [[x.detach().requires_grad_(backward) for x in inputs] for inputs in sets]
+    if not backward:
+        return torch.no_grad()(lambda: [function(*inputs) for inputs in given])
+    outs = [function(*inputs) for inputs in given]
+    calls = list(zip(outs, given, [torch.randn_like(x) for x in outs], strict=True))
+    return lambda: [torch.autograd.grad(*call, retain_graph=True) for call in calls]
+
+
+def _extra(work: Callable[[], object], device: torch.device) -> int:
+    """Bytes at the peak of the second call beyond what was held before it."""
+    work()  # may compile, and keeps workspaces
+    if device.type != "cuda":
+        with PeakMemory(device) as peak:
+            work()
+        return peak.bytes
+    # What was asked for: the allocator gives out up to a megabyte more, as its blocks come.
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_stats(device)["requested_bytes.all.current"]
+    work()
+    return torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - before
+
+
+def _time(
+    work: Callable[[], object], device: torch.device, seconds: float, calls: int = 1
+) -> float:
+    """Median seconds of one of the calls that `work` makes, over at least five repetitions."""
+    times: list[float] = []
+    work()
+    end = time.perf_counter() + seconds
+    if device.type != "cuda":
+        while len(times) < 5 or time.perf_counter() < end:
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times) / calls
+    with torch.cuda.device(device):
+        while len(times) < 5 or time.perf_counter() < end:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(_AHEAD)
+            first.record()
+            held = work()
+            last.record()
+            last.synchronize()
+            times.append(first.elapsed_time(last) / 1e3)
+            del held
+    return statistics.median(times) / calls
+
+
+def _copy_rate(device: torch.device) -> float:
+    """Bytes read and written per second."""
+    source = torch.ones(1 << (28 if device.type == "cuda" else 23), device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _time(lambda: target.copy_(source), device, 0.2)
+
+
+def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second."""
+    side = 8192 if device.type == "cuda" else 512
+    a = torch.randn(side, side, device=device).to(dtype)
+    return 2 * side**3 / _time(lambda: a @ a, device, 0.2)
+
+
+def _launches(device: torch.device, dtype: torch.dtype) -> str:
+    """What calling an operator takes on the CPU, beside one that does nothing."""
+
+    @torch.library.custom_op("vizoo_bench::nothing", mutates_args=())
+    def nothing(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+        return torch.empty_like(left)
+
+    left = torch.randn(1, 8, 4, 8, device=device, dtype=dtype)
+    with torch.no_grad(), torch.cuda.device(device):
+        empty, ours = (_call_time(x, left) for x in (nothing, torch.ops.vizoo.correlation))
+        side = torch.cuda.Stream(device)
+        with torch.cuda.stream(side):
+            torch.ops.vizoo.correlation(left, left, 4)
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(_IN_GRAPH):
+                torch.ops.vizoo.correlation(left, left, 4)
+        replay = 1e6 * _time(graph.replay, device, 0.2) / _IN_GRAPH
+    return (
+        f"a call from Python: {ours:.1f} us, of an empty operator {empty:.1f} us, difference "
+        f"{ours - empty:.1f} us; in a CUDA graph {replay:.1f} us a kernel, from launch to launch"
+    )
+
+
+def _call_time(function: Callable[..., Tensor], left: Tensor) -> float:
+    """Microseconds that Python takes for a call."""
+    for _ in range(_CALLS // 10):
+        function(left, left, 4)
+    torch.cuda.synchronize(left.device)
+    start = time.perf_counter()
+    for _ in range(_CALLS):
+        function(left, left, 4)
+    return 1e6 * (time.perf_counter() - start) / _CALLS

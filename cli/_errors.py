@@ -1,0 +1,179 @@
+"""How wrong a subnet is beside the largest one, before and after its batch norms are estimated."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._progress import progress_bar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ._supernets import Bench
+    from ._task import FitConfig
+
+__all__ = ["Errors", "error_lines", "examiner"]
+
+_BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
+
+
+def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
+    """The config on which errors are measured, or None where there is none or none is wanted.
+
+    Args:
+        args: with `evaluate` and `no_evaluate`.
+        net: the supernet.
+        trained: whether its weights are trained.
+
+    Raises:
+        ValueError: a folder, for a task that takes none; see also `FitConfig.read`.
+        FileNotFoundError: no such config, or no true disparities in a folder.
+    """
+    from ..vision.hub.registry import model_info
+    from ._configs import list_configs
+    from ._task import FitConfig
+
+    task = model_info(net.architecture["name"]).task
+    if args.evaluate is not None and Path(args.evaluate).is_dir():
+        name = _FOLDER.format(task=task)
+        if name not in list_configs():
+            raise ValueError(f"--evaluate {args.evaluate}: of {task} a config is taken, no folder")
+        os.environ["PAIRS"] = str(Path(args.evaluate).resolve())  # which that config names
+        found = FitConfig.read(name)
+        found.name = args.evaluate
+        return found
+    if args.evaluate is not None:
+        return FitConfig.read(args.evaluate)
+    name = _BUILT_IN.format(task=task)
+    if args.no_evaluate or not trained or name not in list_configs():
+        return None
+    return FitConfig.read(name)
+
+
+class Errors:
+    """Errors of the largest subnet and of another one.
+
+    Args:
+        bench: the supernet.
+        judge: the config on whose validation data errors are measured.
+        config: the one that estimates batch norms, where it is another.
+        batches: of its training data.
+
+    Attributes:
+        report: what was found, as it is written.
+    """
+
+    def __init__(
+        self, bench: Bench, judge: FitConfig, config: FitConfig | None, batches: int
+    ) -> None:
+        self.bench, self.judge, self.batches = bench, judge, batches
+        self.estimating = config or judge
+        self.report: dict[str, Any] = {
+            "config": judge.name,
+            "recalibrated_on": self.estimating.name,
+            "shown": [],
+            "largest": {},
+            "subnet": {},
+        }
+
+    def of_largest(self, *, remember: bool = False) -> None:
+        """Measure the largest subnet, or take what an earlier run found.
+
+        Args:
+            remember: look for that, and keep what is measured; for data that never change.
+
+        Raises:
+            ValueError: the config has no validation data, or nothing to estimate batch norms on.
+        """
+        net = self.bench.network(self.bench.space.largest()).to(self.bench.device).eval()
+        kept = self._kept(net) if remember and self.estimating is self.judge else None
+        if kept is not None and (found := _read(kept)) is not None:
+            self.report |= found
+            return
+        name = self.judge.name
+        with progress_bar(f"errors of the largest subnet ({name})") as tell:
+            tell(0, 3)
+            before, shown = self._metrics(net)
+            if not before:
+                raise ValueError(f"{name}: its validation measures nothing; give it `val` data")
+            tell(1, 3)
+            self.estimating.recalibrate(net, self.batches, self.bench.device)
+            tell(2, 3)
+            largest = {"before": before, "after": self._metrics(net)[0]}
+            tell(3, 3)
+        found = {"shown": shown or list(before), "largest": largest}
+        self.report |= found
+        if kept is not None:
+            from ..common.files import write_json
+
+            with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_json(kept, found)
+
+    def of_subnet(self, when: str, net: nn.Module) -> None:
+        """Measure a subnet `before` or `after` its batch norms were estimated."""
+        net = net.to(self.bench.device).eval()
+        with progress_bar(f"its errors {when} batch norms are estimated") as tell:
+            tell(0, 1)
+            self.report["subnet"][when] = self._metrics(net)[0]
+            tell(1, 1)
+
+    def _metrics(self, net: nn.Module) -> tuple[dict[str, float], list[str]]:
+        import torch
+
+        # A third faster on a CPU; a copy, since the subnet itself is written.
+        fast = copy.deepcopy(net).to(memory_format=torch.channels_last)
+        return self.judge.metrics(fast, self.bench.device)
+
+    def _kept(self, net: nn.Module) -> Path | None:
+        """Where errors of these very weights on this config lie; None where nowhere."""
+        import torch
+
+        from .. import __version__
+        from ..vision.hub.download import cache_folder
+        from ._configs import resolve_config
+
+        digest = hashlib.sha256()
+        digest.update(Path(resolve_config(self.judge.name)).read_bytes())
+        words = (__version__, torch.__version__, self.bench.device, self.batches)
+        digest.update(repr([str(word) for word in (*words, net.architecture)]).encode())
+        for name, tensor in sorted(net.state_dict().items()):
+            digest.update(name.encode() + tensor.double().cpu().numpy().tobytes())
+        try:
+            return cache_folder().with_name("evaluations") / f"{digest.hexdigest()[:16]}.json"
+        except OSError:
+            return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    from ..common.files import read_json
+
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and set(found) == {"shown", "largest"} else None
+
+
+def error_lines(errors: dict[str, Any] | None) -> list[str]:
+    """What the command says of them."""
+    if errors is None:
+        return ["  errors are not measured: --evaluate CONFIG|FOLDER does"]
+    lines = []
+    for name in errors["shown"]:
+        before, after, *largest = (
+            f"{errors[whose][when][name]:.3g}"
+            for whose in ("subnet", "largest")
+            for when in ("before", "after")
+        )
+        lines.append(
+            f"  {name} {before}, with batch norms estimated anew {after}; the largest subnet "
+            f"{largest[0]} and {largest[1]} ({errors['config']})"
+        )
+    return lines

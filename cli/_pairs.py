@@ -1,0 +1,158 @@
+"""Which images `vizoo infer stereo` was asked for, found before any work starts."""
+
+from __future__ import annotations
+
+import glob
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..vision.io.pairing import IMAGES, SIDES, doubtful_pairing, images_in, read_columns, sides_in
+
+__all__ = ["Pair", "find_folders", "find_pairs", "read_list"]
+
+_TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair: its files, the first part of its results' names, and its calibration file."""
+
+    left: Path
+    right: Path
+    name: str = ""
+    calibration: Path | None = None
+
+
+def find_pairs(left: str, right: str) -> list[Pair]:
+    """Pair files, folders or globs in sorted order; warns where the names do not agree.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: the counts differ, or two results would have one name.
+    """
+    lefts, rights = _expand(left), _expand(right)
+    if len(lefts) != len(rights):
+        raise ValueError(
+            f"{left} gives {len(lefts)} images and {right} gives {len(rights)}: they are paired in "
+            "sorted order, so the counts must agree (or name the pairs with --list)"
+        )
+    doubt = doubtful_pairing(lefts, rights)
+    if doubt:
+        warnings.warn(doubt, stacklevel=2)
+    return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
+
+
+def find_folders(text: str) -> list[Pair]:
+    """Find the pairs in a folder of one of the usual layouts.
+
+    Those are a folder of left images beside one of right images (``image_2/*.png`` and
+    ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``) and
+    perhaps its ``calib.txt``, whose names the results get.
+
+    Raises:
+        FileNotFoundError: no such folder, or no pair in it.
+    """
+    root = Path(text)
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and "
+            "the right image, a folder, or --list FILE"
+        )
+    for left, right in SIDES:
+        if (root / left).is_dir() and (root / right).is_dir():
+            return find_pairs(str(root / left), str(root / right))
+    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
+    pairs = [pair for folder in folders if (pair := _pair_of(folder))]
+    if not pairs:
+        layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
+        raise FileNotFoundError(
+            f"{text}: no pairs in it: neither images nor folders of the names {layouts}; name them "
+            f"as in '{text}/*/L.png' '{text}/*/R.png'"
+        )
+    return pairs
+
+
+def _pair_of(folder: Path) -> Pair | None:
+    if (sides := sides_in(folder)) is None:
+        return None
+    calibration = folder / "calib.txt"
+    found = calibration if calibration.is_file() else None
+    return Pair(*sides, folder.resolve().name, found)
+
+
+def read_list(path: str) -> list[Pair]:
+    """Read a list: a line holds a left and a right image and, if wanted, a calibration file.
+
+    A list of a data set will do too, whose third column is the true disparity: it is not used,
+    which a warning says. Relative paths count from the list's folder; quotes and comments as in
+    `read_columns`.
+
+    Raises:
+        FileNotFoundError: the list or a file that it names does not exist.
+        ValueError: a line is not of that form, or the list is empty.
+    """
+    folder, form = Path(path).parent, "LEFT RIGHT [CALIBRATION]"
+    pairs, truths = [], 0
+    for number, words in read_columns(path, 2, 4, form):
+        if len(words) > 2 and words[2].lower().endswith(_TRUTH):
+            truths += 1
+            words = words[:2]
+        if len(words) > 3:
+            raise ValueError(f"{path}, line {number}: {len(words)} columns; a line reads {form!r}")
+        files = [folder / word for word in words]
+        for file in files:
+            if not file.is_file():
+                raise FileNotFoundError(f"{path}, line {number}: {file}: no such file")
+        pairs.append(Pair(files[0], files[1], calibration=files[2] if len(files) == 3 else None))
+    if not pairs:
+        raise ValueError(f"{path}: the list names no pair")
+    if truths:
+        warnings.warn(
+            f"{path}: the third column of {truths} lines is a disparity map and is not used; here "
+            "it may hold a calibration file",
+            stacklevel=2,
+        )
+    return _named(pairs)
+
+
+def _expand(text: str) -> list[Path]:
+    path = Path(text)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        files = images_in(path)
+        nothing = f"{text}: no image in this folder ({' '.join(IMAGES)})"
+        inner = next(filter(None, map(_pair_of, sorted(path.glob("*/")))), None)
+        if inner is not None:
+            nothing = (
+                f"{text}: no image in this folder, but pairs in its folders: `vizoo infer stereo "
+                f"{text}` takes them, or the globs '{text}/*/{inner.left.name}' "
+                f"'{text}/*/{inner.right.name}'"
+            )
+    else:
+        files = [Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file()]
+        nothing = f"{text}: no {'file matches' if glob.has_magic(text) else 'such file'}"
+    if not files:
+        raise FileNotFoundError(nothing)
+    return sorted(files)
+
+
+def _named(pairs: list[Pair]) -> list[Pair]:
+    """Name results by the left file, with its folder in front where that alone is not unique."""
+    for folders in range(3):
+        names = [
+            "_".join((*p.left.absolute().parts[-1 - folders : -1], p.left.stem)) for p in pairs
+        ]
+        if len(set(names)) == len(names):
+            return [
+                Pair(pair.left, pair.right, unique, pair.calibration)
+                for pair, unique in zip(pairs, names, strict=True)
+            ]
+    twice = Counter(names).most_common(1)[0][0]
+    files = [str(pair.left) for pair, own in zip(pairs, names, strict=True) if own == twice]
+    raise ValueError(
+        f"{files[0]} and {files[1]} would both write {twice}_disparity.*; infer them into "
+        "different folders"
+    )

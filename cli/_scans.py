@@ -1,0 +1,103 @@
+"""Which scans `vizoo infer ct` was asked for, found before any work starts."""
+
+from __future__ import annotations
+
+import glob
+from collections import Counter
+from pathlib import Path
+
+from ..datasets.ct import dicom, nifti, pictures
+
+__all__ = ["find_scans"]
+
+_ENDINGS = (*nifti.SUFFIXES, *dicom.SUFFIXES)
+_MADE = ("_montage.png", "_map.nii.gz", "_lesion.nii.gz")
+
+
+def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
+    """The scans that files, folders and globs name, by the first part of their results' names.
+
+    A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
+    folders are searched for such. Several DICOM files of one folder stand for the folder. Results
+    of this command and the masks of `vizoo scans` are passed over.
+
+    Args:
+        words: what was typed.
+        skip: a folder that is not searched, as it holds results.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: two results would have one name.
+    """
+    found: list[Path] = []
+    for word in words:
+        path = Path(word)
+        paths = [path]
+        if not path.exists() and glob.has_magic(word):
+            paths = sorted(Path(name) for name in glob.glob(word, recursive=True))
+        if not paths or not paths[0].exists():
+            what = "nothing matches" if glob.has_magic(word) else "no such file or folder"
+            raise FileNotFoundError(f"{word}: {what}")
+        paths = [path for path in paths if not _is_made(path)]
+        scans = [
+            scan for path in paths for scan in ([path] if path.is_file() else _within(path, skip))
+        ]
+        if paths and not scans:
+            raise FileNotFoundError(
+                f"{word}: no scan: no DICOM file, no NIfTI file (.nii, .nii.gz) and no PNG or TIFF "
+                "slices"
+            )
+        found += scans
+    if not found:
+        raise FileNotFoundError(f"{words[0]}: no scan: a result of this command, or a mask")
+    return _named(_one_a_folder(list(dict.fromkeys(found))))
+
+
+def _within(folder: Path, skip: Path | None) -> list[Path]:
+    """The scans in a folder; a folder of slices is one scan, whatever else lies in it."""
+    entries = sorted(
+        entry for entry in folder.iterdir() if entry.name[0] != "." and not _is_made(entry)
+    )
+    files = [entry for entry in entries if entry.is_file()]
+    if any(file.suffix.lower() in pictures.SUFFIXES or dicom.is_dicom(file) for file in files):
+        return [folder]
+    scans = [file for file in files if nifti.is_nifti(file)]
+    inner = [entry for entry in entries if entry.is_dir()]
+    if skip is not None:
+        inner = [entry for entry in inner if entry.resolve() != skip.resolve()]
+    return scans + [scan for entry in inner for scan in _within(entry, skip)]
+
+
+def _is_made(path: Path) -> bool:
+    """Whether a path is a result of `vizoo infer ct` or a mask of `vizoo scans`."""
+    if path.name.endswith("_slices"):  # a scan's folder may be called so too
+        return path.with_name(f"{path.name.removesuffix('_slices')}.json").is_file()
+    return path.name.endswith(_MADE)
+
+
+def _one_a_folder(scans: list[Path]) -> list[Path]:
+    """Exchange several DICOM files of a folder, such as a shell lists them, for the folder."""
+    files = [scan for scan in scans if scan.is_file() and dicom.is_dicom(scan)]
+    counts = Counter(file.parent for file in files)
+    several = {file for file in files if counts[file.parent] > 1}
+    return list(dict.fromkeys(scan.parent if scan in several else scan for scan in scans))
+
+
+def _named(scans: list[Path]) -> dict[str, Path]:
+    """Name results by file or folder, with folders in front where that alone is not unique."""
+    for parents in range(4):
+        names = [_name(scan, parents) for scan in scans]
+        if len(set(names)) == len(names):
+            return dict(zip(names, scans, strict=True))
+    twice = next(name for name in names if names.count(name) > 1)
+    one, other = [scan for scan, name in zip(scans, names, strict=True) if name == twice][:2]
+    raise ValueError(
+        f"{one} and {other} would both write {twice}.json; infer them into different folders"
+    )
+
+
+def _name(scan: Path, parents: int) -> str:
+    *above, last = scan.absolute().resolve().parts
+    ending = next((ending for ending in _ENDINGS if last.lower().endswith(ending)), "")
+    last = last[: len(last) - len(ending)]
+    return "_".join((*above[len(above) - parents :], last))

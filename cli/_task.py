@@ -1,0 +1,210 @@
+"""A config of `vizoo fit` as what recalibrates and evaluates a network: its task and its data.
+
+Whatever the task is, its Lightning module holds the network as `net`, `predict_step` runs it on a
+batch, and the validation loop says how good it is. So no task is known by name here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch
+import numpy as np
+import torch
+import yaml
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import nn
+
+from ..nas.recalibration import recalibrate, samples
+from ..nas.training.evaluation import training_loss
+from ._config import instantiate
+from ._configs import resolve_config
+
+__all__ = ["FitConfig"]
+
+
+@dataclass
+class FitConfig:
+    """The model and the data of a config, made.
+
+    Attributes:
+        name: as typed.
+        module: the task; its `net` is replaced by the network in question.
+        data: its data module.
+    """
+
+    name: str
+    module: LightningModule
+    data: LightningDataModule
+
+    @classmethod
+    def read(cls, name: str) -> FitConfig:
+        """Make the model and the data of a config; its trainer is left out.
+
+        Args:
+            name: a file, or the name of a built-in config.
+
+        Raises:
+            FileNotFoundError: no such config.
+            ValueError: it has no model or no data, one cannot be made, or the model has no `net`.
+        """
+        path = resolve_config(name)
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+        if not isinstance(content, dict):
+            raise ValueError(f"{name}: not a config of `vizoo fit`")
+        # What trains a task as a supernet has the task as an argument, which evaluates as well.
+        while isinstance(inner := _argument(content.get("model"), "task"), dict):
+            content["model"] = inner
+        if _argument(content.get("model"), "init_weights") is not None:
+            # For the network that is replaced: the file may be gone by now.
+            del content["model"]["init_args"]["init_weights"]
+        made = instantiate(name, content, ("model", "data"))
+        if not isinstance(getattr(made.model, "net", None), nn.Module):
+            raise ValueError(
+                f"{name}: {type(made.model).__name__} has no network named `net`, where a "
+                "subnet could take its place"
+            )
+        return cls(name, made.model, made.data)
+
+    def recalibrate(
+        self, net: nn.Module, batches: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Any]:
+        """Estimate the batch norms of a network anew on training data.
+
+        Args:
+            net: changed in place; ends on the device.
+            batches: of the training loader, as `vizoo fit` would see them; the same each time, so
+                that subnets compare.
+            device: to run on.
+
+        Returns:
+            The config and how many batches and samples were seen.
+
+        Raises:
+            ValueError: there is no training data.
+        """
+        seen = {"config": self.name, "batches": 0, "samples": 0}
+
+        def counted(found: Iterator[Any]) -> Iterator[Any]:
+            for batch in itertools.islice(found, batches):
+                seen["batches"] += 1
+                seen["samples"] += samples(batch)
+                yield batch
+
+        with self.training_batches(net, device) as found:
+            recalibrate(net, counted(found), forward=self.forward)
+        return seen
+
+    def evaluate(
+        self, net: nn.Module, metric: str, device: torch.device | str = "cpu", batches: int = 0
+    ) -> float:
+        """Run the validation loop and return one of the metrics it logs.
+
+        Args:
+            net: in evaluation mode.
+            metric: such as ``val/epe``.
+            device: to run on.
+            batches: at most so many; 0 for all.
+
+        Raises:
+            ValueError: no such metric; the message lists what there is.
+        """
+        values, _ = self.metrics(net, device, batches)
+        if metric not in values:
+            raise ValueError(
+                f"--metric {metric}: {type(self.module).__name__} logs "
+                f"{', '.join(sorted(values)) or 'nothing in validation'}"
+            )
+        return values[metric]
+
+    def metrics(
+        self, net: nn.Module, device: torch.device | str = "cpu", batches: int = 0
+    ) -> tuple[dict[str, float], list[str]]:
+        """Run the validation loop.
+
+        Args:
+            net: in evaluation mode.
+            device: to run on.
+            batches: at most so many; 0 for all.
+
+        Returns:
+            All metrics that the task logs, and the names of those that it shows beside the
+            progress bar.
+        """
+        self.module.net = net
+        device = torch.device(device)
+        with _quietly():
+            trainer = lightning.pytorch.Trainer(
+                accelerator="gpu" if device.type == "cuda" else "cpu",
+                devices=[device.index or 0] if device.type == "cuda" else 1,
+                limit_val_batches=batches or 1.0,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            found = trainer.validate(self.module, self.data, verbose=False)
+        values = {name: float(value) for row in found for name, value in row.items()}
+        return values, [name for name in values if name in trainer.progress_bar_metrics]
+
+    @contextmanager
+    def training_batches(
+        self, net: nn.Module, device: torch.device | str = "cpu"
+    ) -> Iterator[Iterator[Any]]:
+        """An epoch of training batches on a device, the same each time, for a network.
+
+        Within the block the task has the network, which ends on the device.
+        """
+        self.module.net = net
+        self.module.to(device)
+        with isolate_rng():
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
+            self.data.prepare_data()
+            self.data.setup("fit")
+            place = torch.device(device)
+            loader = self.data.train_dataloader()
+            if isinstance(loader, Mapping):  # halves of a differentiable search
+                loader = next(iter(loader.values()))
+            yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
+
+    def forward(self, net: nn.Module, batch: Any) -> object:
+        """Run a network on a batch, as in prediction."""
+        self.module.net = net
+        return self.module.predict_step(batch, 0)
+
+    def loss(self, net: nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of a training step; what the task logs is dropped."""
+        return training_loss(self.module, net, batch)
+
+
+def _argument(made: Any, name: str) -> Any:
+    """An argument of what a config makes: ``{class_path: …, init_args: {name: …}}``."""
+    arguments = made.get("init_args") if isinstance(made, dict) else None
+    return arguments.get(name) if isinstance(arguments, dict) else None
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Lightning tells of devices and loaders each time; here that would be a hundred times."""
+    loggers = [
+        logging.getLogger(f"lightning.pytorch{name}")
+        for name in ("", ".utilities.rank_zero", ".accelerators.cuda")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,161 @@
+"""`vizoo bench`: how fast a model or the operators run on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..common.devices import DTYPES, choose_device
+from ..common.memory import PeakMemory
+from ._sizes import add_size, parse_size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["add_arguments", "measure", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "model",
+        help="NAME, NAME.TAG, hf-hub:ORG/NAME, or a weight file; ops: the operators, at sizes of "
+        "published networks",
+    )
+    add_size(parser, "384x1280", "size of the images")
+    parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="how long to measure each (default 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        ValueError: unknown model, size or device, or a number below 1.
+    """
+    import torch
+
+    height, width = parse_size(args.size)
+    for name in ("batch", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}: must be at least 1")
+    if not 0 <= args.seconds < float("inf"):
+        raise ValueError(f"--seconds {args.seconds:g}: must be a time")
+    device = choose_device(args.device)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.model == "ops":
+        if args.json:
+            raise ValueError("--json: ops prints a table; leave it out")
+        from ._bench_ops import run as run_ops
+
+        return run_ops(device, getattr(torch, args.dtype), args.seconds)
+
+    from ..vision.hub.registry import model_info
+    from ..vision.hub.sources import open_model
+    from ..vision.inference import optimize
+    from ..vision.inputs import count_macs, count_parameters, example_inputs
+
+    net, _ = open_model(args.model, download=False)
+    info = model_info(net.architecture["name"])
+    meta = example_inputs(net, height, width, device="meta")
+    report: dict[str, Any] = {
+        "model": info.name,
+        "size": [height, width],
+        "batch": args.batch,
+        "device": str(device),
+        "dtype": args.dtype,
+        "threads": torch.get_num_threads(),
+        "parameters": count_parameters(net),
+        "macs": count_macs(_on_meta(net), *meta),
+        "runs": {},
+    }
+    inputs = example_inputs(net, height, width, batch=args.batch, device=device)
+    dtype = getattr(torch, args.dtype)
+    net = net.to(device)
+    report["runs"]["plain"] = measure(net, inputs, dtype, args.seconds)
+    # The optimised copy casts by itself, so it runs without autocast.
+    fast = optimize(net, dtype)
+    report["runs"]["optimised"] = measure(fast, inputs, torch.float32, args.seconds)
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    return 0
+
+
+def measure(
+    net: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, seconds: float
+) -> dict[str, float | int]:
+    """Time a network.
+
+    Args:
+        net: called as ``net(*inputs)``.
+        inputs: on the network's device.
+        dtype: below float32 the network runs under autocast.
+        seconds: how long to repeat; at least three repetitions after one that warms up.
+
+    Returns:
+        ``median_ms``, ``p10_ms``, ``p90_ms``, ``repetitions`` and ``peak_bytes`` (on a GPU the
+        allocator's; on the CPU the growth of resident memory beyond what was held before).
+    """
+    import torch
+
+    device = inputs[0].device
+    cuda = device.type == "cuda"
+    times: list[float] = []
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+    peak = PeakMemory(device)
+    with torch.inference_mode(), autocast, peak:
+        end = time.perf_counter() + seconds
+        while len(times) < 4 or time.perf_counter() < end:
+            start = time.perf_counter()
+            net(*inputs)
+            if cuda:
+                torch.cuda.synchronize(device)
+            times.append(1e3 * (time.perf_counter() - start))
+    times = times[1:]
+    tenths = statistics.quantiles(times, n=10, method="inclusive")
+    return {
+        "median_ms": statistics.median(times),
+        "p10_ms": tenths[0],
+        "p90_ms": tenths[-1],
+        "repetitions": len(times),
+        "peak_bytes": peak.bytes,
+    }
+
+
+def _on_meta(net: nn.Module) -> nn.Module:
+    import torch
+
+    from ..vision.hub.registry import create_model
+
+    with torch.device("meta"):
+        return create_model(**net.architecture)
+
+
+def _lines(report: dict[str, Any]) -> str:
+    height, width = report["size"]
+    lines = [
+        f"{report['model']}: {report['parameters']:,} parameters, "
+        f"{report['macs'] / 1e9:.2f} GMAC an image of {height}x{width}",
+        f"batch {report['batch']}, {report['device']}, {report['dtype']}, "
+        f"{report['threads']} CPU threads",
+    ]
+    for name, row in report["runs"].items():
+        lines.append(
+            f"  {name:<10} {row['median_ms']:8.1f} ms  "
+            f"(p10 {row['p10_ms']:.1f}, p90 {row['p90_ms']:.1f}, {row['repetitions']} runs)  "
+            f"peak {row['peak_bytes'] / 1e6:.0f} MB"
+        )
+    plain, fast = report["runs"]["plain"], report["runs"]["optimised"]
+    lines.append(f"  optimised is {plain['median_ms'] / fast['median_ms']:.2f} times as fast")
+    return "\n".join(lines)

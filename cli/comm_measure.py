@@ -1,0 +1,143 @@
+"""`vizoo comm measure`: what messages between processes take, for `vizoo comm plan`.
+
+Starts processes on this machine, or takes those that `torchrun` has started, on any machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..nas.distributed.schedule.link import Link
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--processes", type=int, help="to start here (default 2); under torchrun there are enough"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default cpu)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="to spend on each of eight sizes (default 0.5)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the link, for `comm plan --link FILE`")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure all-reduces of several sizes and fit alpha and beta.
+
+    Raises:
+        ValueError: a bad option, or the processes do not reach each other.
+    """
+    if not 0 < args.seconds < float("inf"):
+        raise ValueError(f"--seconds {args.seconds}: more than 0")
+    words = {name: getattr(args, name) for name in ("device", "seconds", "out", "json")}
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if args.processes is not None:
+            raise ValueError("--processes: torchrun has started them, leave it out")
+        _check_device(args.device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        _measure(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", words)
+        return 0
+    processes = 2 if args.processes is None else args.processes
+    if processes < 2:
+        raise ValueError(f"--processes {processes}: at least 2")
+    _check_device(args.device, processes)
+    import torch.multiprocessing
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        try:
+            torch.multiprocessing.spawn(_measure, (processes, store, words), nprocs=processes)
+        except (
+            torch.multiprocessing.ProcessRaisedException,
+            torch.multiprocessing.ProcessExitedException,
+        ) as error:
+            said = [line for line in str(error).splitlines() if line.strip()]
+            raise ValueError(f"a process could not measure: {said[-1]}") from None
+    return 0
+
+
+def _check_device(device: str, processes: int) -> None:
+    import torch
+
+    if device == "cuda" and torch.cuda.device_count() < processes:
+        raise ValueError(
+            f"--device cuda: {processes} processes here want a GPU each, and there are "
+            f"{torch.cuda.device_count()}"
+        )
+
+
+def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> None:
+    """What each process does; the first prints and writes."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from ..nas.distributed.schedule.link import SIZES, Link, measure_all_reduce
+    from ._progress import progress_bar
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    if words["device"] == "cuda":
+        local = rank if store != "env://" else int(os.environ.get("LOCAL_RANK", "0"))
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    if store != "env://" and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    try:
+        wait = timedelta(seconds=120)
+        dist.init_process_group(
+            backend, init_method=store, rank=rank, world_size=processes, timeout=wait
+        )
+        with progress_bar("messages") if rank == 0 else nullcontext(lambda *_: None) as tell:
+            found = measure_all_reduce(device, sizes=SIZES, seconds=words["seconds"], tell=tell)
+        dist.barrier()
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"the processes do not reach each other: {lines[0]}") from error
+    if rank:
+        return
+    link = Link.fitted(processes, found)
+    report = {
+        "backend": backend,
+        "messages": [{"bytes": size, "seconds": time} for size, time in found],
+        # The worst of the model's relative errors.
+        "error": max(abs((link.alpha + link.beta * n) / time - 1) for n, time in found),
+    }
+    if words["out"]:
+        link.save(words["out"], **report)
+    whole = {"processes": processes, "alpha": link.alpha, "beta": link.beta, **report}
+    print(json.dumps(whole, indent=2) if words["json"] else _lines(link, report, words["out"]))
+    sys.stdout.flush()
+
+
+def _lines(link: Link, report: dict[str, Any], out: str | None) -> str:
+    lines = [f"{'bytes':>12} {'ms':>10} {'fit, ms':>10} {'MB/s':>8}"]
+    for message in report["messages"]:
+        size, time = message["bytes"], message["seconds"]
+        fit = link.alpha + link.beta * size
+        lines.append(f"{size:12d} {1e3 * time:10.3f} {1e3 * fit:10.3f} {size / time / 1e6:8.1f}")
+    lines.append(
+        f"all-reduce among {link.processes} processes ({report['backend']}): alpha "
+        f"{link.alpha:.3g} s a message, beta {link.beta:.3g} s a byte; the fit is up to "
+        f"{100 * report['error']:.0f} % off"
+    )
+    if out:
+        name = Path(out)
+        lines.append(f"written to {name}: vizoo comm plan --model NAME --link {name}")
+    return "\n".join(lines)

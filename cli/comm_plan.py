@@ -1,0 +1,192 @@
+"""`vizoo comm plan`: how the gradients of a network should travel on a given link.
+
+The backward pass and what compressing computes are measured here; what messages take is computed
+from the link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from ..nas.distributed.gradients.regions import Region
+    from ..nas.distributed.schedule.link import Link
+    from ..nas.distributed.schedule.simulator import Step
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--model", required=True, help="see `vizoo models`")
+    parser.add_argument(
+        "--input", metavar="HxW", default="256x512", help="size of the images (default 256x512)"
+    )
+    parser.add_argument("--batch", type=int, default=2, help="samples a process (default 2)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda … (default cpu)")
+    parser.add_argument(
+        "--processes", type=int, help="how many, 2 and more (default: those of the link)"
+    )
+    parser.add_argument(
+        "--link",
+        metavar="NAME|FILE",
+        help="10gbe-8, 10gbe-16, 56gbib-8 or 56gbib-16 (published), or a file of "
+        "`vizoo comm measure`",
+    )
+    parser.add_argument("--alpha", type=float, help="seconds a message of an all-reduce")
+    parser.add_argument("--beta", type=float, help="seconds a byte of it")
+    parser.add_argument(
+        "--density", type=float, default=0.001, help="of top-k and gTop-k (default 0.001)"
+    )
+    parser.add_argument("--rank", type=int, default=4, help="of PowerSGD and ACP-SGD (default 4)")
+    parser.add_argument("--steps", type=int, default=5, help="to measure (default 5)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure a step and print what each way would take.
+
+    Raises:
+        ValueError: a bad option, or an unknown model.
+        FileNotFoundError: there is no file of this link.
+    """
+    from ..common.devices import choose_device
+    from ..nas.distributed.schedule.planner import plan_groups
+    from ..nas.distributed.schedule.simulator import EXACT, simulate
+    from ..nas.distributed.schedule.timing import scalar
+    from ..vision.hub.registry import create_model
+    from ..vision.inputs import example_inputs
+    from ._sizes import parse_size
+
+    if args.batch < 1 or args.steps < 1 or args.rank < 1 or not 0 < args.density <= 1:
+        raise ValueError(
+            f"--batch {args.batch}, --steps {args.steps}, --rank {args.rank}: at least 1; "
+            f"--density {args.density}: more than 0 and at most 1"
+        )
+    link = _link(args)
+    height, width = parse_size(args.input)
+    device = choose_device(args.device)
+    net = create_model(args.model).to(device).train()
+    inputs = example_inputs(net, height, width, batch=args.batch, device=device)
+    regions = _activate(net)
+    step, computing = _measured(net, lambda model: scalar(model(*inputs)), args, regions, device)
+    times = simulate(step, link, args.density, args.rank, computing)
+    report = {
+        "model": args.model,
+        "input": [args.batch, height, width],
+        "device": str(device),
+        **{name: getattr(link, name) for name in ("processes", "alpha", "beta")},
+        "around_ms": round(1e3 * step.around, 3),
+        "backward_ms": round(1e3 * step.backward, 3),
+        "gradient_bytes": int(sum(step.sizes)),
+        "computing_ms": {way: round(1e3 * time, 3) for way, time in computing.items()},
+        "step_ms": {way: round(1e3 * time, 3) for way, time in times.items()},
+        "messages": plan_groups(step.ready, step.sizes, link.alpha, link.beta),
+        "best_exact": min((way for way in times if way in EXACT), key=times.__getitem__),
+        "best": min(times, key=times.__getitem__),
+    }
+    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    return 0
+
+
+def _link(args: argparse.Namespace) -> Link:
+    """The link of the words, among as many processes as they say."""
+    from pathlib import Path
+
+    from ..nas.distributed.schedule.link import LINKS, Link
+
+    if args.processes is not None and args.processes < 2:
+        raise ValueError(f"--processes {args.processes}: at least 2")
+    given = args.alpha is not None, args.beta is not None
+    if args.link is None and not all(given):
+        raise ValueError("give the link: --link, or --alpha and --beta")
+    if args.link is not None and any(given):
+        raise ValueError("give the link once: --link, or --alpha and --beta")
+    if args.link is None:
+        return Link(args.processes or 8, args.alpha, args.beta)
+    if args.link not in LINKS and not Path(args.link).is_file():
+        raise FileNotFoundError(
+            f"--link {args.link}: no such file, and no published link ({', '.join(LINKS)}); "
+            "`vizoo comm measure --out FILE` measures one"
+        )
+    link = LINKS[args.link] if args.link in LINKS else Link.load(args.link)
+    return link if args.processes is None else link.at(args.processes)
+
+
+def _activate(net: nn.Module) -> dict[int, list[Region]] | None:
+    """Of a supernet, activate a subnet of middle size; what it uses, or None."""
+    from ..nas.distributed.gradients.regions import active_regions
+    from ..nas.supernet import activate, elastic_modules, extract, search_space
+    from ..nas.training import UniformSampler
+    from ..vision.inputs import count_parameters
+
+    if not any(True for _ in elastic_modules(net)):
+        return None
+    drawn = UniformSampler(9).subnets(search_space(net), 0)
+    middle = sorted(drawn, key=lambda one: count_parameters(extract(net, one)))[len(drawn) // 2]
+    activate(net, middle)
+    return active_regions(net, [middle])
+
+
+def _measured(
+    net: nn.Module,
+    loss: Callable[[nn.Module], Tensor],
+    args: argparse.Namespace,
+    regions: dict[int, list[Region]] | None,
+    device: torch.device,
+) -> tuple[Step, dict[str, float]]:
+    """A step of this process alone, and what hooks compute in it."""
+    from ..nas.distributed.compression.lowrank import ACPSGD, PowerSGD
+    from ..nas.distributed.compression.sparse import GTopK, TopK
+    from ..nas.distributed.gradients.hooks import AllReduce
+    from ..nas.distributed.schedule.timing import alone, measure_hook, measure_step
+    from ._progress import progress_bar
+
+    makers = {
+        "fp16": lambda: AllReduce("float16"),
+        "acpsgd": lambda: ACPSGD(args.rank, start_step=0),
+        "topk": lambda: TopK(args.density, warmup=()),
+        "gtopk": lambda: GTopK(args.density, warmup=()),
+    }
+    if regions is None:
+        makers["powersgd"] = lambda: PowerSGD(args.rank, start_step=2)
+    computing = {}
+    with progress_bar("measurements") as tell, alone(device):
+        step = measure_step(net, lambda: loss(net), args.steps, min(args.steps, 5), regions)
+        for number, (way, make) in enumerate(makers.items()):
+            tell(number + 1, len(makers) + 1)
+            unused = regions is not None
+            computing[way] = measure_hook(
+                make(), net, loss, min(args.steps, 5), find_unused_parameters=unused
+            )
+    return step, computing
+
+
+def _lines(report: dict[str, Any]) -> str:
+    from ..nas.distributed.schedule.simulator import WAYS
+
+    found = [
+        f"{report['model']}: {report['gradient_bytes'] / 1e6:.2f} MB of gradients, backward pass "
+        f"{report['backward_ms']:.1f} ms and the rest {report['around_ms']:.1f} ms on "
+        f"{report['device']}; {report['processes']} processes, "
+        f"{1e6 * report['alpha']:.0f} us a message, {1e9 * report['beta']:.2f} ns a byte"
+    ]
+    times = report["step_ms"]
+    for way, time in sorted(times.items(), key=lambda item: item[1]):
+        share = times["plain"] / time
+        found.append(f"  {time:10.1f} ms  {share:5.2f} x plain  {way:8} {WAYS[way]}")
+    found.append(f"  best messages: {len(report['messages'])}")
+    best, exact = report["best"], report["best_exact"]
+    if times["plain"] < 1.1 * times[best]:
+        found.append("  plain would do: nothing is a tenth faster")
+    elif times[exact] < 1.1 * times[best]:
+        found.append(f"  {exact} would win: no compression is a tenth faster")
+    else:
+        found.append(f"  {best} would win; of those that change no gradient, {exact}")
+    return "\n".join(found)

@@ -1,0 +1,135 @@
+"""`vizoo evaluate mvs`: how near a cloud is to true points."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("cloud", metavar="CLOUD", help="PLY file")
+    parser.add_argument(
+        "truth",
+        metavar="TRUTH",
+        help="PLY file of true points, or a scene with true depth; for --scan DTU's folder",
+    )
+    parser.add_argument("--json", action="store_true", help="print the scores as JSON")
+    tanks = parser.add_argument_group("F-score")
+    tanks.add_argument("--distance", type=float, metavar="D", help="within which a point is right")
+    tanks.add_argument(
+        "--tanks", metavar="SCENE", help="the distance of a Tanks and Temples scene, such as barn"
+    )
+    tanks.add_argument("--align", metavar="FILE", help="4x4 matrix in text: cloud to truth")
+    tanks.add_argument("--crop", metavar="FILE", help="Open3D's JSON polygon, in the truth's frame")
+    tanks.add_argument(
+        "--voxel",
+        type=float,
+        metavar="SIDE",
+        help="first thin both (default: half the distance with --tanks, else not)",
+    )
+    dtu = parser.add_argument_group("DTU")
+    dtu.add_argument("--scan", type=int, metavar="N", help="accuracy and completeness of a scan")
+    dtu.add_argument("--seed", type=int, default=0, help="of the thinning's order (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the scores; return 0."""
+    from ..common.extras import from_extra
+    from ..vision.io.ply import read_ply
+
+    if (args.scan is None) == (args.distance is None and args.tanks is None):
+        raise ValueError("give --scan N (DTU), or --distance D or --tanks SCENE (F-score)")
+    from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
+    points, _ = read_ply(args.cloud)
+    scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
+    if args.json:
+        print(json.dumps({"cloud": args.cloud, "truth": args.truth, **scores}, indent=2))
+        return 0
+    width = max(map(len, scores))
+    for name, value in scores.items():
+        print(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else
+              f"{name:<{width}}  {value}")  # fmt: skip
+    return 0
+
+
+def _dtu(points: np.ndarray, args: argparse.Namespace) -> dict:
+    from ..mvs.evaluation import dtu_score, read_dtu_truth
+
+    score = dtu_score(points, read_dtu_truth(args.truth, args.scan), seed=args.seed)
+    return {
+        "accuracy": score.accuracy,
+        "completeness": score.completeness,
+        "overall": score.overall,
+        "accuracy_median": score.accuracy_median,
+        "completeness_median": score.completeness_median,
+        "points_thinned": score.thinned,
+        "points_observed": score.observed,
+        "cloud_far": score.far[0],
+        "scan_far": score.far[1],
+    }
+
+
+def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
+    import numpy as np
+
+    from ..mvs.clouds import crop_to_polygon, voxel_thin
+    from ..mvs.evaluation import TANKS_DISTANCES, f_score
+
+    distance, voxel = args.distance, args.voxel
+    if args.tanks is not None:
+        if args.tanks.lower() not in TANKS_DISTANCES:
+            raise ValueError(
+                f"--tanks {args.tanks}: the truth of {', '.join(TANKS_DISTANCES)} is public"
+            )
+        distance = TANKS_DISTANCES[args.tanks.lower()] if distance is None else distance
+        voxel = distance / 2 if voxel is None else voxel
+    truth = _truth(args.truth)
+    if args.align is not None:
+        matrix = _matrix(args.align)
+        points = points @ matrix[:3, :3].T + matrix[:3, 3]
+    if args.crop is not None:
+        points, truth = (cloud[crop_to_polygon(cloud, args.crop)] for cloud in (points, truth))
+        for cloud, name in ((points, args.cloud), (truth, args.truth)):
+            if not len(cloud):
+                raise ValueError(f"{name}: no point inside {args.crop}")
+    if voxel is not None:
+        points, truth = (voxel_thin(cloud, None, voxel)[0] for cloud in (points, truth))
+    score = f_score(np.asarray(points), truth, distance)
+    return {
+        "precision": score.precision,
+        "recall": score.recall,
+        "f_score": score.f_score,
+        "distance": score.distance,
+        "points": score.points,
+        "truth_points": score.truth_points,
+    }
+
+
+def _truth(path: str) -> np.ndarray:
+    from ..vision.io.ply import read_ply
+
+    if not Path(path).is_dir():
+        return read_ply(path)[0]
+    from ..datasets.mvs import open_scene, truth_points
+
+    return truth_points(open_scene(path))[0].numpy()
+
+
+def _matrix(path: str) -> np.ndarray:
+    import numpy as np
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        matrix = np.loadtxt(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a matrix in text: {error}") from error
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+        raise ValueError(f"{path}: a 4x4 matrix is asked for, got {matrix.shape}")
+    return matrix

@@ -1,0 +1,160 @@
+"""`vizoo infer mvs`: depth maps and a fused cloud of a scene."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ._work import check_folder, collect_warnings, progress, warn
+
+if TYPE_CHECKING:
+    from ..datasets.mvs.scene import Scene
+    from ..mvs.presets import Thresholds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("scene", metavar="SCENE", help="folder of a scene, in any known layout")
+    parser.add_argument("--layout", metavar="NAME", help="of the scene (default: recognised)")
+    parser.add_argument(
+        "--range-form",
+        default="auto",
+        metavar="FORM",
+        help="of camera files' last lines: max, interval or auto (default)",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file",
+    )
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
+    parser.add_argument(
+        "--views", type=int, default=5, metavar="N", help="matched at once (default: 5)"
+    )
+    parser.add_argument(
+        "--size", metavar="HxW", help="of the images (default: theirs, at most 1920 px long)"
+    )
+    parser.add_argument(
+        "--range",
+        nargs=2,
+        type=float,
+        metavar=("MIN", "MAX"),
+        help="of the depth, in the cameras' unit (default: what the scene says, else a guess)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random start (default: 0)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument(
+        "--restart", action="store_true", help="compute views anew that an earlier run finished"
+    )
+    fusion = parser.add_argument_group("fusion")
+    fusion.add_argument(
+        "--thresholds",
+        metavar="NAME",
+        help="published ones, such as dtu/scan9 or tanks/family (default: by scene, else 2 views, "
+        "1 px, 1 %%)",
+    )
+    fusion.add_argument("--agree", type=int, metavar="N", help="other views that must agree")
+    fusion.add_argument("--pixels", type=float, metavar="PX", help="within so many pixels")
+    fusion.add_argument("--relative", type=float, metavar="SHARE", help="and this share of depth")
+    fusion.add_argument("--voxel", type=float, metavar="SIDE", help="one point a cube of this side")
+    fusion.add_argument("--normals", action="store_true", help="write the points' normals")
+    fusion.add_argument("--mesh", type=float, metavar="SIDE", help="also a mesh, of such cells")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reconstruct the scene; return 0."""
+    out = check_folder(args.out)
+    size = None
+    if args.size is not None:
+        from ._sizes import parse_size
+
+        size = parse_size(args.size)
+    for name in ("voxel", "mesh"):
+        if getattr(args, name) is not None and not getattr(args, name) > 0:
+            raise ValueError(f"--{name} must be positive, got {getattr(args, name):g}")
+    if args.views < 2:
+        raise ValueError(f"--views {args.views}: multi-view stereo needs 2 views or more")
+    thresholds = _thresholds(args)
+    with collect_warnings() as notes:
+        scene = _scene(args)
+    for note in notes:
+        warn(note)
+    if args.model is None:
+        raise ValueError(
+            "no --model: this version ships no trained weights; `vizoo fit` trains a network, "
+            "`vizoo convert` reads published ones; then --model FILE"
+        )
+    from ..mvs.infer import MVSPredictor
+
+    predictor = MVSPredictor(args.model, device=args.device, dtype=args.dtype)
+    with collect_warnings() as said, progress() as report:
+        summary = predictor.reconstruct(
+            scene,
+            out,
+            views=args.views,
+            size=size,
+            thresholds=thresholds,
+            seed=args.seed,
+            restart=args.restart,
+            voxel=args.voxel,
+            normals=args.normals,
+            mesh=args.mesh,
+            report=report,
+        )
+    for note in said:
+        warn(note)
+    if args.json:
+        print(json.dumps({**summary, "warnings": notes + said}, indent=2))
+    else:
+        _show(summary, out)
+    return 0
+
+
+def _thresholds(args: argparse.Namespace) -> Thresholds | None:
+    from dataclasses import replace
+
+    from ..mvs.presets import DEFAULT, preset
+
+    given = {"views": args.agree, "pixels": args.pixels, "relative": args.relative}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.thresholds is None and not given:
+        return None
+    base = DEFAULT if args.thresholds is None else preset(args.thresholds)
+    return replace(base, **given)
+
+
+def _scene(args: argparse.Namespace) -> Scene:
+    scene = _open(args.scene, args.layout, args.range_form)
+    return scene if args.range is None else scene.with_range(*args.range)
+
+
+def _open(folder: str, layout: str | None, range_form: str) -> Scene:
+    from ..datasets.mvs import open_scene
+
+    return open_scene(folder, layout, range_form=range_form)
+
+
+def _show(summary: dict, out: Path) -> None:
+    height, width = summary["size"]
+    views, fusion = summary["views"], summary["fusion"]
+    old = sum(view.get("resumed", False) for view in views)
+    fresh = [view["seconds"] for view in views if not view.get("resumed", False)]
+    each = f", {sum(fresh) / len(fresh):.2f} s each" if fresh else ""
+    kept = f" ({old} of an earlier run)" if old else ""
+    print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}{each}")
+    low = min(view["depth"]["min"] for view in views)
+    high = max(view["depth"]["max"] for view in views)
+    print(f"  depth {low:.4g} to {high:.4g}: {out / 'depth'}")
+    others = f"{fusion['views']} other view{'s' * (fusion['views'] != 1)}"
+    print(
+        f"  {summary['points']} points of {fusion['pixels_of_all_views']} pixels, agreed on by "
+        f"{others} within {fusion['pixels']:g} px and {100 * fusion['relative']:g} %: "
+        f"{summary['cloud']}"
+    )
+    for name in ("picture", "mesh"):
+        if name in summary:
+            print(f"  {name}: {summary[name]}")

@@ -1,0 +1,79 @@
+"""`vizoo latency build`: measure subnets of a supernet on this machine, as a table for others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from ._supernets import add_conditions, load_supernet, set_up
+from .latency_show import lines, summary
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--model", metavar="NAME|FILE", required=True, help="a supernet; weights do not matter"
+    )
+    add_conditions(parser, defaults=True)
+    parser.add_argument(
+        "--samples", type=int, default=120, help="subnets that predictors learn from (default 120)"
+    )
+    parser.add_argument(
+        "--held-out", type=int, default=20, help="more subnets to find their error (default 20)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="for each subnet, at least (default 1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of subnets (default 0)")
+    parser.add_argument(
+        "--out", metavar="FILE", required=True, help="the table (JSON); one begun here is gone on"
+    )
+    parser.add_argument("--force", action="store_true", help="begin anew, whatever FILE holds")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write and show the table.
+
+    Raises:
+        ValueError: no supernet, a bad option, or a file of something else.
+    """
+    if args.samples < 8 or args.held_out < 2:
+        raise ValueError("--samples must be at least 8 and --held-out at least 2")
+    if not 0 <= args.seconds < float("inf"):
+        raise ValueError(f"--seconds {args.seconds:g}: must be a time")
+    out = Path(args.out)
+    if out.suffix != ".json":
+        raise ValueError(f"--out {out}: tables are JSON; choose a name such as {out.stem}.json")
+
+    from ..nas.efficiency.provenance import software
+    from ..nas.efficiency.table import LatencyTable
+
+    net, space, _ = load_supernet(args.model, download=False)
+    bench = set_up(args, net, space)
+    model = dict(net.architecture)
+    if out.exists() and not args.force:
+        table = LatencyTable.load(out)
+        differs = table.conditions.difference(bench.conditions)
+        if table.space != space or table.model != model or differs:
+            what = differs or f"it is of {table.model.get('name')} with other choices or arguments"
+            raise ValueError(f"{out} holds another table ({what}); --force replaces it")
+    else:
+        table = LatencyTable(model, space, bench.conditions, software())
+    start = time.perf_counter()
+    table = bench.measure(
+        table,
+        "subnets",
+        path=out,
+        samples=args.samples,
+        held_out=args.held_out,
+        seed=args.seed,
+        seconds=args.seconds,
+    )
+    report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **summary(table)}
+    print(json.dumps(report, indent=2) if args.json else "\n".join((f"{out}:", *lines(report))))
+    return 0

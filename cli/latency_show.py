@@ -1,0 +1,95 @@
+"""`vizoo latency show`: what a latency table says, and how well it predicts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from ._quantities import show_quantity
+
+if TYPE_CHECKING:
+    from ..nas.efficiency.table import LatencyTable
+
+__all__ = ["add_arguments", "lines", "run", "summary"]
+
+_SHOWN = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("file", metavar="FILE", help="a table of `vizoo latency build`")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table's provenance, ranges, errors and dearest operators.
+
+    Raises:
+        ValueError: no table.
+        FileNotFoundError: no such file.
+    """
+    from ..nas.efficiency.table import LatencyTable
+
+    report = summary(LatencyTable.load(args.file))
+    print(json.dumps(report, indent=2) if args.json else "\n".join(lines(report)))
+    return 0
+
+
+def summary(table: LatencyTable) -> dict[str, Any]:
+    """What there is to say of a table, as plain values."""
+    from ..nas.efficiency.table import QUANTITIES
+
+    samples = table.samples
+    ranges = {
+        quantity: [min(values), max(values)]
+        for quantity in QUANTITIES
+        if (values := [table.of(sample, quantity) for sample in samples])
+    }
+    dearest = sorted(table.entries.items(), key=lambda row: -(row[1] or 0.0))
+    errors = table.errors() if table.complete else {}
+    return {
+        "model": table.model,
+        "conditions": table.conditions.to_json(),
+        "described": str(table.conditions),
+        "software": table.software,
+        "complete": table.complete,
+        "planned": table.planned,
+        "samples": len(table.seen),
+        "held_out": len(table.held_out),
+        "ranges": ranges,
+        "errors": {name: value.to_json() for name, value in errors.items()},
+        "operators": len(table.entries),
+        "not_measured_alone": [key for key, value in table.entries.items() if value is None],
+        "dearest_operators": dict(dearest[:_SHOWN]),
+    }
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """A summary for people."""
+    facts = report["software"]
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "cuda") if name in facts)
+    found = [
+        f"latency of subnets of {report['model'].get('name')}",
+        f"  on {report['described']}",
+        f"  {facts.get('date', 'date unknown')}, {versions}",
+        f"  {report['samples']} subnets, {report['held_out']} more held out"
+        + ("" if report["complete"] else f" of {report['planned']} planned: unfinished"),
+    ]
+    for quantity, (low, high) in report["ranges"].items():
+        low, high = show_quantity(quantity, low), show_quantity(quantity, high)
+        found.append(f"  {quantity:<10} {low} to {high}")
+    names = {"regressor": "whole networks", "operators": "sum of operators"}
+    for name, row in report["errors"].items():
+        rank = "unknown" if row["spearman"] is None else f"{row['spearman']:.3f}"
+        found.append(
+            f"  predicted from {names[name]}: Spearman {rank}, "
+            f"relative error {row['median_relative_error']:.1%} (median)"
+        )
+    found.append(f"  {report['operators']} operators; the dearest:")
+    for key, value in report["dearest_operators"].items():
+        shown = key if len(key) <= 80 else f"{key[:79]}…"
+        found.append(f"    {value or 0.0:9.3f} ms  {shown}")
+    if left := report["not_measured_alone"]:
+        found.append(f"  not measured alone and counted as nothing: {', '.join(left[:4])}")
+    return found

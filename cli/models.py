@@ -1,0 +1,182 @@
+"""`vizoo models`: what there is, how large, how costly, with which weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from ._sizes import add_size, parse_size
+
+if TYPE_CHECKING:
+    from ..vision.hub.registry import ModelEntry
+
+__all__ = ["add_arguments", "describe", "describe_weights", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="*",
+        help="shell pattern on names ('fadnet_plus_*') or on task/name ('stereo/*'); NAME.TAG "
+        "shows all that is known of these weights",
+    )
+    parser.add_argument(
+        "--pretrained", action="store_true", help="only models that have trained weights"
+    )
+    parser.add_argument(
+        "--fetch", action="store_true", help="download the weights, for use without a network later"
+    )
+    add_size(parser, "576x960", "size at which multiply-adds are counted")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, or the record of ``NAME.TAG``.
+
+    Raises:
+        ValueError: no model matches the pattern.
+        OSError: ``--fetch`` got some weights from no source.
+    """
+    from ..vision.hub.registry import TIMM, list_models, model_info, refusal
+
+    height, width = parse_size(args.size)
+    tagged = list_models(args.pattern, pretrained=True)
+    names = list_models(args.pattern)
+    if args.pretrained or (tagged and not names):
+        names = list(dict.fromkeys(model_info(name).name for name in tagged))
+    if not names:
+        said = "" if set("*?[") & set(args.pattern) else refusal(args.pattern)
+        if "." in args.pattern or TIMM in said:
+            raise ValueError(said)
+        which = "model with trained weights" if args.pretrained else "model"
+        known = list_models(pretrained=args.pretrained) or ["none"]
+        raise ValueError(f"no {which} matches {args.pattern!r}; there are {', '.join(known)}")
+    if args.fetch:
+        _fetch(tagged, args.pattern)
+    if tagged == [args.pattern]:
+        row = describe_weights(model_info(args.pattern))
+        print(json.dumps(row, indent=2) if args.json else _lines(row))
+        return 0
+    rows = [describe(name, height, width) for name in names]
+    rows.sort(key=lambda row: (row["task"], row["macs"]))
+    print(json.dumps(rows, indent=2) if args.json else _table(rows, f"{height}x{width}"))
+    return 0
+
+
+def describe(name: str, height: int, width: int) -> dict[str, Any]:
+    """One row: name, task, parameters, multiply-adds at a size, and weights.
+
+    Nothing is computed or allocated: the network is built on the meta device.
+    """
+    from dataclasses import replace
+
+    import torch
+
+    from ..vision.hub.registry import create_model, model_info
+    from ..vision.inputs import count_macs, count_parameters, example_inputs
+
+    info = model_info(name)
+    with torch.device("meta"):
+        net = create_model(name)
+    inputs = example_inputs(net, height, width, device="meta")
+    return {
+        "name": name,
+        "task": info.task,
+        "parameters": count_parameters(net),
+        "macs": count_macs(net, *inputs),
+        "size": [height, width],
+        "arguments": list(info.arguments),
+        "weights": [describe_weights(replace(info, tag=tag)) for tag in info.weights],
+    }
+
+
+def describe_weights(info: ModelEntry) -> dict[str, Any]:
+    """What is known of one set of weights.
+
+    Args:
+        info: of `model_info("name.tag")`.
+
+    Returns:
+        ``name`` (with the tag), ``model``, ``tag``, ``task``, ``path`` (where the file lies, or
+        None where it would be downloaded) and ``record``.
+    """
+    from ..vision.hub.download import find_local
+
+    path = find_local(info.record)
+    return {
+        "name": f"{info.name}.{info.tag}",
+        "model": info.name,
+        "tag": info.tag,
+        "task": info.task,
+        "path": None if path is None else str(path),
+        "record": info.record.to_json(),
+    }
+
+
+def _fetch(names: list[str], pattern: str) -> None:
+    from ..vision.hub.download import fetch
+    from ..vision.hub.registry import model_info
+
+    if not names:
+        raise ValueError(f"--fetch: no model that matches {pattern!r} has trained weights")
+    for name in names:
+        fetch(model_info(name).record, name)
+
+
+def _lines(row: dict[str, Any]) -> str:
+    record = row["record"]
+    lines = [f"{row['name']}: {row['task']}, {record['size'] / 1e6:.1f} MB, {record['licence']}"]
+    lines += [f"  trained on    {record['trained_on']}"]
+    for data, values in record.get("metrics", {}).items():
+        found = ", ".join(f"{name} {value:g}" for name, value in values.items())
+        lines.append(f"  {data:<12}  {found}")
+    for key, title in (
+        ("command", "measured by"),
+        ("training", "trained by"),
+        ("origin", "origin"),
+        ("input", "input"),
+        ("architecture", "architecture"),
+        ("subnet", "subnet"),
+    ):
+        if key in record:
+            value = record[key]
+            lines.append(f"  {title:<12}  {value if isinstance(value, str) else json.dumps(value)}")
+    if "reach" in record:
+        lines.append(f"  {'reach':<12}  disparities up to {record['reach']} px")
+    lines += [f"  {'source':<12}  {source}" for source in record["sources"]]
+    lines.append(f"  {'SHA-256':<12}  {record['sha256']}")
+    lines.append(f"  {'here':<12}  {row['path'] or 'no; downloaded on first use'}")
+    return "\n".join(lines)
+
+
+def _table(rows: list[dict[str, Any]], size: str) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(caption=f"GMAC: multiply-adds of convolutions at {size}, batch 1, in 10^9")
+    table.add_column("model", no_wrap=True)
+    table.add_column("task")
+    table.add_column("parameters", justify="right")
+    table.add_column("GMAC", justify="right")
+    table.add_column("weights")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            row["task"],
+            f"{row['parameters']:,}",
+            f"{row['macs'] / 1e9:.2f}",
+            "\n".join(_weights(weights) for weights in row["weights"]) or "-",
+        )
+    console = Console()
+    with console.capture() as text:
+        console.print(table)
+    return text.get().rstrip()
+
+
+def _weights(row: dict[str, Any]) -> str:
+    record = row["record"]
+    here = "" if row["path"] else ", to download"
+    return f".{row['tag']} {record['size'] / 1e6:.1f} MB, {record['licence']}{here}"

@@ -1,0 +1,42 @@
+"""`vizoo rooms`: write generated rooms to disk, in the layout of a published panorama set."""
+
+from __future__ import annotations
+
+import argparse
+
+from ._sizes import add_size, parse_size
+from ._work import check_folder, progress
+
+_LAYOUTS = ("stanford2d3d", "matterport3d", "3d60")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("out", metavar="OUT", help="folder of the data set")
+    parser.add_argument(
+        "--layout", default="stanford2d3d", choices=_LAYOUTS, help="default: stanford2d3d"
+    )
+    parser.add_argument(
+        "--rooms",
+        type=int,
+        nargs=3,
+        default=(8, 2, 2),
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="rooms of each list (default: 8 2 2)",
+    )
+    add_size(parser, "128x256", "of a panorama")
+    parser.add_argument("--seed", type=int, default=0, help="which rooms (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the rooms, write them, say where; return 0."""
+    from ..datasets.panorama.writers import write_rooms
+
+    height, width = parse_size(args.size)
+    if width != 2 * height:
+        raise ValueError(f"--size {args.size}: a panorama is twice as wide as high")
+    out = check_folder(args.out)
+    with progress() as report:
+        path = write_rooms(out, args.layout, args.rooms, height, args.seed, report)
+    print(f"{path}: {sum(args.rooms)} rooms of {args.size} pixels; train.txt, val.txt, test.txt")
+    return 0

@@ -1,0 +1,50 @@
+"""`vizoo scans`: write generated CT scans to disk, in a published layout or as DICOM series."""
+
+from __future__ import annotations
+
+import argparse
+
+from ._sizes import add_size, parse_size
+from ._work import check_folder, progress
+
+_LAYOUTS = ("cc-ccii", "mosmed", "covid-ctset", "dicom")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("out", metavar="OUT", help="folder of the data set")
+    parser.add_argument(
+        "--layout",
+        default="mosmed",
+        choices=_LAYOUTS,
+        help="cc-ccii (PNG slices, three classes), mosmed (NIfTI, two), covid-ctset (16-bit TIFF "
+        "slices, two) or dicom (series, three); default: mosmed",
+    )
+    parser.add_argument(
+        "--scans",
+        type=int,
+        nargs=3,
+        default=(8, 2, 2),
+        metavar=("TRAIN", "VAL", "TEST"),
+        help="scans of each list (default: 8 2 2)",
+    )
+    add_size(parser, "128x128", "of a slice")
+    parser.add_argument("--slices", type=int, default=40, help="of a scan (default: 40)")
+    parser.add_argument("--seed", type=int, default=0, help="which scans (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the scans, write them, say where; return 0."""
+    from ..datasets.ct import write_scans
+
+    if args.slices < 2:
+        raise ValueError(f"--slices {args.slices}: a scan has several")
+    shape = (args.slices, *parse_size(args.size))
+    out = check_folder(args.out)
+    with progress() as report:
+        path = write_scans(out, args.layout, args.scans, shape, args.seed, report)
+    print(
+        f"{path}: {sum(args.scans)} scans of {args.slices} slices of {args.size} pixels; "
+        "train.json, val.json, test.json; where lesions are: lesions"
+    )
+    return 0

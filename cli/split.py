@@ -1,0 +1,207 @@
+"""`vizoo split`: which choice of a supernet to split, and how, as a tree of splits.
+
+Values of a choice stay together whose layers have like local intrinsic dimensions (NAS-LID), or
+whose gradients are alike, on training batches of a config of `vizoo fit`. Few-shot training does
+the same after every level; its config takes a tree of this command by `tree`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._progress import progress_bar
+from ._supernets import load_supernet
+
+if TYPE_CHECKING:
+    from ..nas.lid.splitting import Splitter
+    from ..nas.lid.tree import SplitTree
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--supernet", metavar="NAME|FILE", required=True, help="a supernet's name or weights"
+    )
+    parser.add_argument(
+        "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
+    )
+    parser.add_argument(
+        "--criterion",
+        choices=("lid", "gradient", "random"),
+        default="lid",
+        help="what makes values alike (default lid)",
+    )
+    parser.add_argument(
+        "--levels", type=int, default=1, help="of splits, all by the same weights (default 1)"
+    )
+    parser.add_argument(
+        "--choices", nargs="+", default=["*"], metavar="PATTERN", help="that may be split"
+    )
+    parser.add_argument(
+        "--layers", nargs="+", metavar="PATTERN", help="that are profiled (default: the blocks)"
+    )
+    parser.add_argument(
+        "--measure",
+        choices=("euclidean", "cosine", "pearson"),
+        default="euclidean",
+        help="of the similarity of dimensions (default euclidean)",
+    )
+    parser.add_argument(
+        "--method",
+        choices=("best", "exact", "spectral", "random"),
+        default="best",
+        help="of partition (default best: exact up to 12 values, spectral above)",
+    )
+    parser.add_argument(
+        "--rule",
+        choices=("largest_mean_gap", "largest_intra", "smallest_inter", "released_code"),
+        default="largest_mean_gap",
+        help="by which one choice is split of all (default largest_mean_gap)",
+    )
+    parser.add_argument(
+        "--min-group", type=int, help="values of a group (default: half of them; 1 if spectral)"
+    )
+    parser.add_argument("--k", type=int, default=20, help="neighbours (default 20)")
+    parser.add_argument(
+        "--estimator",
+        choices=("paper", "unbiased", "two_nn"),
+        default="paper",
+        help="of dimensions; two_nn has two neighbours, whatever --k (default paper)",
+    )
+    parser.add_argument("--batches", type=int, default=50, help="at most (default 50)")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=128,
+        help="samples, joined from batches (default 128, or all where the data have fewer)",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
+    parser.add_argument("--seed", type=int, default=0, help="of paths (default 0)")
+    parser.add_argument("--out", metavar="FILE", required=True, help="tree.json to write")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Split and write.
+
+    Raises:
+        ValueError: no supernet, nothing to split, or a bad option.
+    """
+    if args.levels < 1:
+        raise ValueError(f"--levels {args.levels}: must be at least 1")
+    if Path(args.out).suffix != ".json":
+        raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
+
+    from ..common.devices import choose_device
+    from ..nas.lid.profile import named_layers
+    from ..nas.lid.splitting import joined
+    from ..nas.lid.tree import ROOT, SplitTree
+    from ..nas.recalibration import samples
+    from ._task import FitConfig
+
+    start = time.perf_counter()
+    splitter = _splitter(args)
+    net, space, trained = load_supernet(args.supernet)
+    if args.levels > (most := splitter.levels(space)):
+        names = splitter.candidates(space)
+        raise ValueError(
+            f"--levels {args.levels}: {most} at most, by the values of {', '.join(names)}"
+        )
+    if args.criterion == "lid":
+        named_layers(net, args.layers)  # refuses patterns before the data are read
+    device = choose_device(args.device)
+    config = FitConfig.read(args.data)
+    tree, folder = SplitTree(space), Path(args.out).parent
+    source = _from(folder, args.supernet)
+    tree.about = {
+        "supernet": source,
+        "data": _from(folder, args.data),
+        "splitter": vars(splitter),
+    }
+    if trained:
+        tree.checkpoints[ROOT] = source
+    sizes = set()
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in joined(batches, args.batch_size):
+            sizes.add(samples(batch))
+            yield batch
+
+    for _ in range(args.levels):
+        for leaf in tree.leaves:
+            done = {split.choice for split in tree.path_splits(leaf)}
+            with config.training_batches(net, device) as batches, progress_bar("batches") as tell:
+                split = splitter.split(
+                    net,
+                    tree.space_of(leaf),
+                    counted(batches),
+                    forward=config.forward,
+                    loss=config.loss,
+                    done=done,
+                    salt=leaf,
+                    progress=tell,
+                )
+            tree.split(leaf, split)
+    tree.save(args.out)
+    report = {
+        "out": args.out,
+        "seconds": round(time.perf_counter() - start, 1),
+        "trained": trained,
+        "samples": min(sizes, default=0),
+        "leaves": {leaf: tree.space_of(leaf).count() for leaf in tree.leaves},
+        **tree.to_json(),
+    }
+    print(json.dumps(report, indent=2) if args.json else _lines(tree, report))
+    return 0
+
+
+def _splitter(args: argparse.Namespace) -> Splitter:
+    from ..nas.lid.splitting import Splitter
+
+    return Splitter(
+        args.criterion,
+        args.measure,
+        args.method,
+        args.rule,
+        args.min_group,
+        args.choices,
+        args.layers,
+        args.k,
+        args.estimator,
+        args.batches,
+        args.batch_size,
+        args.seed,
+    )
+
+
+def _lines(tree: SplitTree, report: dict[str, Any]) -> str:
+    note = "" if report["trained"] else " (random weights: the supernet is not trained)"
+    found = [f"{report['out']}: {len(tree.leaves)} parts, {report['seconds']:.0f} s{note}"]
+    wanted = tree.about["splitter"]["batch_size"]
+    if 0 < report["samples"] < wanted:
+        found.append(f"  by batches of {report['samples']} samples: the data have no {wanted}")
+    for name, split in tree.splits.items():
+        found.append(f"  {name}: {split}")
+        if split.scores:
+            found.append(f"    {'choice':<24} {'mean gap':>9} {'inside':>9} {'across':>9}")
+        for choice, row in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
+            # A choice of two values has no pair inside.
+            means = (row[key] for key in ("gap", "inside", "across"))
+            numbers = " ".join(f"{'-':>9}" if mean is None else f"{mean:9.4f}" for mean in means)
+            found.append(f"    {choice:<24} {numbers}")
+    for name, count in report["leaves"].items():
+        found.append(f"  {name}: {count:,} subnets")
+    return "\n".join(found)
+
+
+def _from(folder: Path, source: str) -> str:
+    """A file by its path from a folder, so that both can be moved together; else as it is."""
+    return Path(os.path.relpath(source, folder)).as_posix() if Path(source).exists() else source

@@ -1,0 +1,87 @@
+"""Modules by the names that they had before, for configs and checkpoints that hold those."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["RENAMED", "install"]
+
+_DISTRIBUTED = {
+    "compression": ("lowrank", "signs", "sparse"),
+    "curvature": ("eva", "factors", "kfac", "layers", "placement", "second_order"),
+    "gradients": ("callbacks", "hooks", "norm", "regions", "registry", "sharded", "strategy"),
+    "recovery": ("buffers", "parity", "payload", "persist", "snapshot", "store"),
+    "schedule": ("dear", "link", "merging", "planner", "simulator", "timing"),
+    "search": ("executor", "population", "ray"),
+}
+_SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
+
+RENAMED: dict[str, str] = {
+    "nas.distributed.ranks": "common.ranks",
+    **{
+        f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
+        for folder, names in _DISTRIBUTED.items()
+        for name in names
+    },
+    "nas.efficiency.counts": "common.counts",
+    "nas.efficiency.measure": "common.timing",
+    "nas.files": "common.files",
+    "vision.cameras": "datasets.mvs.cameras",
+    "vision.classification": "classification",
+    "vision.classification.baselines": "classification.ct_baselines",
+    "vision.classification.infer": "classification.ct_infer",
+    **{f"vision.classification.{name}": f"classification.spaces.{name}" for name in _SPACES},
+    "vision.device": "common.devices",
+    "vision.extras": "common.extras",
+    "vision.geometry": "stereo.geometry",
+    "vision.io.calibration": "datasets.stereo.calibration",
+    "vision.io.files": "common.files",
+    "vision.memory": "common.memory",
+    "vision.system": "common.system",
+    "vision.viz.confusion": "classification.confusion",
+}
+"""Old name to new, inside the package; a package's modules go with it unless named themselves."""
+
+
+class _Finder(MetaPathFinder):
+    """Finds a module by its old name: the same module object as by the new one."""
+
+    def __init__(self, package: str) -> None:
+        self.prefix = f"{package}."
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(self.prefix):
+            return None
+        old, below = fullname.removeprefix(self.prefix), ""
+        while old not in RENAMED:
+            old, _, last = old.rpartition(".")
+            below = f".{last}{below}"
+            if not old:
+                return None
+        return ModuleSpec(fullname, _Loader(f"{self.prefix}{RENAMED[old]}{below}"))
+
+
+class _Loader(Loader):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.name)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec  # creating gave it that of the old name
+
+
+def install(package: str) -> None:
+    """Let modules of a package be imported by their old names, too."""
+    # Before the finder of files, which would load a renamed package's modules a second time.
+    sys.meta_path.insert(0, _Finder(package))

@@ -1,0 +1,232 @@
+"""Calibration files of rectified stereo rigs.
+
+Middlebury 2014/v3 and ETH3D two-view ``calib.txt``::
+
+    cam0=[3997.684 0 1176.728; 0 3997.684 1011.728; 0 0 1]
+    cam1=[3997.684 0 1307.839; 0 3997.684 1011.728; 0 0 1]
+    doffs=131.111
+    baseline=193.001          (millimetres in both data sets)
+    width=2964
+    height=1988
+    ndisp=280
+
+and KITTI's ``calib_cam_to_cam`` and ``calib`` files (``P_rect_02: ...`` or ``P2: ...``, metres).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...common.files import atomic_write
+
+__all__ = ["StereoCalibration", "read_calibration", "write_calibration"]
+
+_FILE_LIMIT = 1 << 16  # bytes
+_PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
+_FIELD = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*?)\s*$")
+_KITTI_PAIRS = (("P_rect_02", "P_rect_03"), ("P2", "P3"), ("P_rect_00", "P_rect_01"), ("P0", "P1"))
+
+
+@dataclass(frozen=True)
+class StereoCalibration:
+    """A rectified stereo pair's cameras, as seen from the left one.
+
+    Attributes:
+        focal: horizontal focal length, pixels.
+        baseline: distance between the cameras, metres.
+        cx, cy: the left camera's principal point, pixels (the first pixel's centre is 0); ``None``
+            where it is not known: the image's centre is taken then.
+        doffs: the right principal point's x minus the left one's, pixels:
+            depth = focal * baseline / (disparity + doffs).
+        width, height: size of the images that this belongs to, pixels; ``None`` where not known.
+        focal_y: vertical focal length, pixels; ``None`` means as the horizontal one.
+        ndisp: a bound of the disparities, pixels, where the file gives one.
+
+    Raises:
+        ValueError: a value is not finite, or a focal length, the baseline or a size not positive.
+    """
+
+    focal: float
+    baseline: float
+    cx: float | None = None
+    cy: float | None = None
+    doffs: float = 0.0
+    width: int | None = None
+    height: int | None = None
+    focal_y: float | None = None
+    ndisp: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("focal", "baseline", "focal_y", "width", "height", "ndisp"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"calibration: {name} must be positive and finite, got {value:g}")
+        for name in ("cx", "cy", "doffs"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"calibration: {name} must be finite, got {value}")
+
+    def resized(self, width: int, height: int) -> StereoCalibration:
+        """Return the calibration of the same images scaled to another size.
+
+        Args:
+            width, height: the new size, pixels.
+
+        Raises:
+            ValueError: this calibration knows no size, or one of another shape (more than 2 % off).
+        """
+        if self.width is None or self.height is None:
+            raise ValueError("calibration: its image size is not known, so it cannot be scaled")
+        across, down = width / self.width, height / self.height
+        if abs(across / down - 1) > 0.02:
+            raise ValueError(
+                f"calibration is for images of {self.width}x{self.height}, these have "
+                f"{width}x{height}: not the same picture at another scale"
+            )
+        return replace(
+            self,
+            focal=self.focal * across,
+            cx=None if self.cx is None else (self.cx + 0.5) * across - 0.5,
+            cy=None if self.cy is None else (self.cy + 0.5) * down - 0.5,
+            doffs=self.doffs * across,
+            width=width,
+            height=height,
+            focal_y=(self.focal_y or self.focal) * down,
+            ndisp=None if self.ndisp is None else math.ceil(self.ndisp * across),
+        )
+
+
+def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> StereoCalibration:
+    """Read a Middlebury, ETH3D or KITTI calibration file.
+
+    Args:
+        path: the file.
+        baseline_unit: unit of the number after ``baseline=``: ``mm`` as in Middlebury's and ETH3D's
+            files, ``cm`` or ``m``. KITTI's files are in metres and do not look at this.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not one of these, or its cameras are impossible (a singular matrix,
+            a baseline that is not positive).
+    """
+    path = Path(path)
+    if baseline_unit not in _PER_METRE:
+        raise ValueError(f"baseline unit {baseline_unit!r} is not one of {', '.join(_PER_METRE)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such calibration file")
+    data = path.read_bytes()[: _FILE_LIMIT + 1]
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not a calibration file: not text at byte {error.start}"
+        ) from None
+    if len(data) > _FILE_LIMIT:
+        raise ValueError(f"{path}: too long for a calibration file (over {_FILE_LIMIT} bytes)")
+    lines = (_FIELD.match(line) for line in text.splitlines())
+    fields = {line[1]: line[2] for line in lines if line}
+    try:
+        if "cam0" in fields:
+            return _from_middlebury(fields, _PER_METRE[baseline_unit])
+        for left, right in _KITTI_PAIRS:
+            if left in fields and right in fields:
+                return _from_kitti(fields, left, right)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    raise ValueError(
+        f"{path}: not a calibration file: neither cam0=[f 0 cx; 0 f cy; 0 0 1] (Middlebury, ETH3D) "
+        "nor P_rect_02: ... (KITTI) is in it"
+    )
+
+
+def write_calibration(path: str | os.PathLike, calibration: StereoCalibration) -> None:
+    """Write a Middlebury ``calib.txt`` (baseline in millimetres), atomically.
+
+    Raises:
+        ValueError: the principal point or the size is not known; that format needs them.
+    """
+    c = calibration
+    if None in (c.cx, c.cy, c.width, c.height):
+        raise ValueError(f"{path}: a calibration file needs cx, cy, width and height")
+    fy = c.focal_y or c.focal
+    lines = [
+        f"cam0=[{c.focal!r} 0 {c.cx!r}; 0 {fy!r} {c.cy!r}; 0 0 1]",
+        f"cam1=[{c.focal!r} 0 {c.cx + c.doffs!r}; 0 {fy!r} {c.cy!r}; 0 0 1]",
+        f"doffs={c.doffs!r}",
+        f"baseline={round(c.baseline * 1000, 9)!r}",
+        f"width={c.width}",
+        f"height={c.height}",
+        *([] if c.ndisp is None else [f"ndisp={c.ndisp}"]),
+    ]
+    with atomic_write(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="ascii")
+
+
+def _from_middlebury(fields: dict[str, str], per_metre: int) -> StereoCalibration:
+    if "baseline" not in fields:
+        raise ValueError("no baseline= in the calibration file")
+    focal, focal_y, cx, cy = _matrix(fields["cam0"], "cam0")
+    if "doffs" in fields:
+        doffs = _number(fields["doffs"], "doffs")
+    elif "cam1" in fields:
+        doffs = _matrix(fields["cam1"], "cam1")[2] - cx
+    else:
+        doffs = 0.0
+    sizes = {name: _whole(fields[name], name) for name in ("width", "height") if name in fields}
+    ndisp = _whole(fields["ndisp"], "ndisp") if fields.get("ndisp", "0") != "0" else None
+    baseline = _number(fields["baseline"], "baseline") / per_metre
+    return StereoCalibration(focal, baseline, cx, cy, doffs, focal_y=focal_y, ndisp=ndisp, **sizes)
+
+
+def _from_kitti(fields: dict[str, str], left: str, right: str) -> StereoCalibration:
+    first, second = ([_number(v, k) for v in fields[k].split()] for k in (left, right))
+    for name, values in ((left, first), (right, second)):
+        if len(values) != 12:
+            raise ValueError(f"{name} has {len(values)} numbers, a projection matrix has 12")
+        if values[0] <= 0 or values[5] <= 0 or values[8:11] != [0, 0, 1]:
+            raise ValueError(f"{name} is not the projection matrix of a rectified camera")
+    sizes = {}
+    if left.replace("P_", "S_") in fields and left.startswith("P_"):
+        name = left.replace("P_", "S_")
+        numbers = [_number(v, name) for v in fields[name].split()]
+        if len(numbers) != 2:
+            raise ValueError(f"{name} has {len(numbers)} numbers, a size has 2")
+        sizes = {"width": int(numbers[0]), "height": int(numbers[1])}
+    baseline = (first[3] - second[3]) / first[0]
+    return StereoCalibration(
+        first[0], baseline, first[2], first[6], second[2] - first[2], focal_y=first[5], **sizes
+    )
+
+
+def _matrix(text: str, name: str) -> tuple[float, float, float, float]:
+    """Return fx, fy, cx, cy of ``[fx 0 cx; 0 fy cy; 0 0 1]``."""
+    rows = [re.split(r"[\s,]+", row.strip()) for row in text.strip("[] \t").split(";")]
+    if [len(row) for row in rows] != [3, 3, 3]:
+        raise ValueError(f"{name} is not a matrix [f 0 cx; 0 f cy; 0 0 1]")
+    (fx, skew, cx), (zero, fy, cy), last = [[_number(v, name) for v in row] for row in rows]
+    if fx <= 0 or fy <= 0 or skew or zero or last != [0, 0, 1]:
+        raise ValueError(
+            f"{name} is singular or not a pinhole camera [f 0 cx; 0 f cy; 0 0 1] with f > 0"
+        )
+    return fx, fy, cx, cy
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is not a number: {text[:40]!r}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is not finite: {text[:40]!r}")
+    return value
+
+
+def _whole(text: str, name: str) -> int:
+    value = _number(text, name)
+    if value != int(value):
+        raise ValueError(f"{name} is not a whole number: {text[:40]!r}")
+    return int(value)

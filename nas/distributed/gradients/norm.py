@@ -1,0 +1,95 @@
+"""Batch normalisation, elastic or not, by the statistics of all processes' samples."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.plugins import LayerSync
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ...elastic.base import ElasticModule, put, take
+
+__all__ = ["SyncedBatchNorm"]
+
+
+class SyncedBatchNorm(LayerSync):
+    """Lets batch normalisations train as if one process had the batches of all.
+
+    Unlike PyTorch's `SyncBatchNorm` also on a CPU, and where channels are chosen.
+    """
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            if isinstance(module, _BatchNorm) and not isinstance(module, _Synced):
+                module.__class__ = _synced(type(module))
+        return model
+
+    def revert(self, model: nn.Module) -> nn.Module:
+        for module in model.modules():
+            if isinstance(module, _Synced):
+                module.__class__ = type(module).alone
+        return model
+
+
+class _Synced:
+    alone: type[_BatchNorm]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or dist.get_world_size() == 1:
+            return super().forward(x)
+        self._check_input_dim(x)
+        where = self.active.where if isinstance(self, ElasticModule) else ((0, self.num_features),)
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        count = wide.new_full((1,), x.numel() / x.shape[1])
+        # Deviations from the mean in a second message: squares alone would lose small variances.
+        total = _Sum.apply(torch.cat([wide.sum(dims), count]))
+        if x.numel() <= x.shape[1] and total[-1] < 2:
+            raise ValueError(
+                f"batch normalisation of {tuple(x.shape)} in training, and no more in the other "
+                "processes: it needs more than one value for each channel; make batches larger"
+            )
+        mean, size = total[:-1] / total[-1], total[-1].detach()
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        centred = wide - mean.view(shape)
+        variance = _Sum.apply(centred.square().sum(dims)) / size
+        y = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            weight, bias = take(self.weight, 0, where), take(self.bias, 0, where)
+            y = y * weight.view(shape) + bias.view(shape)
+        self._track(where, mean.detach(), variance.detach() * size / (size - 1))
+        return y.to(x.dtype)
+
+    def _track(self, where: tuple[tuple[int, int], ...], mean: Tensor, variance: Tensor) -> None:
+        if not self.track_running_stats:
+            return
+        self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:
+            share = 1.0 / float(self.num_batches_tracked)
+        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
+            put(kept, where, torch.lerp(take(kept, 0, where), new.to(kept.dtype), share))
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over processes, whose gradient is the sum of all processes' gradients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return _Sum.apply(gradient)
+
+
+_KINDS: dict[type, type] = {}
+
+
+def _synced(kind: type[_BatchNorm]) -> type:
+    if kind not in _KINDS:
+        _KINDS[kind] = type(f"Synced{kind.__name__}", (_Synced, kind), {"alone": kind})
+    return _KINDS[kind]

@@ -1,0 +1,223 @@
+"""Distributed data parallel training whose gradients travel by a hook, on every device."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import nn
+
+from ....common.files import atomic_write
+from ....common.ranks import same_everywhere
+from ...space import Architecture
+from ...training.task import SupernetTask
+from ..schedule.merging import MergePlan, own_buffers
+from .hooks import CommHook, TorchHook
+from .norm import SyncedBatchNorm
+from .registry import make_hook
+
+__all__ = ["HookDDPStrategy"]
+
+_CAPS = "plan: buckets of subnets are in another order; apply hook"
+
+
+class HookDDPStrategy(DDPStrategy):
+    """Lightning's `DDPStrategy` with a hook for the gradients.
+
+    Lightning itself registers hooks on GPUs alone. `Trainer(sync_batchnorm=True)` also works on
+    a CPU and for elastic batch normalisation. What a hook keeps from step to step is written
+    beside each checkpoint, a file for each process (`last.ckpt.rank0`), and read back on resuming.
+
+    Args:
+        hook: a name of `HOOKS` (`vizoo.nas.distributed.gradients.registry`), such as `subnet` for
+            supernets, or a hook with its arguments.
+        plan: merge gradients into the best messages, measured in the first steps.
+        **kwargs: those of `DDPStrategy` and of `DistributedDataParallel`, such as
+            `process_group_backend`, `bucket_cap_mb`, `find_unused_parameters`. A hook of PyTorch's
+            own is `ddp_comm_hook`, with its `ddp_comm_state` and `ddp_comm_wrapper`.
+
+    Raises:
+        ValueError: an unknown hook, or settings that do not fit it.
+    """
+
+    def __init__(
+        self, hook: str | CommHook = "dense", plan: MergePlan | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.hook = self._plain_hook(hook) or make_hook(hook)
+        self.plan = plan
+        self._epoch: int | None = None
+        self._resuming = False
+        self._resumed: dict[str, Any] | None = None
+        if self.hook.needs_unused and self._ddp_kwargs.get("static_graph"):
+            raise ValueError("static_graph: subnets change from step to step; leave it out")
+        if plan is not None and self.hook.single_bucket:
+            raise ValueError("plan: powersgd keeps its state by bucket; leave it out")
+        if isinstance(self.hook, TorchHook) and plan is not None and plan.apply == "hook":
+            raise ValueError("plan: a ddp_comm_hook takes PyTorch's own buckets; apply caps")
+        if plan is not None and plan.apply == "caps":
+            if self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters"):
+                raise ValueError(_CAPS)
+
+    def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Told by a supernet's task what the step that begins trains, on every process."""
+        self.hook.train_subnets(net, architectures)
+
+    def setup(self, trainer: Trainer) -> None:
+        if self._layer_sync is not None:
+            self._layer_sync = SyncedBatchNorm()
+        if self._scaler is not None and not self.hook.takes_scaler:
+            raise ValueError(
+                "powersgd would keep what a scaled loss overflows: take bf16-mixed, or acpsgd"
+            )
+        super().setup(trainer)
+
+    def configure_ddp(self) -> None:
+        if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
+            if self.plan is not None and self.plan.apply == "caps":
+                raise ValueError(_CAPS)
+            # A config states every default of these, so that they cannot be told from wishes.
+            # Statistics of batch normalisation need not be one process's: they are measured anew.
+            self._ddp_kwargs.pop("broadcast_buffers", None)
+            self._ddp_kwargs |= {"find_unused_parameters": True, **own_buffers()}
+        if self.hook.single_bucket and self.root_device.type == "cpu":
+            self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
+        if self.plan is not None and self.plan.apply == "hook":
+            self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
+        if self.plan is not None and self.plan.apply == "caps":
+            self._ddp_kwargs.pop("bucket_cap_mb_list", None)  # of an earlier fit
+        self._epoch = None
+        super().configure_ddp()
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        epoch = self.lightning_module.current_epoch
+        self.hook.start_epoch(epoch)
+        if self.plan is not None:
+            if epoch != self._epoch:
+                conditions = self.world_size, self.precision_plugin.precision, _batch_size(args)
+                self.plan.start_epoch(conditions)
+                self._epoch = epoch
+            # Within an accumulation the processes' gradients are not to be averaged yet.
+            if self.plan.ready() and self.model.require_backward_grad_sync:
+                self.plan.plan()
+                if self.plan.apply == "caps":
+                    self._wrap_anew(bucket_cap_mb_list=self.plan.caps)
+        return super().training_step(*args, **kwargs)
+
+    def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        super().pre_backward(closure_loss)
+        if self.plan is not None:
+            self.plan.begin_backward()
+
+    def post_backward(self, closure_loss: torch.Tensor) -> None:
+        super().post_backward(closure_loss)
+        if self.plan is not None:
+            self.plan.end_backward()
+
+    def _register_ddp_hooks(self) -> None:
+        self.hook.setup(self.model.module, self.root_device)
+        if self._scaler is not None:
+            self.hook.loss_scale = self._scaler.get_scale
+        if self.hook.error_feedback and self._resuming:
+            # Where one process has lost its file, all start anew: some state is common to them.
+            if not same_everywhere(0 if self._resumed is None else 1, self.root_device):
+                self._resumed = None
+            if self._resumed is None:
+                rank_zero_warn("no error feedback of this checkpoint and these processes: it is 0")
+            else:
+                self.hook.load_state_dict(self._resumed)
+            self._resuming, self._resumed = False, None
+        hook = self.hook
+        if self.plan is not None:
+            hook = self.plan.setup(self.model.module, self.hook, self.root_device)
+        self.model.register_comm_hook(hook, _run)
+
+    @property
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        return getattr(self.precision_plugin, "scaler", None)
+
+    def _plain_hook(self, hook: str | CommHook) -> TorchHook | None:
+        if self._ddp_comm_hook is None:
+            if self._ddp_comm_state is not None or self._ddp_comm_wrapper is not None:
+                raise ValueError(
+                    "ddp_comm_state and ddp_comm_wrapper are for a ddp_comm_hook, which is not "
+                    "given; hooks of vizoo have their arguments in hook"
+                )
+            return None
+        if hook != "dense":
+            raise ValueError("give hook or ddp_comm_hook, not both")
+        plain = self._ddp_comm_hook
+        if self._ddp_comm_wrapper is not None:
+            plain = self._ddp_comm_wrapper(plain)
+        return TorchHook(plain, self._ddp_comm_state)
+
+    def _wrap_anew(self, **changes: Any) -> None:
+        """Replace the DistributedDataParallel by one of other buckets."""
+        self._ddp_kwargs |= changes
+        module, self.model = self.model.module, None
+        gc.collect()  # what is left of the old one would still see gradients
+        self.model = self._setup_model(module)
+        self.model.register_comm_hook(self.hook, _run)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint, and beside it what this process's hook keeps."""
+        if self.hook.error_feedback:
+            kept = {"kind": type(self.hook).__name__, "step": checkpoint.get("global_step")}
+            kept["world_size"] = self.world_size
+            with atomic_write(_beside(filepath, self.global_rank)) as temporary:
+                torch.save({**kept, "hook": self.hook.state_dict()}, temporary)
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, **arguments: Any) -> dict[str, Any]:
+        """Read a checkpoint, and what this process's hook kept if that belongs to it."""
+        checkpoint = super().load_checkpoint(checkpoint_path, **arguments)
+        if self.hook.error_feedback:
+            path = _beside(checkpoint_path, self.global_rank)
+            kept = {}
+            if path.is_file():
+                kept = torch.load(path, map_location=self.root_device, weights_only=True)
+            now = type(self.hook).__name__, checkpoint.get("global_step"), self.world_size
+            fits = tuple(kept.get(key) for key in ("kind", "step", "world_size")) == now
+            self.resume_hook(kept["hook"] if fits else None)
+        return checkpoint
+
+    def resume_hook(self, state: dict[str, Any] | None) -> None:
+        """Let the hook, once it is set up, go on from its `state_dict`; None if that is lost."""
+        self._resuming, self._resumed = True, state
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Delete a checkpoint and what lies beside it."""
+        super().remove_checkpoint(filepath)
+        _beside(filepath, self.global_rank).unlink(missing_ok=True)
+
+    def teardown(self) -> None:
+        self.hook.close()
+        if self.plan is not None:
+            self.plan.close()
+        super().teardown()
+
+
+def _run(state: CommHook, bucket):  # annotations that are text would be refused
+    return state.reduce(bucket)
+
+
+def _batch_size(batch: Any) -> int | None:
+    """The length of the first tensor of a batch."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else None
+    inside = batch.values() if isinstance(batch, dict) else batch
+    if not isinstance(inside, Iterable) or isinstance(inside, str):
+        return None
+    return next((size for part in inside if (size := _batch_size(part)) is not None), None)
+
+
+def _beside(checkpoint: Any, rank: int) -> Path:
+    return Path(f"{checkpoint}.rank{rank}")

@@ -1,0 +1,208 @@
+"""A checkpoint as bytes: each process's share of what all hold alike, and its own part whole."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import random
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....common.ranks import digest
+
+__all__ = ["Shared", "divide", "join", "pack", "random_state", "set_random_state", "unpack"]
+
+_ALIGNED = 16
+_PLACE = "place among shared tensors"
+
+
+class Shared:
+    """Tensors that all processes hold alike, laid end to end as bytes.
+
+    Args:
+        tensors: of any shape, type and device.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self.starts, self.length = _starts([t.numel() * t.element_size() for t in self.tensors])
+        kinds = [(str(t.dtype), tuple(t.shape), _order(t)) for t in self.tensors]
+        self.digest = digest(repr(kinds))
+
+    def bounds(self, rank: int, processes: int) -> tuple[int, int]:
+        """First byte, and the one behind the last, of a process's share."""
+        size = -(-self.length // processes)
+        return min(rank * size, self.length), min((rank + 1) * size, self.length)
+
+    def write(self, out: Tensor, start: int) -> None:
+        """Copy the bytes from `start` on into `out` (N,), as many as it has room for.
+
+        From a GPU they go through pinned memory, in a stream of their own.
+        """
+        device = next((t.device for t in self.tensors if t.is_cuda), None)
+        if device is None:
+            self._copy(out, start)
+            return
+        pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._copy(pinned, start)
+        stream.synchronize()
+        out.copy_(pinned)
+
+    def _copy(self, out: Tensor, start: int) -> None:
+        stop = start + len(out)
+        for tensor, first in zip(self.tensors, self.starts, strict=True):
+            low = max(first, start)
+            high = min(first + tensor.numel() * tensor.element_size(), stop)
+            if low < high:
+                part = _bytes(tensor)[low - first : high - first]
+                out[low - start : high - start].copy_(part, non_blocking=True)
+
+
+def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict, list[Tensor]]:
+    """Take out of a checkpoint what all processes hold alike.
+
+    Args:
+        checkpoint: of Lightning.
+        shared: names within its `state_dict`; the states of optimisers are shared as well.
+
+    Returns:
+        The checkpoint with places instead of those tensors, and the tensors.
+    """
+    tensors: list[Tensor] = []
+
+    def place(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            tensors.append(value.detach())
+            shape = list(value.shape)
+            return {_PLACE: len(tensors) - 1, "shape": shape, "dtype": value.dtype} | {
+                "order": _order(value)
+            }
+        if isinstance(value, Mapping):
+            return {key: place(inner) for key, inner in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(place, value))
+        return value
+
+    parameters = {
+        name: place(value) if name in shared else value
+        for name, value in checkpoint["state_dict"].items()
+    }
+    states = place(checkpoint["optimizer_states"])
+    return {**checkpoint, "state_dict": parameters, "optimizer_states": states}, tensors
+
+
+def join(divided: Any, stream: Tensor) -> Any:
+    """The checkpoint that `divide` took apart.
+
+    Args:
+        divided: with places.
+        stream: bytes of all shared tensors (N,).
+    """
+    places: dict[int, dict] = {}
+    _collect(divided, places)
+    sizes = [_size(places[index]) for index in range(len(places))]
+    starts, _ = _starts(sizes)
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if _PLACE not in value:
+                return {key: fill(inner) for key, inner in value.items()}
+            index, order = value[_PLACE], value["order"]
+            found = stream[starts[index] : starts[index] + sizes[index]].clone()
+            found = found.view(value["dtype"]).view([value["shape"][axis] for axis in order])
+            return found.permute([order.index(axis) for axis in range(len(order))])
+        if type(value) in (list, tuple):
+            return type(value)(map(fill, value))
+        return value
+
+    return fill(divided)
+
+
+def pack(own: dict[str, Any], check: bool = False) -> Tensor:
+    """What belongs to one process alone, as bytes (N,).
+
+    Args:
+        own: plain values and tensors.
+        check: try whether it can be read again.
+
+    Raises:
+        ValueError: it cannot: something in it is neither a plain value nor a tensor.
+    """
+    content = io.BytesIO()
+    torch.save(own, content)
+    packed = torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    if check:
+        try:
+            unpack(packed)
+        except pickle.UnpicklingError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                "a snapshot keeps tensors and plain values, and the state of a callback, a data "
+                f"module or a hook has something else: {reason}"
+            ) from error
+    return packed
+
+
+def unpack(packed: Tensor) -> dict[str, Any]:
+    """What `pack` was given."""
+    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
+
+
+def random_state() -> dict[str, Any]:
+    """The states of the global generators of Python, NumPy and PyTorch, on all its devices."""
+    name, numbers, *rest = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [name, numbers.tolist(), *rest],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on with the states that `random_state` gave."""
+    random.setstate(state["python"])
+    name, numbers, *rest = state["numpy"]
+    np.random.set_state((name, np.array(numbers, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _starts(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where pieces begin, aligned for every type, and where the last one's room ends."""
+    rooms = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
+    ends = list(itertools.accumulate(rooms, initial=0))
+    return ends[:-1], ends[-1]
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """The axes as memory has them, the slowest first: layouts such as channels-last stay."""
+    return sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.permute(_order(tensor)).contiguous().flatten().view(torch.uint8)
+
+
+def _size(place: dict[str, Any]) -> int:
+    return torch.Size(place["shape"]).numel() * place["dtype"].itemsize
+
+
+def _collect(value: Any, places: dict[int, dict]) -> None:
+    if isinstance(value, Mapping):
+        if _PLACE in value:
+            places[value[_PLACE]] = value
+            return
+        value = list(value.values())
+    if type(value) in (list, tuple):
+        for inner in value:
+            _collect(inner, places)

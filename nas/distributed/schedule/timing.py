@@ -1,0 +1,188 @@
+"""When gradients are ready in a backward pass, and what hooks compute, measured."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ....common.timing import now
+from ..gradients.hooks import CommHook
+from ..gradients.regions import Region, views
+from .simulator import Step
+
+__all__ = ["ReadyTimes", "alone", "measure_hook", "measure_step", "scalar"]
+
+
+class ReadyTimes:
+    """Notes when each gradient is ready, by hooks on the parameters.
+
+    Args:
+        model: its parameters have gradients in the order of their first backward pass.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.skip = False
+        self._begin: float | None = None
+        self._first: str | None = None
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._note(name))
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def begin(self) -> None:
+        """A backward pass begins; without this, it begins with its first gradient."""
+        self._begin, self._first = now(), None
+
+    def end(self) -> None:
+        """A backward pass has ended."""
+        self._begin = None
+
+    def medians(self) -> dict[str, float]:
+        """Seconds for each parameter that has had a gradient, ascending."""
+        found = {name: median(times) for name, times in self.times.items()}
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _note(self, name: str) -> Callable[[Tensor], None]:
+        def note(parameter: Tensor) -> None:
+            if self.skip:
+                return
+            moment = now(parameter.device)
+            if self._begin is None or name == self._first:
+                self._begin, self._first = moment, name
+            self.times.setdefault(name, []).append(moment - self._begin)
+
+        return note
+
+
+def measure_step(
+    net: nn.Module,
+    loss: Callable[[], Tensor],
+    steps: int = 50,
+    warmup: int = 5,
+    regions: dict[int, list[Region]] | None = None,
+    update: Callable[[], object] = lambda: None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Step:
+    """Run some steps of this process alone; medians.
+
+    Args:
+        net: whose parameters get gradients.
+        loss: a forward pass.
+        steps: to measure.
+        warmup: to run before.
+        regions: of a supernet, what its active subnet uses, by `active_regions`.
+        update: what follows the backward pass.
+        tell: told after each step how many of how many are done.
+    """
+    times, passes = ReadyTimes(net), []
+    device = next(net.parameters()).device
+    for number in range(warmup + steps):
+        times.skip = number < warmup
+        net.zero_grad()
+        start = now(device)
+        value = loss()
+        middle = now(device)
+        times.begin()
+        value.backward()
+        end = now(device)
+        times.end()
+        update()
+        if not times.skip:
+            passes.append((middle - start + now(device) - end, end - middle))
+        tell(number + 1, warmup + steps)
+    times.close()
+    around, backward = (median(found) for found in zip(*passes, strict=True))
+    ready, parameters = times.medians(), dict(net.named_parameters())
+    order = [n for n, p in parameters.items() if p.requires_grad and n not in ready] + [*ready]
+    active: list[int] = []
+    if regions is not None:
+        active = [
+            sum(v.numel() for v in views(parameters[n], regions.get(id(parameters[n]))))
+            if n in ready
+            else 0
+            for n in order
+        ]
+    shapes = [tuple(parameters[name].shape) for name in order]
+    return Step(around, backward, [ready.get(name, 0.0) for name in order], shapes, active)
+
+
+def measure_hook(
+    hook: CommHook,
+    net: nn.Module,
+    loss: Callable[[nn.Module], Tensor],
+    steps: int = 5,
+    warmup: int = 3,
+    find_unused_parameters: bool = False,
+) -> float:
+    """Seconds that a hook works in a step, where this process is alone: what it computes.
+
+    Args:
+        hook: new.
+        net: stays as it is.
+        loss: a forward pass of the module that it is given.
+        steps: to measure.
+        warmup: to run before; buckets are made anew after the first step.
+        find_unused_parameters: for supernets.
+    """
+    device = next(net.parameters()).device
+    cap = {"bucket_cap_mb": 1 << 20} if hook.single_bucket else {}
+    model = DistributedDataParallel(
+        copy.deepcopy(net),
+        find_unused_parameters=find_unused_parameters or hook.needs_unused,
+        **cap,
+    )
+    hook.setup(model.module, device)
+    spent: list[float] = []
+
+    def run(state, bucket):  # annotations that are text would be refused
+        start = now(device)
+        future = hook.reduce(bucket)
+        future.wait()
+        spent[-1] += now(device) - start
+        return future
+
+    model.register_comm_hook(None, run)
+    for _ in range(warmup + steps):
+        spent.append(0.0)
+        model.zero_grad()
+        loss(model).backward()
+    hook.close()
+    return median(spent[warmup:])
+
+
+@contextmanager
+def alone(device: torch.device | str = "cpu") -> Iterator[None]:
+    """A process group of this process, where there is none yet."""
+    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def scalar(outputs: Any) -> Tensor:
+    """A number that depends on all outputs of a network, in any nesting."""
+    return sum(tensor.float().mean() for tensor in _tensors(outputs))
+
+
+def _tensors(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.requires_grad else []
+    values = value.values() if isinstance(value, dict) else value
+    return [tensor for entry in values for tensor in _tensors(entry)]
