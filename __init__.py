@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from .classification.ct_infer import CTPredictor
     from .classification.image_infer import ImagePredictor
     from .mvs.infer import MVSPredictor
+    from .mvs.reconstruction import reconstruct
     from .panorama.infer import PanoramaPredictor
     from .stereo.infer import StereoPredictor
     from .vision.export import export
-    from .vision.hub.registry import create_model, list_models, model_info
+    from .vision.hub.create import create_model
+    from .vision.hub.registry import list_models, model_info
     from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
 
@@ -27,10 +29,12 @@ _NAMES, _get, __dir__ = lazy(
         ".classification.ct_infer": ["CTPredictor"],
         ".classification.image_infer": ["ImagePredictor"],
         ".mvs.infer": ["MVSPredictor"],
+        ".mvs.reconstruction": ["reconstruct"],
         ".panorama.infer": ["PanoramaPredictor"],
         ".stereo.infer": ["StereoPredictor"],
         ".vision.export": ["export"],
-        ".vision.hub.registry": ["create_model", "list_models", "model_info"],
+        ".vision.hub.create": ["create_model"],
+        ".vision.hub.registry": ["list_models", "model_info"],
         ".vision.hub.sharing": ["from_pretrained", "push_to_hub", "save_pretrained"],
         ".vision.hub.weights": ["load_weights", "save_weights"],
     },

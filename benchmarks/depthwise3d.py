@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from benchmarks._machine import machine, seconds
 from vizoo.vision.fused import FusedConv3d
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
 
 # Channels, depth, height and width, kernel.

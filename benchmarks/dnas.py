@@ -24,7 +24,7 @@ from vizoo.common.timing import milliseconds
 from vizoo.nas import Architecture, activate, extract, search_space
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.supernet import elastic_modules
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 
 
 class Forms:

@@ -32,7 +32,7 @@ from vizoo.common.files import write_json
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas import Architecture, SearchSpace, search_space
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Linear
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 
 CLASSES = 3
 OPTIMISATION = {"optimizer": "adam", "optimizer_args": {"weight_decay": 5e-4}}

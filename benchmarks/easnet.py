@@ -26,7 +26,7 @@ from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo.losses import upsampled_loss
 from vizoo.vision import layers
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
 
 

@@ -34,7 +34,7 @@ from vizoo.mvs._dispmvs_geometry import (
     normalize_inverse_depth,
 )
 from vizoo.mvs.dispmvs import DispMVS, Fused, fuse, source_pyramid
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import example_inputs
 from vizoo.vision.layers import convex_upsample

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks._machine import copy_rate, gemm_rate, machine, seconds
 from benchmarks._published import published
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import count_macs

@@ -30,7 +30,7 @@ def run(name: str, form: str, batch: int, height: int, width: int, steps: int) -
     from benchmarks._published import published
     from vizoo.common.memory import keep_freed_memory
     from vizoo.stereo.losses import multiscale_loss
-    from vizoo.vision.hub.registry import create_model
+    from vizoo.vision.hub.create import create_model
 
     torch.manual_seed(0)
     if "fit" in form:

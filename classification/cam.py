@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..vision.inference import evaluating
+from .activation import ActivationMap, checked_classes, resized, scaled
+from .occlusion import occlusion
 
 __all__ = [
     "METHODS",
-    "ActivationMap",
     "cam",
-    "checked_classes",
     "class_activation",
     "explain",
     "grad_cam",
     "last_layer_with",
-    "scaled",
 ]
 
 #: How `explain` can make a map.
@@ -38,26 +36,6 @@ METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 _LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
 _CELLS = 4
-
-
-@dataclass(frozen=True)
-class ActivationMap:
-    """Where a classifier looked.
-
-    Attributes:
-        values: (B, *size), in [0, 1], of the input's size.
-        raw: (B, *cells), unscaled, of the features' size; where windows were averaged of the
-            input's.
-        classes: (B,), what the map is for.
-        logits: (B, classes), of the whole input.
-        method: how it was made, in words.
-    """
-
-    values: Tensor
-    raw: Tensor
-    classes: Tensor
-    logits: Tensor
-    method: str
 
 
 def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
@@ -74,19 +52,6 @@ def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tenso
         (B, *cells).
     """
     return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
-
-
-def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat.
-
-    Args:
-        maps: of two or three axes.
-        size: as many numbers.
-    """
-    axes = tuple(range(1, maps.dim()))
-    low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
-    maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
-    return _resized(maps, size).clamp(0, 1)
 
 
 def cam(
@@ -234,8 +199,6 @@ def _maker(
     if method == "cam":
         return plain
     if method == "occlusion":
-        from .occlusion import occlusion
-
         return partial(occlusion, net)
     if method == "windows":
         return partial(plain, depth_window=max(1, inputs.shape[2] // 4))
@@ -301,7 +264,7 @@ def _windows(
     for start in starts:
         part = volumes[:, :, start : start + window]
         raw = class_activation(net.forward_features(part), weight, classes)
-        total[:, start : start + window] += _resized(raw, part.shape[2:])
+        total[:, start : start + window] += resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count
 
@@ -318,27 +281,6 @@ def _check_linear(net: nn.Module, classifier: object, features: Tensor, logits: 
         f"the logits of {name} are not linear in its averaged features, so CAM does not hold for "
         "it: take grad_cam"
     )
-
-
-def checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
-    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones.
-
-    Raises:
-        ValueError: their number is another one, or one is unknown.
-    """
-    if classes is None:
-        return logits.argmax(1)
-    classes = torch.as_tensor(classes, device=logits.device)
-    if classes.shape != logits.shape[:1] or not (0 <= classes.min() <= classes.max()):
-        raise ValueError(f"{len(logits)} classes from 0 are needed, not {classes.tolist()}")
-    if classes.max() >= logits.shape[1]:
-        raise ValueError(f"class {int(classes.max())} is unknown: there are {logits.shape[1]}")
-    return classes
-
-
-def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    mode = "bilinear" if maps.dim() == 3 else "trilinear"
-    return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]
 
 
 def _cells(maps: Tensor) -> str:

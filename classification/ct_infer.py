@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write
 from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
-from ..vision.hub.sources import load_network
+from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
 from ..vision.io.images import write_image
 from . import NOTICE

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..datasets.images import ImagePreset
-from ..vision.hub.sources import load_network
+from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, evaluating, optimize, standalone
 from ._trained import classes_and_preset
-from .cam import ActivationMap, explain
+from .activation import ActivationMap
+from .cam import explain
 from .detectors import Detections, ImageDetector, class_scores, is_detector, load_detector
 
 __all__ = ["ImageMember"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..vision.inference import evaluating
-from .cam import ActivationMap, checked_classes, scaled
+from .activation import ActivationMap, checked_classes, scaled
 
 __all__ = ["occlusion"]
 

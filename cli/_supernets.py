@@ -56,7 +56,7 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
     """
     from ..nas.space import SearchSpace
     from ..nas.supernet import search_space
-    from ..vision.hub.sources import open_model
+    from ..vision.hub.create import open_model
 
     net, trained = open_model(source, untrained=True, download=download)
     space = search_space(net)

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
         return run_ops(device, getattr(torch, args.dtype), args.seconds)
 
+    from ..vision.hub.create import open_model
     from ..vision.hub.registry import model_info
-    from ..vision.hub.sources import open_model
     from ..vision.inference import optimize
     from ..vision.inputs import count_macs, count_parameters, example_inputs
 
@@ -136,7 +136,7 @@ def measure(
 def _on_meta(net: nn.Module) -> nn.Module:
     import torch
 
-    from ..vision.hub.registry import create_model
+    from ..vision.hub.create import create_model
 
     with torch.device("meta"):
         return create_model(**net.architecture)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from ..nas.distributed.schedule.planner import plan_groups
     from ..nas.distributed.schedule.simulator import EXACT, simulate
     from ..nas.distributed.schedule.timing import scalar
-    from ..vision.hub.registry import create_model
+    from ..vision.hub.create import create_model
     from ..vision.inputs import example_inputs
     from ._sizes import parse_size
 

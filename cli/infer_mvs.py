@@ -89,10 +89,12 @@ def run(args: argparse.Namespace) -> int:
             "`vizoo convert` reads published ones; then --model FILE"
         )
     from ..mvs.infer import MVSPredictor
+    from ..mvs.reconstruction import reconstruct
 
     predictor = MVSPredictor(args.model, device=args.device, dtype=args.dtype)
     with collect_warnings() as said, progress() as report:
-        summary = predictor.reconstruct(
+        summary = reconstruct(
+            predictor,
             scene,
             out,
             views=args.views,

@@ -75,7 +75,8 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
     import torch
 
-    from ..vision.hub.registry import create_model, model_info
+    from ..vision.hub.create import create_model
+    from ..vision.hub.registry import model_info
     from ..vision.inputs import count_macs, count_parameters, example_inputs
 
     info = model_info(name)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from ..nas.space import Architecture
 
 __all__ = [
     "broadcast_first",
@@ -64,7 +63,7 @@ def same_everywhere(number: int, device: torch.device | str = "cpu") -> bool:
 
 
 def check_same_subnets(
-    architectures: Sequence[Architecture], device: torch.device | str = "cpu"
+    architectures: Sequence[Mapping[str, Any]], device: torch.device | str = "cpu"
 ) -> None:
     """Prove that all processes train the same subnets in this step.
 

@@ -3,7 +3,7 @@
 Example:
     >>> predictor = vizoo.MVSPredictor("dispmvs.safetensors")
     >>> scene = vizoo.datasets.mvs.open_scene("scan9")
-    >>> summary = predictor.reconstruct(scene, "out")  # depth maps, cloud, pictures
+    >>> summary = vizoo.reconstruct(predictor, scene, "out")  # depth maps, cloud, pictures
     >>> summary["cloud"]
     'out/cloud.ply'
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +24,14 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..datasets.mvs.cameras import check_camera, lift
-from ..vision.hub.sources import load_network
+from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
-from .presets import Thresholds
 
 if TYPE_CHECKING:
-    from ..datasets.mvs.scene import Scene
+    pass
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
@@ -188,29 +187,6 @@ class MVSPredictor:
             sample["intrinsics"][0].cpu(),
             sample["extrinsics"][0].cpu(),
         )
-
-    def reconstruct(
-        self,
-        scene: Scene,
-        out: str | os.PathLike,
-        *,
-        views: int = 5,
-        size: tuple[int, int] | None = None,
-        thresholds: Thresholds | None = None,
-        seed: int = 0,
-        restart: bool = False,
-        voxel: float | None = None,
-        normals: bool = False,
-        mesh: float | None = None,
-        report: Callable[[str, int, int], None] | None = None,
-    ) -> dict:
-        """Find the depth of every view of a scene and fuse them; see `mvs.reconstruction`."""
-        from .reconstruction import reconstruct
-
-        return reconstruct(
-            self, scene, out, views=views, size=size, thresholds=thresholds, seed=seed,
-            restart=restart, voxel=voxel, normals=normals, mesh=mesh, report=report,
-        )  # fmt: skip
 
 
 def view_seed(seed: int, name: str) -> int:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,11 +31,8 @@ from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture
 from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views, write_json
 from .fusion import DepthView, FusedView, fuse_to_file
-from .infer import view_seed
+from .infer import MVSPredictor, view_seed
 from .presets import DEFAULT, PRESETS, Thresholds
-
-if TYPE_CHECKING:
-    from .infer import MVSPredictor
 
 __all__ = ["default_size", "reconstruct"]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .architecture import Scalar, near
-
-if TYPE_CHECKING:
-    from .space import Choice
+from .values import Choice
 
 __all__ = ["Condition", "checked_conditions", "count", "parents_first"]
 

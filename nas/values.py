@@ -1,6 +1,6 @@
 """Numbers that depend on choices: what an elastic layer takes where torch takes an int.
 
-A :class:`~vizoo.nas.space.Choice` is a value itself; ``map``, arithmetic and :func:`concat` make
+A `Choice` is a value itself; ``map``, arithmetic and :func:`concat` make
 further ones of it, so that a network says each of its choices once:
 
 >>> width = Choice("width", (16, 24, 32))
@@ -17,15 +17,23 @@ from __future__ import annotations
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .space import Choice
+from .architecture import Architecture, Scalar
 
-__all__ = ["Computed", "Concatenation", "Value", "choices_of", "concat", "maximum", "resolve"]
-__all__ += ["outcomes", "segments"]
+__all__ = [
+    "Choice",
+    "Computed",
+    "Concatenation",
+    "Value",
+    "choices_of",
+    "concat",
+    "maximum",
+    "resolve",
+]
+__all__ += ["outcomes", "resolve", "segments"]
 
 
 class Value(ABC):
@@ -71,6 +79,62 @@ class Value(ABC):
 
     def __floordiv__(self, other: Value | int) -> Computed:
         return Computed(operator.floordiv, (self, other))
+
+
+@dataclass(frozen=True)
+class Choice(Value):
+    """A name and the values it can have, the smallest network's first, the largest's last.
+
+    Args:
+        name: unique within a space.
+        values: at least one; all different; numbers ascending. (Where a larger number makes a
+            smaller network, such as a stride, choose a level and map it to the number.)
+
+    Raises:
+        ValueError: the name is empty, or the values are not as said.
+    """
+
+    name: str
+    values: tuple[Scalar, ...]
+
+    def __init__(self, name: str, values: Sequence[Scalar]) -> None:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a choice has to be a string, not {name!r}")
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ValueError(f"choice {name!r} needs a list of at least one value, not {values!r}")
+        if any(value is None for value in values):
+            raise ValueError(f"choice {name!r} cannot have None among its values: it means unused")
+        values = tuple(Architecture(dict.fromkeys([name], value))[name] for value in values)
+        if len(set(values)) < len(values):
+            raise ValueError(f"choice {name!r} has a value twice in {list(values)}")
+        if not any(isinstance(v, str) for v in values) and list(values) != sorted(values):
+            raise ValueError(
+                f"choice {name!r} needs its numbers in ascending order, not {list(values)}"
+            )
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def largest(self) -> Scalar:
+        return self.values[-1]
+
+    @property
+    def smallest(self) -> Scalar:
+        return self.values[0]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (self,)
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        return values[self.name]
+
+    def find(self, value: Any) -> int:
+        """The index of ``value``, or −1. True is not 1 here, and 3.0 is 3."""
+        for index, own in enumerate(self.values):
+            if own == value and isinstance(own, bool) == isinstance(value, bool):
+                return index
+        return -1
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
-from ..vision.hub.sources import load_network
+from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
 from ..vision.io.images import as_image, write_image

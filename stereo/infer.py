@@ -24,8 +24,8 @@ from torch.nn.functional import interpolate
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
-from ..vision.hub.sources import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.disparity import write_disparity
 from ..vision.io.images import as_image, write_image

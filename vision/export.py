@@ -155,7 +155,8 @@ def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
     Returns:
         The network in evaluation mode, and the file's name, the source, or ``"random"``.
     """
-    from .hub.sources import is_name, open_model
+    from .hub.create import open_model
+    from .hub.sources import is_name
 
     net, trained = open_model(source, untrained=True)
     name = os.fspath(source)

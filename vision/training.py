@@ -18,7 +18,8 @@ from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 from torchmetrics import Metric
 
-from .hub.registry import REMOTE, create_model
+from .hub.create import create_model
+from .hub.registry import REMOTE
 
 __all__ = [
     "SCHEDULES",

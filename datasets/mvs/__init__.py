@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from .generator import generate_scene
     from .layouts import open_scene
     from .meshes import mesh_scene
-    from .ranges import derive_range
-    from .scene import Scene, View
+    from .scene import Scene, View, derive_range
     from .scenes import SceneFolders
     from .sparse import truth_points
     from .writers import write_scene
@@ -30,8 +29,7 @@ __all__, __getattr__, __dir__ = lazy(
         ".generator": ["generate_scene"],
         ".layouts": ["open_scene"],
         ".meshes": ["mesh_scene"],
-        ".ranges": ["derive_range"],
-        ".scene": ["Scene", "View"],
+        ".scene": ["Scene", "View", "derive_range"],
         ".scenes": ["SceneFolders"],
         ".sparse": ["truth_points"],
         ".writers": ["write_scene"],

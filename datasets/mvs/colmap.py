@@ -24,8 +24,7 @@ from ..files import check_files, expand_path
 from .cameras import camera_centre, check_camera
 from .colmap_model import Camera, Model, find_model, read_model
 from .pairs import pairs_from_scores, score_by_points, score_by_poses
-from .ranges import derive_range
-from .scene import Scene, View
+from .scene import Scene, View, derive_range
 
 __all__ = ["open_colmap", "rotation_of", "scene_of_model"]
 

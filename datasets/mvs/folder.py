@@ -41,8 +41,7 @@ from ..files import check_files, expand_path
 from .camera_files import read_text
 from .cameras import check_camera, invert_pose
 from .pairs import pairs_from_scores, score_by_poses
-from .ranges import derive_range
-from .scene import Scene, View, check_range
+from .scene import Scene, View, check_range, derive_range
 
 __all__ = ["CAMERAS_FILE", "open_folder", "open_middlebury", "pairs_by_poses"]
 

@@ -1,18 +1,13 @@
-"""The depth range of a scene that states none: from its sparse points, else from its cameras."""
+"""A view's depth range where none is stated: from sparse points, or from where cameras stand."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .cameras import camera_centre
 
-if TYPE_CHECKING:
-    from .scene import Scene
-
-__all__ = ["derive_range", "range_from_cameras", "range_from_points"]
+__all__ = ["range_from_cameras", "range_from_points"]
 
 _LEAST_POINTS = 10
 _PERCENTILES = (0.01, 0.99)
@@ -20,29 +15,6 @@ _PERCENTILES = (0.01, 0.99)
 _CONVERGING = (1 / 3, 3.0)
 # Times the baseline, for cameras that look in parallel.
 _PARALLEL = (2.0, 60.0)
-
-
-def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
-    """Return a view's (least, greatest) depth, and in words where it comes from.
-
-    The 1st and 99th percentile of the depths of the sparse points that the view sees; without at
-    least ten of them, what the cameras tell.
-
-    Raises:
-        ValueError: neither tells anything: all cameras stand at one place.
-    """
-    view = scene.views[index]
-    if scene.points is not None and scene.tracks is not None:
-        points = scene.points[scene.tracks[index]].double()
-        depth = points @ view.extrinsics[2, :3].double() + view.extrinsics[2, 3].double()
-        found = range_from_points(depth)
-        if found is not None:
-            return found, "1st and 99th percentile of its sparse points' depths"
-    extrinsics = torch.stack([other.extrinsics for other in scene.views])
-    try:
-        return range_from_cameras(extrinsics, index)
-    except ValueError as error:
-        raise ValueError(f"scene {scene.name}: {error}") from None
 
 
 def range_from_points(depths: Tensor) -> tuple[float, float] | None:

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from ...vision.io.images import read_image
 from .cameras import check_camera, resize_intrinsics
+from .ranges import range_from_cameras, range_from_points
 
-__all__ = ["Scene", "View", "check_range"]
+__all__ = ["Scene", "View", "check_range", "derive_range"]
 
 
 @dataclass(frozen=True)
@@ -223,13 +224,11 @@ class Scene:
     def depth_range(self, index: int) -> tuple[tuple[float, float], str]:
         """Return a view's (least, greatest) depth, and in words where it comes from.
 
-        Where the layout gives none, it is derived (see ``vizoo.datasets.mvs.ranges``).
+        Where the layout gives none, it is derived (see `derive_range`).
         """
         view = self.views[index]
         if view.depth_range is not None:
             return view.depth_range, view.camera_file or "given"
-        from .ranges import derive_range
-
         return derive_range(self, index)
 
     def with_range(self, least: float, greatest: float) -> Scene:
@@ -292,6 +291,29 @@ class Scene:
                     )
                 if self.views[source] is view:
                     raise ValueError(f"{file}: view {view.name} lists itself as a source")
+
+
+def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
+    """Return a view's (least, greatest) depth, and in words where it comes from.
+
+    The 1st and 99th percentile of the depths of the sparse points that the view sees; without at
+    least ten of them, what the cameras tell.
+
+    Raises:
+        ValueError: neither tells anything: all cameras stand at one place.
+    """
+    view = scene.views[index]
+    if scene.points is not None and scene.tracks is not None:
+        points = scene.points[scene.tracks[index]].double()
+        depth = points @ view.extrinsics[2, :3].double() + view.extrinsics[2, 3].double()
+        found = range_from_points(depth)
+        if found is not None:
+            return found, "1st and 99th percentile of its sparse points' depths"
+    extrinsics = torch.stack([other.extrinsics for other in scene.views])
+    try:
+        return range_from_cameras(extrinsics, index)
+    except ValueError as error:
+        raise ValueError(f"scene {scene.name}: {error}") from None
 
 
 def check_range(depth_range: tuple[float, float], where: str) -> None:

@@ -10,8 +10,8 @@ from supernet_tester import SupernetTester, run, same
 from vizoo.mvs._dispmvs_layers import UpdateBlock
 from vizoo.mvs.dispmvs import convert_published, source_pyramid
 from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.published import recognise
-from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import example_inputs

@@ -20,7 +20,7 @@ from vizoo.mvs._dispmvs_geometry import (
 from vizoo.mvs._dispmvs_layers import UpdateBlock
 from vizoo.mvs.dispmvs import convert_published, source_pyramid
 from vizoo.mvs.losses import sequence_loss
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.layers import convex_upsample
 from vizoo.vision.ops import epipolar_correlation

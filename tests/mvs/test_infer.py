@@ -13,6 +13,7 @@ import vizoo
 from vizoo.datasets.mvs.cameras import lift, project
 from vizoo.datasets.mvs.scene import Scene
 from vizoo.mvs.presets import Thresholds
+from vizoo.mvs.reconstruction import reconstruct
 from vizoo.vision.io.images import read_pixels
 from vizoo.vision.io.pfm import read_pfm
 from vizoo.vision.io.ply import read_ply
@@ -29,8 +30,11 @@ def altered(scene, view=None, **changes):
 def test_a_whole_scene(scene, oracle, tmp_path):
     seen = []
     predictor = vizoo.MVSPredictor(oracle, "cpu")
-    summary = predictor.reconstruct(
-        scene, tmp_path / "out", report=lambda what, done, total: seen.append((what, done, total))
+    summary = reconstruct(
+        predictor,
+        scene,
+        tmp_path / "out",
+        report=lambda what, done, total: seen.append((what, done, total)),
     )
     assert seen[-1] == ("fusion", 4, 4) and ("views", 0, 4) in seen and ("views", 4, 4) in seen
     names = [view.name for view in scene.views]
@@ -99,12 +103,12 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        predictor.reconstruct(scene, tmp_path / "out", report=stop)
+        reconstruct(predictor, scene, tmp_path / "out", report=stop)
     assert oracle.calls == ["00000000", "00000001"]
-    summary = predictor.reconstruct(scene, tmp_path / "out")
+    summary = reconstruct(predictor, scene, tmp_path / "out")
     assert oracle.calls == [view.name for view in scene.views]  # none of them twice
     assert [view.get("resumed", False) for view in summary["views"]] == [True, True, False, False]
-    whole = predictor.reconstruct(scene, tmp_path / "whole")
+    whole = reconstruct(predictor, scene, tmp_path / "whole")
     assert summary["points"] == whole["points"]
     np.testing.assert_array_equal(*(read_ply(tmp_path / f"{f}/cloud.ply")[0] for f in
                                     ("out", "whole")))  # fmt: skip
@@ -112,11 +116,11 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
 
 def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
-    predictor.reconstruct(scene, tmp_path)
+    reconstruct(predictor, scene, tmp_path)
     (tmp_path / "depth/00000001.pfm").unlink()
     (tmp_path / "views/00000002.json").write_text('{"settings": ')
     oracle.calls.clear()
-    predictor.reconstruct(scene, tmp_path)
+    reconstruct(predictor, scene, tmp_path)
     assert oracle.calls == ["00000001", "00000002"]
 
 
@@ -134,23 +138,23 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
 )  # fmt: skip
 def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
-    predictor.reconstruct(scene, tmp_path)
+    reconstruct(predictor, scene, tmp_path)
     with pytest.raises(ValueError, match=message + ".*name another --out, or --restart"):
-        predictor.reconstruct(altered(scene, **changes), tmp_path, **settings)
+        reconstruct(predictor, altered(scene, **changes), tmp_path, **settings)
     assert len(oracle.calls) == 4
 
 
 def test_other_weights_are_noticed_and_a_restart_takes_them(scene, oracle, tmp_path):
-    vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path)
+    reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     other = type(oracle)(scene, 0.001)
     with pytest.raises(ValueError, match="00000000.json: computed from other weights"):
-        vizoo.MVSPredictor(other, "cpu").reconstruct(scene, tmp_path)
-    vizoo.MVSPredictor(other, "cpu").reconstruct(scene, tmp_path, restart=True)
+        reconstruct(vizoo.MVSPredictor(other, "cpu"), scene, tmp_path)
+    reconstruct(vizoo.MVSPredictor(other, "cpu"), scene, tmp_path, restart=True)
     assert len(other.calls) == 4
 
 
 def test_another_size(scene, oracle, tmp_path):
-    summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path, size=(96, 128))
+    summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, size=(96, 128))
     assert summary["size"] == [96, 128]
     assert read_pfm(tmp_path / "depth/00000000.pfm").shape == (96, 128)
     assert summary["points"] > 0.4 * 4 * 96 * 128
@@ -162,7 +166,7 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
     sparse = Scene(scene.name, views, [*pairs[:3], []], scene.layout)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(sparse, tmp_path)
+        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), sparse, tmp_path)
     said = [str(w.message) for w in caught if w.category is UserWarning]
     assert len(said) == 3
     assert "1 of 4 views have no source and are left out (00000003)" in said[0]
@@ -174,14 +178,14 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
 def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
     monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
     with pytest.warns(UserWarning, match="images of 64x48 are resized to 32x24; --size"):
-        summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(scene, tmp_path)
+        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     assert summary["size"] == [24, 32]
 
 
 def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
     library = pytest.importorskip("open3d", exc_type=ImportError)
-    summary = vizoo.MVSPredictor(oracle, "cpu").reconstruct(
-        scene, tmp_path, voxel=8.0, normals=True, mesh=8.0
+    summary = reconstruct(
+        vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, voxel=8.0, normals=True, mesh=8.0
     )
     cloud = library.io.read_point_cloud(str(tmp_path / "cloud.ply"))
     assert len(cloud.points) == summary["points"] < sum(v["points"] for v in summary["views"])
@@ -218,7 +222,7 @@ def test_refused(scene, oracle, tmp_path):
     ]
     for number, (wrong, options, message) in enumerate(cases):
         with pytest.raises(ValueError, match=message):
-            predictor.reconstruct(wrong, tmp_path / str(number), **options)
+            reconstruct(predictor, wrong, tmp_path / str(number), **options)
         assert not (tmp_path / str(number) / "cloud.ply").exists()
     with pytest.raises(ValueError, match="view 00000000: the network's output is not finite"):
         vizoo.MVSPredictor(NotFinite(), "cpu").reconstruct(scene, tmp_path / "nan")

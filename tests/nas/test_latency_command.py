@@ -9,7 +9,7 @@ import toy_supernet
 from vizoo.__main__ import main
 from vizoo.cli._quantities import parse_quantity, show_quantity
 from vizoo.cli._supernets import supernets
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 SMALL = ("--input", "16x24", "--threads", "1", "--samples", "8", "--held-out", "3")

@@ -20,7 +20,7 @@ from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 

@@ -12,7 +12,7 @@ from vizoo.__main__ import main
 from vizoo.cli._configs import resolve_config
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.supernet import search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 
 
 def small(name, folder, *, change):

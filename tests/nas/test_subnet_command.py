@@ -16,7 +16,7 @@ from vizoo.cli import _task
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
 
 BOTH = ("before", "after")

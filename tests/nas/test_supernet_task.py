@@ -19,7 +19,7 @@ from vizoo.nas.distributed import HookDDPStrategy
 from vizoo.nas.recalibration import recalibrate
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.nas.training import LargestSampler, SandwichSampler, SupernetTask, UniformSampler
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 

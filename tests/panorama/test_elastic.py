@@ -15,7 +15,7 @@ from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.panorama.layers import Ring
 from vizoo.panorama.spheredepth import SphereDepthNet
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inference import optimize
 

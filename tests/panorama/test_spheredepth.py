@@ -8,7 +8,8 @@ from network_tester import ExportTester, NetworkTester
 from sphere import moves, rotations
 
 from vizoo.panorama.spheredepth import SphereDepthNet
-from vizoo.vision.hub.registry import create_model, list_models
+from vizoo.vision.hub.create import create_model
+from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import count_macs, count_parameters

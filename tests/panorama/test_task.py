@@ -15,7 +15,7 @@ from vizoo.__main__ import main
 from vizoo.datasets.panorama import GeneratedRooms, PanoramaDataModule, write_rooms
 from vizoo.datasets.panorama.transforms import SphereAugmentation
 from vizoo.panorama.task import PanoramaTask, depth_comparison
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
 
 ROOT = Path(__file__).resolve().parents[2]

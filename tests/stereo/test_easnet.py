@@ -13,7 +13,7 @@ from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo._easnet_layers import peak_argmin
 from vizoo.stereo.easnet import convert_published, published_architecture
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state, load_weights, save_weights
 from vizoo.vision.inference import optimize
 

@@ -14,7 +14,7 @@ from vizoo.nas.supernet import activate, extract
 from vizoo.stereo.easnet import convert_published, published_architecture
 from vizoo.stereo.losses import upsampled_loss
 from vizoo.stereo.metrics import DisparityMetrics
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state
 from vizoo.vision.layers import normalize_images
 

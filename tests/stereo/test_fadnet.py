@@ -7,7 +7,7 @@ import torch
 from network_tester import ExportTester, StereoNetworkTester
 
 from vizoo.stereo.fadnet import convert_published
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state
 
 

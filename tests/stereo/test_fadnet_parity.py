@@ -11,7 +11,7 @@ import torch
 from vizoo.stereo.fadnet import convert_published
 from vizoo.stereo.losses import multiscale_loss
 from vizoo.stereo.metrics import DisparityMetrics
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state
 
 CASES = ["fadnet-128x256", "fadnetpp-slight-128x384", "fadnetpp-tiny-128x256"]

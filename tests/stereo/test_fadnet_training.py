@@ -8,7 +8,7 @@ from torch import nn
 
 from vizoo.nas.supernet import activate, search_space
 from vizoo.stereo._fadnet_training import convolve_joined, predict_finest
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 
 
 @pytest.mark.parametrize("width", [4, 12])  # layer by layer; the prediction's taps multiplied in

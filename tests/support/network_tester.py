@@ -10,7 +10,7 @@ from torch.utils import _pytree
 
 from vizoo.vision._export_formats import FORMATS
 from vizoo.vision.export import export
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import example_inputs
 

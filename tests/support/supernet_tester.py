@@ -14,7 +14,7 @@ from torch import nn
 from vizoo.nas.elastic.base import ElasticModule
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.vision.export import export
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
 
 

@@ -30,7 +30,6 @@ __all__ = [
     "TIMM",
     "ModelEntry",
     "build_model",
-    "create_model",
     "family_modules",
     "has_scheme",
     "hub_spelling",
@@ -146,85 +145,6 @@ def register_model(
         return function
 
     return register
-
-
-def create_model(
-    name: str,
-    *,
-    pretrained: bool = False,
-    weights: str | os.PathLike[str] | None = None,
-    **architecture: Any,
-) -> nn.Module:
-    """Build a network by name, in training mode as any new module.
-
-    Args:
-        name: one of `list_models()`; ``NAME.TAG`` of `list_models(pretrained=True)`, with those
-            weights; ``hf-hub:ORG/NAME[@REVISION]`` or ``local-dir:FOLDER``, the network and the
-            weights that `save_pretrained` wrote; ``timm/NAME``, that is ``image_classifier`` with
-            this backbone.
-        pretrained: load trained weights; of several those of the first tag.
-        weights: load these instead: a file (``save_weights`` or a Lightning checkpoint), or any
-            of the above spellings of this very model. Their architecture arguments hold where
-            ``architecture`` does not say otherwise.
-        **architecture: the network's own arguments.
-
-    Returns:
-        The network, with ``model.architecture = {"name": name, **architecture}``; a trained
-        classifier also with ``model.classes`` and ``model.input`` where its weights say them.
-
-    Raises:
-        ValueError: unknown name, tag or argument, no trained weights, or weights that do not fit.
-        FileNotFoundError: ``weights`` does not exist.
-        OSError: no source gave the weights; the message names all and what to do.
-
-    Example:
-        >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
-    """
-    if isinstance(name, str) and name.startswith(TIMM):
-        if pretrained:
-            raise ValueError(
-                f"{name}: timm's weights are of other classes; create_model({name!r}, classes=N), "
-                "and of that load_pretrained(), take all but the last layer's"
-            )
-        backbone = name.removeprefix(TIMM)
-        return create_model("image_classifier", weights=weights, backbone=backbone, **architecture)
-    source = _weights_of(name, pretrained, weights)
-    if source is None:
-        return _build(model_info(name), architecture)
-    from .sources import read_source
-    from .weights import describe, load_state
-
-    stored = read_source(source)
-    if weights is not None and stored.name != name:
-        raise ValueError(
-            f"{source}: holds weights of {stored.name}, not of {name}; "
-            f"use create_model({stored.name!r}, weights=…) or load_weights(…)"
-        )
-    model = _build(model_info(stored.name), {**stored.architecture, **architecture})
-    load_state(model, stored.state, os.fspath(source))
-    return describe(model, stored.facts)
-
-
-def _weights_of(
-    name: str, pretrained: bool, weights: str | os.PathLike[str] | None
-) -> str | os.PathLike[str] | None:
-    """Where the weights that `create_model` was asked for come from; None for fresh ones."""
-    remote = isinstance(name, str) and name.startswith(REMOTE)
-    entry = None if remote else model_info(name)
-    brings_weights = entry is None or entry.tag is not None
-    if weights is not None and (pretrained or brings_weights):
-        both = "pretrained=True" if pretrained else "a name that brings its weights"
-        raise ValueError(f"{name}: give either {both} or weights=…, not both")
-    if brings_weights:
-        return name
-    if not pretrained:
-        return weights
-    if not entry.weights:
-        have = ", ".join(list_models(pretrained=True)) or "none"
-        raise ValueError(
-            f"{name} has no pretrained weights (there are: {have}); train it or pass weights=FILE"
-        )
-    return entry.tagged_names[0]
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:

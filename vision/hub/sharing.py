@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any
 from ...common.files import atomic_write
 from ._http import SourceError
 from .card import model_card
-from .download import DownloadError, difference, offline_flag, sha256_of
+from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
+from .released import CONFIG, FORMAT, open_released, read_pretrained
 from .weights import (
-    StoredWeights,
     build,
-    check_stored,
     few,
-    read_weights,
     weights_of,
     write_weights,
 )
@@ -39,16 +37,12 @@ if TYPE_CHECKING:
 __all__ = [
     "from_pretrained",
     "push_to_hub",
-    "read_pretrained",
     "read_record",
     "save_pretrained",
 ]
 
-CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
-FORMAT = 1
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
 _REPOSITORY = re.compile(rf"({REPOSITORY})(?:@(.+))?")
 
 
@@ -138,34 +132,12 @@ def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = No
     return build(read_pretrained(name), name)
 
 
-def read_pretrained(name: str) -> StoredWeights:
-    """Weights of a released folder or repository, without building a network.
-
-    Args:
-        name: ``local-dir:FOLDER`` or ``hf-hub:ORG/NAME[@REVISION]``.
-
-    Raises:
-        As `from_pretrained`.
-    """
-    model, record, path = _open(name)
-    if (wrong := difference(path, record)) is not None:
-        # What is wrong inside says more than that something is.
-        check_stored(read_weights(path), path)
-        raise ValueError(
-            f"{path}: {wrong} as {CONFIG} says: damaged or replaced; get it again, or load the "
-            "file alone with load_weights"
-        )
-    from .sources import read_recorded
-
-    return read_recorded(path, model, record, name)
-
-
 def read_record(source: str | os.PathLike[str], *, revision: str | None = None) -> WeightsRecord:
     """What a released folder or repository says of its weights; takes what `from_pretrained` does.
 
     A repository's weights are downloaded too.
     """
-    return _open(_spelled(source, revision))[1]
+    return open_released(_spelled(source, revision))[1]
 
 
 def push_to_hub(
@@ -253,70 +225,6 @@ def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:
     if "@" in name:
         raise ValueError(f"{name}: names its revision already; leave out revision={revision!r}")
     return f"{name}@{revision}"
-
-
-def _open(name: str) -> tuple[str, WeightsRecord, Path]:
-    """Model, record and weight file of ``local-dir:`` or ``hf-hub:``."""
-    prefix, _, rest = name.partition(":")
-    if prefix == "local-dir":
-        folder = Path(os.path.expanduser(rest))
-        if not rest or not folder.is_dir():
-            what = "is a file; load it with load_weights" if folder.is_file() else "no such folder"
-            raise FileNotFoundError(f"{rest or name}: {what}")
-        path = folder / CONFIG
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: missing; {folder} is no folder of save_pretrained")
-        model, record, file = _read_config(path)
-        weights = folder / file
-        if not weights.is_file():
-            raise FileNotFoundError(f"{weights}: missing, though {CONFIG} names it")
-        return model, record, weights
-    found = _REPOSITORY.fullmatch(rest)
-    if not found:
-        raise ValueError(f"{name!r}: a repository is spelled hf-hub:ORG/NAME[@REVISION]")
-    repository, revision = found[1], found[2] or ""
-    path = _from_hub(name, Source("hf-hub", CONFIG, repository, revision))
-    model, record, file = _read_config(path, name)
-    # The commit that the config is of, so that a push in between cannot mix two.
-    commit = path.parent.name if re.fullmatch(r"[0-9a-f]{40}", path.parent.name) else revision
-    return model, record, _from_hub(name, Source("hf-hub", file, repository, commit))
-
-
-def _from_hub(name: str, source: Source) -> Path:
-    from . import _huggingface
-
-    flag = offline_flag()
-    try:
-        return _huggingface.obtain(source, local=flag is not None)
-    except SourceError as error:
-        remedy = f"; {flag} forbids to download it: unset that" if flag else ""
-        raise DownloadError(f"{name}: {source.path}: {error}{remedy}") from error
-
-
-def _read_config(path: Path, name: str | None = None) -> tuple[str, WeightsRecord, str]:
-    where = f"{name}: {CONFIG}" if name else str(path)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: no JSON, or damaged ({error})") from error
-    if not isinstance(config, Mapping) or config.get("library") != "vizoo":
-        raise ValueError(f'{where}: not of save_pretrained: no "library": "vizoo" in it')
-    if config.get("format") != FORMAT:
-        raise ValueError(
-            f"{where}: of format {config.get('format')!r}, and this vizoo reads {FORMAT}: "
-            "pip install --upgrade vizoo"
-        )
-    model, file = config.get("model"), config.get("file")
-    if not isinstance(file, str) or not _FILE.fullmatch(file):
-        raise ValueError(f"{where}: {file!r} is no plain name of a .safetensors file beside it")
-    if not isinstance(model, str):
-        raise ValueError(f"{where}: names no model")
-    try:
-        model_info(model)
-        record = WeightsRecord.from_json(config.get("record"))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from error
-    return model, record, file
 
 
 def _cast(name: str, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from vizoo.__main__ import main
 from vizoo.common.timing import measure_against
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import example_inputs
 

@@ -19,7 +19,7 @@ from ranks import run_ranks
 from torchrun import SUPPORT, torchrun
 
 from vizoo.__main__ import main
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")

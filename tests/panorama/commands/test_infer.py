@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image
 

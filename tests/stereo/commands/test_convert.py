@@ -11,7 +11,7 @@ import torch
 from vizoo.__main__ import main
 from vizoo.nas.supernet import activate, extract
 from vizoo.stereo.easnet import convert_published, published_architecture
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state, load_weights
 
 FADNET = [

@@ -14,7 +14,7 @@ from timm.optim import create_optimizer_v2
 from vizoo.classification.cam import cam, explain
 from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import ImagePreset
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import example_inputs

@@ -21,7 +21,7 @@ from vizoo.classification.covidnet3d import (
 )
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.supernet import activate, extract, search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state, load_weights
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import count_macs, count_parameters

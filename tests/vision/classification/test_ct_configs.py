@@ -14,7 +14,7 @@ import yaml
 from vizoo.__main__ import main
 from vizoo.datasets.ct.writers import write_scans
 from vizoo.nas import Architecture, search_space
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
 
 pytest.importorskip("nibabel")

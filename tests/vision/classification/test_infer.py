@@ -18,7 +18,7 @@ import vizoo
 from vizoo.classification.ct_infer import CTPredictor
 from vizoo.datasets.ct import CTPreset, CTVolume, read_nifti, write_dicom, write_nifti
 from vizoo.datasets.ct.volume import axis_codes, reorient
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 nibabel = pytest.importorskip("nibabel")

@@ -21,7 +21,7 @@ from vizoo.classification.detection_task import DetectionTask
 from vizoo.classification.image_infer import ImagePredictor
 from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import GeneratedLesions, ImagePreset
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import read_image, write_image
 

@@ -13,7 +13,7 @@ from vizoo.common.counts import count
 from vizoo.nas.lid import named_layers, splittable
 from vizoo.nas.supernet import extract, search_space
 from vizoo.nas.tabular import mbnet
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 
 SMALL = {

@@ -15,7 +15,7 @@ from vizoo.common.counts import count
 from vizoo.nas.lid import named_layers, profile
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.nas.tabular import CELL_OPERATIONS, cell_architecture, nasbench201
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 
 BEST = (
     "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+"

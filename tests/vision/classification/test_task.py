@@ -19,8 +19,8 @@ from vizoo.classification.callbacks import PredictionTable
 from vizoo.classification.task import ClassificationTask, balanced_weights
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
+from vizoo.vision.hub.create import open_model
 from vizoo.vision.hub.sharing import read_record, save_pretrained
-from vizoo.vision.hub.sources import open_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 
 SMALL = {"encoding": [8, 0, 8, 8, 0]}

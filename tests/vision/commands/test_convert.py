@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import StoredWeights, load_weights
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from vizoo.__main__ import main
 from vizoo.cli import doctor
 from vizoo.vision.hub import weights
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
 

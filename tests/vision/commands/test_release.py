@@ -9,8 +9,8 @@ from loopback import Hub, serving
 
 from vizoo.__main__ import main
 from vizoo.vision.hub import registry
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.record import WeightsRecord
-from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.sharing import from_pretrained, read_record
 from vizoo.vision.hub.weights import save_weights
 

@@ -31,7 +31,8 @@ def bare(code, root, *words, **variables):
 
 
 def test_an_uninstalled_checkout(root, tmp_path):
-    from vizoo.vision.hub.registry import FAMILIES, create_model
+    from vizoo.vision.hub.create import create_model
+    from vizoo.vision.hub.registry import FAMILIES
     from vizoo.vision.hub.sharing import save_pretrained
 
     # Where `torch.hub` keeps what it has downloaded of github.com/org/vizoo.

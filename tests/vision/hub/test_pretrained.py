@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from vizoo.vision.hub import registry
+from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.record import WeightsRecord
-from vizoo.vision.hub.registry import create_model, list_models, model_info
-from vizoo.vision.hub.sources import open_model
+from vizoo.vision.hub.registry import list_models, model_info
 from vizoo.vision.hub.weights import load_weights, save_weights
 
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from vizoo.vision.hub._pickles import load_pickle
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.published import read_published, recognise
-from vizoo.vision.hub.registry import create_model
 
 STATE = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from vizoo.vision.hub.registry import create_model, list_models
+from vizoo.vision.hub.create import create_model
+from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import count_parameters, example_inputs
 

@@ -8,10 +8,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.download import DownloadError
-from vizoo.vision.hub.registry import create_model
 from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, read_record, save_pretrained
-from vizoo.vision.hub.sources import open_model
 from vizoo.vision.hub.weights import KEY, load_weights, save_weights
 
 FACTS = {

@@ -16,7 +16,7 @@ from vizoo.classification import NOTICE
 from vizoo.classification.cam import METHODS
 from vizoo.cli import infer_ct
 from vizoo.datasets.ct import Chest, CTPreset, list_series, write_dicom, write_nifti
-from vizoo.vision.hub.registry import create_model
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image
 

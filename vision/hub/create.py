@@ -1,0 +1,167 @@
+"""Networks made by any spelling of their weights: names with tags, repositories, folders, files.
+
+`create_model` takes all of these but files; `open_model`, which the commands use, and
+`load_network`, which the predictors use, take all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+from torch import nn
+
+from .download import find_local
+from .registry import REMOTE, TIMM, build_model, list_models, model_info
+from .sources import is_name, read_source
+from .weights import build, describe, load_state
+
+__all__ = ["create_model", "load_network", "open_model"]
+
+
+def create_model(
+    name: str,
+    *,
+    pretrained: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    **architecture: Any,
+) -> nn.Module:
+    """Build a network by name, in training mode as any new module.
+
+    Args:
+        name: one of `list_models()`; ``NAME.TAG`` of `list_models(pretrained=True)`, with those
+            weights; ``hf-hub:ORG/NAME[@REVISION]`` or ``local-dir:FOLDER``, the network and the
+            weights that `save_pretrained` wrote; ``timm/NAME``, that is ``image_classifier`` with
+            this backbone.
+        pretrained: load trained weights; of several those of the first tag.
+        weights: load these instead: a file (``save_weights`` or a Lightning checkpoint), or any
+            of the above spellings of this very model. Their architecture arguments hold where
+            ``architecture`` does not say otherwise.
+        **architecture: the network's own arguments.
+
+    Returns:
+        The network, with ``model.architecture = {"name": name, **architecture}``; a trained
+        classifier also with ``model.classes`` and ``model.input`` where its weights say them.
+
+    Raises:
+        ValueError: unknown name, tag or argument, no trained weights, or weights that do not fit.
+        FileNotFoundError: ``weights`` does not exist.
+        OSError: no source gave the weights; the message names all and what to do.
+
+    Example:
+        >>> net = create_model("fadnet_plus_tiny", max_disparity=256)
+    """
+    if isinstance(name, str) and name.startswith(TIMM):
+        if pretrained:
+            raise ValueError(
+                f"{name}: timm's weights are of other classes; create_model({name!r}, classes=N), "
+                "and of that load_pretrained(), take all but the last layer's"
+            )
+        backbone = name.removeprefix(TIMM)
+        return create_model("image_classifier", weights=weights, backbone=backbone, **architecture)
+    source = _weights_of(name, pretrained, weights)
+    if source is None:
+        return build_model(name, architecture)
+    stored = read_source(source)
+    if weights is not None and stored.name != name:
+        raise ValueError(
+            f"{source}: holds weights of {stored.name}, not of {name}; "
+            f"use create_model({stored.name!r}, weights=…) or load_weights(…)"
+        )
+    model = build_model(stored.name, {**stored.architecture, **architecture})
+    load_state(model, stored.state, os.fspath(source))
+    return describe(model, stored.facts)
+
+
+def _weights_of(
+    name: str, pretrained: bool, weights: str | os.PathLike[str] | None
+) -> str | os.PathLike[str] | None:
+    """Where the weights that `create_model` was asked for come from; None for fresh ones."""
+    remote = isinstance(name, str) and name.startswith(REMOTE)
+    entry = None if remote else model_info(name)
+    brings_weights = entry is None or entry.tag is not None
+    if weights is not None and (pretrained or brings_weights):
+        both = "pretrained=True" if pretrained else "a name that brings its weights"
+        raise ValueError(f"{name}: give either {both} or weights=…, not both")
+    if brings_weights:
+        return name
+    if not pretrained:
+        return weights
+    if not entry.weights:
+        have = ", ".join(list_models(pretrained=True)) or "none"
+        raise ValueError(
+            f"{name} has no pretrained weights (there are: {have}); train it or pass weights=FILE"
+        )
+    return entry.tagged_names[0]
+
+
+def load_network(model: str | os.PathLike[str] | nn.Module, task: str) -> nn.Module:
+    """The network of a predictor, in evaluation mode: the caller's, copied, or by what is opened.
+
+    Args:
+        model: a network, or what `open_model` takes.
+        task: refuse models of other tasks.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: no such model, no trained weights for it, or weights of another task.
+        OSError: its weights cannot be had.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return open_model(model, task=task)[0]
+    return copy.deepcopy(model).eval()
+
+
+def open_model(
+    source: str | os.PathLike[str],
+    *,
+    untrained: bool = False,
+    task: str | None = None,
+    download: bool = True,
+) -> tuple[nn.Module, bool]:
+    """A network as commands take it: by name, name and tag, repository, folder or file.
+
+    Args:
+        source: ``NAME`` (with its first weights), ``NAME.TAG``, ``hf-hub:ORG/NAME[@REVISION]``,
+            ``local-dir:FOLDER``, a folder of `save_pretrained`, a weight file, or ``timm/NAME``
+            (without trained weights).
+        untrained: build a name without trained weights from fresh ones, instead of refusing it.
+        task: refuse models of other tasks.
+        download: where False, a bare ``NAME`` gets its weights only if they are on this machine,
+            and fresh ones otherwise: for what depends on the architecture alone.
+
+    Returns:
+        The network in evaluation mode on the CPU, and whether its weights are trained ones. A
+        classifier has `classes` and `input` where its source says them, see `weights.describe`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: unknown or of another task, without trained weights, or a damaged file.
+        OSError: no source gave the weights.
+    """
+    name = os.fspath(source)
+    of_timm = name.startswith(TIMM) and not os.path.exists(name)
+    if not of_timm and not is_name(source):
+        stored = read_source(source)
+        net = build(stored, name)
+        _check_task(stored.name, task, f"{name}: holds {stored.name}, which")
+        return net, True
+    entry = model_info("image_classifier" if of_timm else name)
+    _check_task(entry.name, task, name)
+    if entry.weights and (download or entry.tag or find_local(entry.record)):
+        return create_model(name, pretrained=entry.tag is None).eval(), True
+    if untrained or not download:
+        return create_model(name).eval(), False
+    have = [n for n in list_models(pretrained=True) if model_info(n).task == entry.task]
+    others = f" (there are: {', '.join(have)})" if have else ""
+    raise ValueError(
+        f"{name} has no trained weights{others}; give a weight file instead of the name: "
+        "`vizoo fit` writes one"
+    )
+
+
+def _check_task(name: str, task: str | None, subject: str) -> None:
+    found = model_info(name).task
+    if task is not None and found != task:
+        raise ValueError(f"{subject} is a model for {found}, not for {task}")
