@@ -37,6 +37,10 @@ class Command:
     raw: bool = False
     whole: bool = False
 
+    def load(self) -> ModuleType:
+        """Its module."""
+        return importlib.import_module(f".{self.module}", __package__)
+
 
 COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
@@ -380,7 +384,7 @@ def _dispatch(words: list[str]) -> int:
     if name == "fit":
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    module = importlib.import_module(f".{entry.module}", __package__)
+    module = entry.load()
     if entry.raw:
         return module.run([name, *rest])
     parsed = _parser(name, entry, module).parse_args(rest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,7 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Any]) 
             for options, metavar in _OPTIONS_OF_RUNS.items():
                 inner.add_argument(*options.split(), metavar=metavar)
         else:
-            importlib.import_module(f"..{entry.module}", __package__).add_arguments(inner)
+            entry.load().add_arguments(inner)
         for action in inner._actions:
             _complete_paths(action)
 

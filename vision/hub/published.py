@@ -23,7 +23,6 @@ A record may name such a file as a source: `create_model("name.tag")` then reads
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +57,7 @@ def recognise(path: str | os.PathLike[str]) -> StoredWeights:
     path = Path(path)
     state = read_published(path)
     reasons = []
-    for module in map(importlib.import_module, family_modules()):
+    for module in family_modules():
         convert = getattr(module, "convert_published", None)
         if convert is None:
             continue

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._arguments import check_arguments
@@ -156,8 +156,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
         pretrained: ``name.tag`` of every set of trained weights instead, those of one model in
             the order in which they are registered.
     """
-    for module in family_modules():
-        importlib.import_module(module)
+    family_modules()
     found = []
     for entry in sorted(_ENTRIES.values(), key=lambda entry: entry.name):
         room = f"{entry.task}/" if "/" in pattern else ""
@@ -199,9 +198,10 @@ def _family(name: str) -> str | None:
     return max(families, key=len, default=None)
 
 
-def family_modules() -> list[str]:
-    """Full names of the modules that register models."""
-    return [f"{PACKAGE}.{module}" for module in dict.fromkeys(FAMILIES.values())]
+def family_modules() -> list[ModuleType]:
+    """The modules that register models, imported."""
+    names = dict.fromkeys(FAMILIES.values())
+    return [importlib.import_module(f"{PACKAGE}.{name}") for name in names]
 
 
 def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
