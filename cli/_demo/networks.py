@@ -102,7 +102,7 @@ def choose(model: str | os.PathLike[str] | None) -> list[str]:
 
 
 def open_weights(source: str) -> Weights:
-    """Load what `vision.hub.sources.open_model` takes, with what is known of it.
+    """Load what `vision.hub.create.open_model` takes, with what is known of it.
 
     Raises:
         FileNotFoundError: there is no such file.

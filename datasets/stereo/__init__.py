@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
+    from ..mixture import Mixture
     from .base import StereoDataset, StereoRecord
     from .datamodule import StereoDataModule
     from .eth3d import ETH3D
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from .generated import GeneratedStereo
     from .kitti import KITTI2012, KITTI2015
     from .middlebury import Middlebury2014, MiddleburyV3
-    from .mixture import Mixture
     from .pairs import PairList, StereoPairs
     from .sceneflow import SceneFlow
     from .scenes import generate_scenes
@@ -28,7 +28,7 @@ __all__, __getattr__, __dir__ = lazy(
         ".generated": ["GeneratedStereo"],
         ".kitti": ["KITTI2012", "KITTI2015"],
         ".middlebury": ["Middlebury2014", "MiddleburyV3"],
-        ".mixture": ["Mixture"],
+        "..mixture": ["Mixture"],
         ".pairs": ["PairList", "StereoPairs"],
         ".sceneflow": ["SceneFlow"],
         ".scenes": ["generate_scenes"],

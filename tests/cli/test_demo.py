@@ -21,6 +21,7 @@ from vizoo.nas.elastic import BatchNorm2d, Conv2d
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import extract, search_space
 from vizoo.vision.hub import download, registry
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.record import WeightsRecord
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import save_weights
@@ -81,7 +82,7 @@ def shipped(models, tmp_path):
     """Weights of both, as if they came with the package."""
     for function in (match_plain, match_super):
         name = function.__name__
-        path = save_weights(registry.create_model(name), tmp_path / f"stereo/{name}.safetensors")
+        path = save_weights(create_model(name), tmp_path / f"stereo/{name}.safetensors")
         record = WeightsRecord(
             sources=(f"package:stereo/{name}.safetensors",),
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -95,7 +96,7 @@ def shipped(models, tmp_path):
 @pytest.fixture
 def front(shipped, tmp_path):
     """A front of the supernet beside its weights."""
-    space = search_space(registry.create_model("match_super"))
+    space = search_space(create_model("match_super"))
     rows = [
         {"error": 3.0 / w, "latency": 10.0 * w, "architecture": a.to_json()}
         for w in (6, 4, 2)
@@ -226,7 +227,7 @@ def test_one_picture_twice(shipped, own, capsys):
 
 
 def test_weights_of_ones_own(models, tmp_path, capsys):
-    net = registry.create_model("match_plain")
+    net = create_model("match_plain")
     save_weights(net, tmp_path / "mine.safetensors", trained_on="my garden")
     assert main(["demo", "--model", "mine.safetensors"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()
@@ -234,7 +235,7 @@ def test_weights_of_ones_own(models, tmp_path, capsys):
 
 
 def test_a_released_folder(models, tmp_path, capsys):
-    net = registry.create_model("match_plain")
+    net = create_model("match_plain")
     save_pretrained(net, tmp_path / "mine", licence="MIT", trained_on="my garden")
     assert main(["demo", "--model", "local-dir:mine"]) == 0
     page = (tmp_path / "demo/pair.html").read_text()

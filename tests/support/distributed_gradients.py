@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vizoo.common.ranks import same_everywhere, tensor_digest
-from vizoo.nas.distributed.compression.base import sparse
-from vizoo.nas.distributed.compression.base.lowrank import ACPSGD, PowerSGD
-from vizoo.nas.distributed.compression.base.signs import EFSign
-from vizoo.nas.distributed.compression.base.sparse import GTopK, TopK, merged
+from vizoo.nas.distributed.compression import sparse
+from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.compression.signs import EFSign
+from vizoo.nas.distributed.compression.sparse import GTopK, TopK, merged
 from vizoo.nas.distributed.gradients.registry import make_hook
 
 HOOKS = {

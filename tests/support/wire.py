@@ -11,7 +11,7 @@ from distributed_gradients import HOOKS, distributed
 from ranks import run_ranks
 from torch import nn
 
-from vizoo.nas.distributed.compression.base.lowrank import PowerSGD
+from vizoo.nas.distributed.compression.lowrank import PowerSGD
 from vizoo.nas.distributed.gradients.registry import make_hook
 
 # So large that what a message takes beside its content is little.

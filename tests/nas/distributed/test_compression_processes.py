@@ -15,9 +15,9 @@ from lightning.pytorch.strategies import Strategy
 from ranks import run_ranks
 
 from vizoo.nas.distributed import HookDDPStrategy
-from vizoo.nas.distributed.compression.base.lowrank import ACPSGD, PowerSGD
-from vizoo.nas.distributed.compression.base.signs import pack_signs, unpack_signs
-from vizoo.nas.distributed.compression.base.sparse import (
+from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
+from vizoo.nas.distributed.compression.signs import pack_signs, unpack_signs
+from vizoo.nas.distributed.compression.sparse import (
     GTopK,
     TopK,
     gaussian,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.nas.distributed.compression.base.lowrank import ACPSGD
+from vizoo.nas.distributed.compression.lowrank import ACPSGD
 from vizoo.nas.distributed.schedule.link import LINKS, Link
 from vizoo.nas.distributed.schedule.simulator import WAYS, Step, simulate
 from vizoo.nas.distributed.schedule.timing import alone, measure_hook, measure_step

@@ -12,7 +12,7 @@ from PIL import Image
 from vizoo.__main__ import main
 from vizoo.nas.lid import SplitTree
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "search"
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "search"
 LEAVES = {"0", "1"}
 
 

@@ -19,7 +19,7 @@ from vizoo.vision.hub.weights import load_weights
 
 pytest.importorskip("nibabel")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "classification").glob("covidnet3d_*.yaml"))
 LAYOUTS = {"CCCCII": "cc-ccii", "MosMed": "mosmed", "COVIDCTset": "covid-ctset"}
 SUBNET = search_space(create_model("covidnet3d_tiny")).smallest()
