@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._machine import copy_rate, gemm_rate, machine
+from vizoo.common.counts import count
 from vizoo.common.memory import PeakMemory
 from vizoo.panorama.layers import Ring, ring_tables
 from vizoo.panorama.mesh import face_count
 from vizoo.panorama.spheredepth import SphereDepthNet
 from vizoo.vision.inference import optimize
-from vizoo.vision.inputs import count_macs
 from vizoo.vision.ops import mesh_convolution
 
 Pass = Callable[[], object]
@@ -195,7 +195,7 @@ def networks(options: argparse.Namespace, device: torch.device) -> Table:
                 times[size].append(milliseconds(lambda n=net, i=image: n(i), device))
         with torch.device("meta"):
             shape = SphereDepthNet(mesh_level=level, texture_level=texture_level)
-            macs = count_macs(shape, torch.rand(1, 3, *sizes[0]))
+            macs = count(shape, torch.rand(1, 3, *sizes[0])).macs
         row = []
         for size in sizes:
             row.append(f"{min(times[size][1:]):.0f}")

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from benchmarks._machine import copy_rate, gemm_rate, machine, seconds
 from benchmarks._published import published
+from vizoo.common.counts import count
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.inference import optimize
-from vizoo.vision.inputs import count_macs
 
 VARIANTS = {name: f"fadnet_plus_{name}" for name in ("micro", "tiny", "slight", "mobile", "full")}
 VARIANTS["fadnet"] = "fadnet"
@@ -126,7 +126,7 @@ def main() -> None:
         wanted = results["published"][1]
         difference = (results["float32"][1] - wanted).abs().max() / wanted.abs().max()
         with torch.device("meta"):
-            macs = count_macs(create_model(VARIANTS[variant]), left.to("meta"), right.to("meta"))
+            macs = count(create_model(VARIANTS[variant]), left, right).macs
         row = [f"{1e3 * macs / rate:.0f}", f"{ms['published']:.0f}", f"{ms['float32']:.0f}"]
         row += [ratio("published", "float32"), f"{difference:.0e}"]
         row += [f"{ms['bfloat16']:.0f}", ratio("float32", "bfloat16")]

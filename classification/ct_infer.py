@@ -11,7 +11,6 @@ Example:
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
-from ..common.files import atomic_write
+from ..common.files import write_json
 from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
@@ -192,9 +191,7 @@ class CTResult:
             ImportError: nibabel is not installed.
         """
         folder = Path(folder)
-        written = [folder / f"{name}.json"]
-        with atomic_write(written[0]) as temporary:
-            temporary.write_text(json.dumps({**self.summary(), **(facts or {})}, indent=2) + "\n")
+        written = [write_json(folder / f"{name}.json", {**self.summary(), **(facts or {})})]
         if self.heat is None:
             return written
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.files import atomic_write
+from ..common.files import write_json
 from ..vision.hub.download import sha256_of
 from .ensemble import Combination
 
@@ -81,8 +81,7 @@ def write_ensemble(path: str | os.PathLike, ensemble: EnsembleFile) -> None:
         "flips": ensemble.flips,
         "report": dict(ensemble.report),
     }
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(path, content)
 
 
 def read_ensemble(path: str | os.PathLike) -> EnsembleFile:

@@ -10,7 +10,6 @@ Example:
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..common.files import atomic_write
+from ..common.files import write_json
 from ..vision.io.images import as_image, write_image
 from . import NOTICE
 from .ensemble import Combination, align, check_classes
@@ -124,9 +123,8 @@ class ImageResult:
         Returns:
             The files written.
         """
-        files = [Path(folder) / f"{name}.json"]
-        with atomic_write(files[0]) as temporary:
-            temporary.write_text(json.dumps({**self.summary(), **(facts or {})}, indent=2) + "\n")
+        summary = {**self.summary(), **(facts or {})}
+        files = [write_json(Path(folder) / f"{name}.json", summary)]
         if self.heat is not None:
             files.append(Path(folder) / f"{name}_overlay.png")
             write_image(files[-1], self.overlay(name))

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ..common.memory import PeakMemory
+from ..common.progress import progress
 from ..vision.ops._kernels import implementation
 from ._bench_cases import Case, cases
-from ._work import progress, warn
+from ._work import warn
 
 __all__ = ["run"]
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ._progress import progress_bar
+from ..common.progress import progress_bar
 from ._quantities import parse_quantity, unit_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._progress import progress_bar
+from ..common.progress import progress_bar
 
 if TYPE_CHECKING:
     from torch import nn

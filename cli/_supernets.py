@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._progress import progress_bar
+from ..common.progress import progress_bar
 
 if TYPE_CHECKING:
     import torch

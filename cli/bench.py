@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 from ..common.devices import DTYPES, choose_device
@@ -62,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
 
         return run_ops(device, getattr(torch, args.dtype), args.seconds)
 
+    from ..common.counts import count, count_parameters
     from ..vision.hub.create import open_model
     from ..vision.hub.registry import model_info
     from ..vision.inference import optimize
-    from ..vision.inputs import count_macs, count_parameters, example_inputs
+    from ..vision.inputs import example_inputs
 
     net, _ = open_model(args.model, download=False)
     info = model_info(net.architecture["name"])
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         "dtype": args.dtype,
         "threads": torch.get_num_threads(),
         "parameters": count_parameters(net),
-        "macs": count_macs(_on_meta(net), *meta),
+        "macs": count(net, *meta).macs,
         "runs": {},
     }
     inputs = example_inputs(net, height, width, batch=args.batch, device=device)
@@ -109,37 +108,19 @@ def measure(
     """
     import torch
 
+    from ..common.timing import measure as timed
+
     device = inputs[0].device
-    cuda = device.type == "cuda"
-    times: list[float] = []
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    peak = PeakMemory(device)
-    with torch.inference_mode(), autocast, peak:
-        end = time.perf_counter() + seconds
-        while len(times) < 4 or time.perf_counter() < end:
-            start = time.perf_counter()
-            net(*inputs)
-            if cuda:
-                torch.cuda.synchronize(device)
-            times.append(1e3 * (time.perf_counter() - start))
-    times = times[1:]
-    tenths = statistics.quantiles(times, n=10, method="inclusive")
+    with autocast, PeakMemory(device) as peak:
+        timing = timed(lambda: net(*inputs), device, warmup=1, repetitions=3, seconds=seconds)
     return {
-        "median_ms": statistics.median(times),
-        "p10_ms": tenths[0],
-        "p90_ms": tenths[-1],
-        "repetitions": len(times),
+        "median_ms": timing.median,
+        "p10_ms": timing.p10,
+        "p90_ms": timing.p90,
+        "repetitions": timing.repetitions,
         "peak_bytes": peak.bytes,
     }
-
-
-def _on_meta(net: nn.Module) -> nn.Module:
-    import torch
-
-    from ..vision.hub.create import create_model
-
-    with torch.device("meta"):
-        return create_model(**net.architecture)
 
 
 def _lines(report: dict[str, Any]) -> str:

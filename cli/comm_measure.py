@@ -86,8 +86,8 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
     import torch
     import torch.distributed as dist
 
+    from ..common.progress import progress_bar
     from ..nas.distributed.schedule.link import SIZES, Link, measure_all_reduce
-    from ._progress import progress_bar
 
     torch.set_num_threads(1)
     device = torch.device("cpu")

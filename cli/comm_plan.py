@@ -121,10 +121,10 @@ def _link(args: argparse.Namespace) -> Link:
 
 def _activate(net: nn.Module) -> dict[int, list[Region]] | None:
     """Of a supernet, activate a subnet of middle size; what it uses, or None."""
+    from ..common.counts import count_parameters
     from ..nas.distributed.gradients.regions import active_regions
     from ..nas.supernet import activate, elastic_modules, extract, search_space
     from ..nas.training import UniformSampler
-    from ..vision.inputs import count_parameters
 
     if not any(True for _ in elastic_modules(net)):
         return None
@@ -142,11 +142,11 @@ def _measured(
     device: torch.device,
 ) -> tuple[Step, dict[str, float]]:
     """A step of this process alone, and what hooks compute in it."""
+    from ..common.progress import progress_bar
     from ..nas.distributed.compression.lowrank import ACPSGD, PowerSGD
     from ..nas.distributed.compression.sparse import GTopK, TopK
     from ..nas.distributed.gradients.hooks import AllReduce
     from ..nas.distributed.schedule.timing import alone, measure_hook, measure_step
-    from ._progress import progress_bar
 
     makers = {
         "fp16": lambda: AllReduce("float16"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.extras import from_extra
-from ._work import progress
+from ..common.progress import progress
 
 if TYPE_CHECKING:
     from torch import Tensor

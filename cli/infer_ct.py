@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
-from ._work import check_folder, collect_warnings, progress, warn
+from ..common.progress import progress
+from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTPredictor

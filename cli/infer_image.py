@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
+from ..common.progress import progress
 from ._images import check_apart, find_images
-from ._work import check_folder, progress, warn
+from ._work import check_folder, warn
 
 if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor, ImageResult

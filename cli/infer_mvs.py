@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._work import check_folder, collect_warnings, progress, warn
+from ..common.progress import progress
+from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
     from ..datasets.mvs.scene import Scene

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..common.progress import progress
 from ._images import check_apart, find_images
-from ._work import check_folder, collect_warnings, progress, warn
+from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
     from ..panorama.infer import PanoramaPredictor
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             "no --model: this version ships no trained weights for panoramas; `vizoo fit --config "
             "panorama/spheredepth_generated.yaml` trains a network; then --model FILE"
         )
-    from ..common.files import atomic_write, check_formats
+    from ..common.files import check_formats, write_json
     from ..panorama.infer import FORMATS, PanoramaPredictor
 
     if args.format is not None:
@@ -85,11 +86,9 @@ def run(args: argparse.Namespace) -> int:
             if len(images) > 1:
                 bar("panoramas", done, len(images))
     summary = {"model": args.model, "panoramas": reports}
-    text = json.dumps(summary, indent=2)
-    with atomic_write(out / "summary.json") as temporary:
-        temporary.write_text(text + "\n")
+    write_json(out / "summary.json", summary)
     if args.json:
-        print(text)
+        print(json.dumps(summary, indent=2))
     else:
         for report in reports:
             _show(report)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.memory import available_memory
+from ..common.progress import progress
 from ..stereo import DEFAULT_MODEL
 from ._pairs import Pair, find_folders, find_pairs, read_list
-from ._work import check_folder, collect_warnings, progress, warn
+from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration

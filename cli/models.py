@@ -75,9 +75,10 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
     import torch
 
+    from ..common.counts import count, count_parameters
     from ..vision.hub.create import create_model
     from ..vision.hub.registry import model_info
-    from ..vision.inputs import count_macs, count_parameters, example_inputs
+    from ..vision.inputs import example_inputs
 
     info = model_info(name)
     with torch.device("meta"):
@@ -87,7 +88,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
         "name": name,
         "task": info.task,
         "parameters": count_parameters(net),
-        "macs": count_macs(net, *inputs),
+        "macs": count(net, *inputs).macs,
         "size": [height, width],
         "arguments": list(info.arguments),
         "weights": [describe_weights(replace(info, tag=tag)) for tag in info.weights],

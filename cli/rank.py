@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.progress import progress_bar
 from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
-from ._progress import progress_bar
 
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from ..common.progress import progress
 from ._sizes import add_size, parse_size
-from ._work import check_folder, progress
+from ._work import check_folder
 
 _LAYOUTS = ("stanford2d3d", "matterport3d", "3d60")
 

@@ -24,10 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.progress import progress_bar
 from ._costs import add_limits, constraints, cost_predictors, limits, open_table
 from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
-from ._progress import progress_bar
 from ._quantities import show_quantity
 from ._supernets import add_conditions, set_up
 

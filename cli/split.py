@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._progress import progress_bar
+from ..common.progress import progress_bar
 from ._supernets import load_supernet
 
 if TYPE_CHECKING:

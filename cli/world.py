@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from ..common.progress import progress
 from ._sizes import parse_size
-from ._work import check_folder, progress
+from ._work import check_folder
 
 _SIZES = {"stereo": "320x640", "views": "512x640", "panorama": "512x1024"}
 _PLACES = ("room", "street", "table")

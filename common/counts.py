@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["Counts", "Operator", "count", "follow", "on_meta"]
+__all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta"]
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,12 @@ def count(net: nn.Module, *inputs: Tensor) -> Counts:
         >>> count(extract(supernet, architecture), left, right).macs
     """
     operators, peak = follow(on_meta(net), *(tensor.to("meta") for tensor in inputs))
-    parameters = sum(parameter.numel() for parameter in net.parameters())
-    return Counts(parameters, sum(operator.macs for operator in operators), peak)
+    return Counts(count_parameters(net), sum(operator.macs for operator in operators), peak)
+
+
+def count_parameters(net: nn.Module) -> int:
+    """Number of parameter values; buffers such as running means do not count."""
+    return sum(parameter.numel() for parameter in net.parameters())
 
 
 class _Watch(TorchDispatchMode):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..common.files import atomic_write
+from ..common.files import write_json
 from ..datasets.mvs.scene import Scene
 
-__all__ = ["Planned", "finished_views", "mark_begun", "mark_finished", "plan_views", "write_json"]
+__all__ = ["Planned", "finished_views", "mark_begun", "mark_finished", "plan_views"]
 
 _SAID = {"network": "weights", "inputs": "images or cameras", "depth_range": "depth range"}
 
@@ -133,12 +133,6 @@ def mark_begun(out: Path, planned: Planned) -> None:
 def mark_finished(out: Path, planned: Planned, entry: dict) -> None:
     """Say that all files of a view are written; call it last."""
     write_json(out / "views" / f"{planned.file}.json", {"settings": planned.record, "entry": entry})
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Write a JSON file, atomically."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def _show(value: object) -> str:

@@ -24,12 +24,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..common.files import write_json
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
 from ..vision.io.images import write_image
 from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture
-from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views, write_json
+from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views
 from .fusion import DepthView, FusedView, fuse_to_file
 from .infer import MVSPredictor, view_seed
 from .presets import DEFAULT, PRESETS, Thresholds

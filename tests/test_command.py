@@ -60,8 +60,7 @@ from vizoo import __main__ as door
 
 def run(words):
     from rich.console import Console
-    from vizoo.cli._progress import progress_bar
-    from vizoo.cli._work import progress
+    from vizoo.common.progress import progress, progress_bar
     Console().print("[bold red]words")
     with progress() as report, progress_bar("subnets") as tell:
         for done in range(1, 4):

@@ -1,4 +1,4 @@
-"""What a network costs: parameters and multiply-adds."""
+"""What a network is called with."""
 
 from __future__ import annotations
 
@@ -6,35 +6,8 @@ import inspect
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["count_macs", "count_parameters", "example_inputs", "input_names"]
-
-
-def count_parameters(net: nn.Module) -> int:
-    """Number of parameter values; buffers such as running means do not count."""
-    return sum(parameter.numel() for parameter in net.parameters())
-
-
-def count_macs(net: nn.Module, *inputs: Tensor) -> int:
-    """Multiply-adds of one forward pass of all convolutions and matrix products.
-
-    A transposed convolution counts its input positions times its kernel weights. Operators of
-    `vision.ops`, activations and normalisations are left out. On the meta device nothing is
-    computed, so that a large network costs no more than a small one.
-
-    Args:
-        net: called as ``net(*inputs)``, in evaluation mode.
-        *inputs: tensors on the network's device.
-    """
-    training = net.training
-    net.eval()
-    try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            net(*inputs)
-    finally:
-        net.train(training)
-    return counter.get_total_flops() // 2
+__all__ = ["example_inputs", "input_names"]
 
 
 def example_inputs(

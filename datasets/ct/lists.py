@@ -69,14 +69,13 @@ def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[List
 
 def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> None:
     """Write a list that `read_scan_list` reads."""
-    from ...common.files import atomic_write
+    from ...common.files import write_json
 
     content: dict[str, dict[str, dict[str, list[str]]]] = {}
     for scan in scans:
         patients = content.setdefault(scan.kind, {})
         patients.setdefault(scan.patient, {})[scan.scan] = list(scan.files)
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(path, content)
 
 
 def _inside(found: object, path: Path, what: str) -> dict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, write_json
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
@@ -146,8 +145,7 @@ def _write_folder(scene: Scene, folder: Path, suffix: str) -> Path:
             entry["depth"] = f"depth/{name}.pfm"
             write_pfm(folder / entry["depth"], _depth(scene, index))
         entries.append(entry)
-    with atomic_write(folder / CAMERAS_FILE) as temporary:
-        temporary.write_text(json.dumps({"views": entries}, indent=1) + "\n")
+    write_json(folder / CAMERAS_FILE, {"views": entries})
     return folder
 
 

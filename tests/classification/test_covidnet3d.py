@@ -19,12 +19,12 @@ from vizoo.classification.covidnet3d import (
     published_architecture,
     published_encoding,
 )
+from vizoo.common.counts import count, count_parameters
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state, load_weights
 from vizoo.vision.inference import optimize
-from vizoo.vision.inputs import count_macs, count_parameters
 
 MIXED = [8, 0, 8, 5, 3, 8, 8, 8, 0, 8, 8, 8, 4, 8, 8, 8, 0, 8, 8, 8, 1]
 
@@ -156,7 +156,7 @@ def test_published_counts(shared):
             volume = torch.zeros(1, 1, 16, 64, 64)
         assert count_parameters(net) == case["params"]
         if macs := case.get("conv_linear_macs_16x64x64"):
-            assert count_macs(net, volume) == macs
+            assert count(net, volume).macs == macs
 
 
 @pytest.fixture(params=["tiny", "small"])

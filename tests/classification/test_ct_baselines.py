@@ -9,9 +9,9 @@ from torch import nn
 from torchvision.models import densenet121
 
 from vizoo.classification.ct_baselines import inflated
+from vizoo.common.counts import count_parameters
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
-from vizoo.vision.inputs import count_parameters
 
 
 class TestMC3(NetworkTester):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.vision.inputs import count_macs, count_parameters, example_inputs
+from vizoo.common.counts import count, count_parameters
+from vizoo.vision.inputs import example_inputs
 
 
 class Net(nn.Module):
@@ -29,5 +30,5 @@ class Three(Net):
 def test_as_many_images_as_the_network_takes(net, views):
     inputs = example_inputs(net, 8, 16, batch=2)
     assert [tuple(image.shape) for image in inputs] == [(2, 3, 8, 16)] * views
-    assert count_macs(net, *inputs) == views * 2 * 8 * 16 * 3 * 4 * 9
+    assert count(net, *inputs).macs == views * 2 * 8 * 16 * 3 * 4 * 9
     assert count_parameters(net) == 108 and torch.isfinite(inputs[0]).all()

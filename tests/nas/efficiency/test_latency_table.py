@@ -7,7 +7,7 @@ import pytest
 import torch
 import toy_supernet
 
-from vizoo.common.counts import Counts
+from vizoo.common.counts import Counts, count
 from vizoo.common.timing import Timing
 from vizoo.nas.efficiency import build as building
 from vizoo.nas.efficiency.build import build, plan, spread_sample
@@ -15,7 +15,6 @@ from vizoo.nas.efficiency.provenance import Conditions, software
 from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import extract, search_space
-from vizoo.vision.inputs import count_macs
 
 CONDITIONS = Conditions("cpu", "a processor", "float32", 2, 16, 24)
 
@@ -47,7 +46,7 @@ def made_up_time(monkeypatch):
     monkeypatch.setattr(building, "measure_against", measure_against)
 
     def prepare(network):
-        network.macs = count_macs(network, torch.rand(1, 3, 16, 24))
+        network.macs = count(network, torch.rand(1, 3, 16, 24)).macs
         return network
 
     return prepare

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from vizoo.common.counts import count_parameters
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights, save_weights
-from vizoo.vision.inputs import count_parameters, example_inputs
+from vizoo.vision.inputs import example_inputs
 
 LARGE = 20_000_000
 

@@ -2,17 +2,15 @@
 
 import pytest
 
-from vizoo.cli import _progress, _work
-from vizoo.cli._progress import progress_bar
-from vizoo.cli._work import progress
+from vizoo.common import progress as module
+from vizoo.common.progress import progress, progress_bar
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """A clock that every look moves on by ten seconds."""
     looks = iter(range(0, 10**6, 10))
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(looks))
-    assert _work.time is _progress.time
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(looks))
 
 
 def test_a_line_every_half_minute(capsys):

@@ -1,0 +1,68 @@
+"""Progress of work that takes longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+__all__ = ["progress", "progress_bar"]
+
+_INTERVAL = 30.0  # seconds between lines where there is no bar
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal;
+    ``total`` is None as long as it is not known.
+
+    Each ``what`` has a bar of its own. Elsewhere it prints a line every half minute.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield _lines()
+        return
+    tasks = {}
+    # A slow step now and then would make the estimate jump.
+    with Progress(*columns, console=console, speed_estimate_period=120) as bars:
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield ``tell(done, total)``: `progress` of one thing.
+
+    Example:
+        >>> with progress_bar("subnets") as tell:
+        ...     tell(3, 100)
+    """
+    with progress() as report:
+        report(what, 0, None)  # a bar at once, before anything is done
+        yield partial(report, what)
+
+
+def _lines() -> Callable[[str, int, int | None], None]:
+    begin = said = time.monotonic()
+
+    def report(what: str, done: int, total: int | None) -> None:
+        nonlocal said
+        if total is None:
+            return
+        now = time.monotonic()
+        if done < total and now - said >= _INTERVAL:
+            said = now
+            print(f"vizoo: {what}: {done} of {total}, {now - begin:.0f} s", file=sys.stderr)
+
+    return report
