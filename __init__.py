@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .vision.hub.registry import list_models, model_info
     from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
+    from .vision.subnets.bench import latency_table
+    from .vision.subnets.best import best_subnet
 
 _NAMES, _get, __dir__ = lazy(
     __name__,
@@ -37,6 +39,8 @@ _NAMES, _get, __dir__ = lazy(
         ".vision.hub.registry": ["list_models", "model_info"],
         ".vision.hub.sharing": ["from_pretrained", "push_to_hub", "save_pretrained"],
         ".vision.hub.weights": ["load_weights", "save_weights"],
+        ".vision.subnets.bench": ["latency_table"],
+        ".vision.subnets.best": ["best_subnet"],
     },
 )
 __all__ = ["__version__", *_NAMES]

@@ -1,30 +1,17 @@
-"""Limits as typed, and what predicts a subnet's costs while a search looks at thousands."""
+"""Limits as typed, and the latency table."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..common.progress import progress_bar
-from ._quantities import parse_quantity, unit_of
+from ..common.quantities import parse_quantity
 
 if TYPE_CHECKING:
-    from ..nas.efficiency.regressor import CostRegressor
     from ..nas.efficiency.table import LatencyTable
-    from ..nas.search.constraints import Constraint
-    from ..nas.space import Architecture
-    from ._supernets import Bench
 
-__all__ = ["add_limits", "constraints", "cost_predictors", "limits", "open_table"]
+__all__ = ["add_limits", "limits", "open_table"]
 
-_COUNTED = 100
-_NAMES = {
-    "latency": "latency",
-    "parameters": "number of parameters",
-    "macs": "number of multiply-adds",
-    "memory": "memory of activations",
-}
 _OPTIONS = {
     "latency": ("--max-latency", "40ms"),
     "parameters": ("--max-params", "2M"),
@@ -59,54 +46,8 @@ def limits(args: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def constraints(
-    predictors: Mapping[str, Callable[[Architecture], float]], bounds: Mapping[str, float]
-) -> list[Constraint]:
-    """What a search has to keep to."""
-    from ..nas.search.constraints import Constraint
-
-    found = []
-    for kind, bound in bounds.items():
-        size, unit = unit_of(kind, bound)
-        found.append(
-            Constraint(
-                _NAMES[kind],
-                lambda architecture, kind=kind, size=size: predictors[kind](architecture) / size,
-                bound / size,
-                unit,
-            )
-        )
-    return found
-
-
 def open_table(args: argparse.Namespace) -> LatencyTable | None:
     """The table of --table, if there is one."""
     from ..nas.efficiency.table import LatencyTable
 
     return LatencyTable.load(args.table) if args.table else None
-
-
-def cost_predictors(bench: Bench, table: LatencyTable | None) -> dict[str, CostRegressor]:
-    """Predictors of all quantities from a table, else of all but latency from counting.
-
-    Counting takes a fraction of a second for each of a hundred subnets.
-    """
-    from ..common.counts import count, on_meta
-    from ..nas.efficiency.build import plan
-    from ..nas.efficiency.regressor import CostRegressor
-    from ..nas.efficiency.table import QUANTITIES
-    from ..nas.supernet import extract
-
-    if table is not None:
-        return {kind: table.regressor(kind) for kind in QUANTITIES}
-    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
-    chosen = [architecture for architecture, _ in plan(bench.space, _COUNTED, 0, 0)]
-    counted = []
-    with progress_bar("counting subnets") as tell:
-        for done, architecture in enumerate(chosen, start=1):
-            counted.append(count(extract(shapes, architecture), *inputs))
-            tell(done, len(chosen))
-    return {
-        kind: CostRegressor.fit(bench.space, chosen, [getattr(counts, kind) for counts in counted])
-        for kind in ("parameters", "macs", "memory")
-    }

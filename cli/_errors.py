@@ -15,10 +15,10 @@ from ..common.progress import progress_bar
 if TYPE_CHECKING:
     from torch import nn
 
-    from ._supernets import Bench
+    from ..vision.subnets.bench import Bench
     from ._task import FitConfig
 
-__all__ = ["Errors", "error_lines", "examiner"]
+__all__ = ["Errors", "error_lines", "examiner", "recalibrated"]
 
 _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
@@ -159,6 +159,23 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and set(found) == {"shown", "largest"} else None
+
+
+def recalibrated(
+    net: nn.Module, errors: Errors | None, config: FitConfig | None, batches: int, bench: Bench
+) -> dict[str, Any] | None:
+    """Estimate batch norms anew where that was asked for, and measure errors before and after."""
+    after = net if config is not None or errors is None else copy.deepcopy(net)
+    if errors is not None:
+        errors.of_subnet("before", net)
+    told = None
+    if config is not None:
+        told = config.recalibrate(net, batches, bench.device)
+    elif errors is not None:
+        errors.judge.recalibrate(after, batches, bench.device)
+    if errors is not None:
+        errors.of_subnet("after", after)
+    return told
 
 
 def error_lines(errors: dict[str, Any] | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -63,6 +63,14 @@ class Evaluations:
         pairs = [(a, self.errors[a]) for a in known if math.isfinite(self.errors[a])]
         positive = all(value > 0 for _, value in pairs)
         return Predictor.fit(self.space, pairs, seed=seed, logarithm=positive, members=3)
+
+    def objective(self, seed: int) -> tuple[Callable[[Sequence[Architecture]], Any], str]:
+        """Predicted errors, for a search to minimise, and what they are in words."""
+        predictor = self.predictor(seed)
+        agreement = f", Kendall tau {predictor.held_out.kendall:.2f}" if predictor.held_out else ""
+        best = "largest" if self.origin.get("mode") == "max" else "smallest"
+        name = f"{best} {self.metric} predicted from {len(self.errors)} subnets"
+        return predictor.predict, f"{name}{agreement}"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as JSON, atomically."""

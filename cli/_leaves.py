@@ -7,8 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._supernets import load_supernet
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -43,6 +41,7 @@ def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpac
     from ..nas.lid.tree import ROOT, SplitTree
     from ..vision.hub.registry import REMOTE, is_path
     from ..vision.hub.sources import read_source
+    from ..vision.subnets.bench import load_supernet
 
     if args.tree is None:
         net, space, trained = load_supernet(args.supernet)

@@ -1,74 +1,20 @@
-"""Supernets by name or file, and their subnets as they are measured."""
+"""What commands on supernets share: the conditions that their subnets are measured under."""
 
 from __future__ import annotations
 
 import argparse
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from ..common.progress import progress_bar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import nn
 
-    from ..nas.efficiency.provenance import Conditions
     from ..nas.efficiency.table import LatencyTable
-    from ..nas.space import Architecture, SearchSpace
+    from ..nas.space import SearchSpace
+    from ..vision.subnets.bench import Bench
 
-__all__ = [
-    "Bench",
-    "add_conditions",
-    "load_supernet",
-    "set_up",
-    "supernets",
-    "table_of_weights",
-]
+__all__ = ["add_conditions", "set_up", "table_of_weights"]
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-def supernets() -> list[str]:
-    """Names of the registered supernets: the models whose argument `subnet` picks one of many."""
-    from ..vision.hub.registry import list_models, model_info
-
-    return [name for name in list_models() if "subnet" in model_info(name).arguments]
-
-
-def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, SearchSpace, bool]:
-    """A supernet on the CPU in evaluation mode.
-
-    Args:
-        source: what `open_model` takes: a model's name (with its trained weights, if it has any),
-            name and tag, repository, folder or file.
-        download: see there.
-
-    Returns:
-        The network, its search space or the part of it that its weights were trained for, and
-        whether they are trained ones.
-
-    Raises:
-        ValueError: unknown, a damaged file, or a network without anything to choose.
-        FileNotFoundError: no such file.
-        OSError: its trained weights cannot be had.
-    """
-    from ..nas.space import SearchSpace
-    from ..nas.supernet import search_space
-    from ..vision.hub.create import open_model
-
-    net, trained = open_model(source, untrained=True, download=download)
-    space = search_space(net)
-    if (mask := vars(net).pop("subspace", None)) is not None:
-        space = SearchSpace.from_json(mask)
-    if not any(len(choice.values) > 1 for choice in space):
-        name = net.architecture["name"]
-        what = f"{source}: a subnet" if "subnet" in net.architecture else f"{name} is no supernet"
-        raise ValueError(
-            f"{what}: there is nothing to choose in it; supernets: {', '.join(supernets())}"
-        )
-    return net, space, trained
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
@@ -106,6 +52,7 @@ def set_up(
     net: nn.Module,
     space: SearchSpace,
     table: LatencyTable | None = None,
+    near: LatencyTable | None = None,
 ) -> Bench:
     """Set the threads, and with them the conditions under which this process measures.
 
@@ -114,16 +61,14 @@ def set_up(
         net: the supernet.
         space: its search space.
         table: its conditions take the place of options that were not given.
+        near: likewise its size of the images alone, as a table of another machine.
 
     Raises:
         ValueError: a device that is not here, another bad value, or a table of something else.
     """
     import torch
 
-    from ..common.counts import count, on_meta
-    from ..common.devices import choose_device
-    from ..nas.efficiency.provenance import Conditions
-    from ..nas.supernet import extract
+    from ..vision.subnets.bench import Bench
 
     given = table.conditions if table is not None else None
     threads = args.threads if args.threads is not None else getattr(given, "threads", None)
@@ -131,18 +76,16 @@ def set_up(
         if threads < 1:
             raise ValueError(f"--threads {threads}: must be at least 1")
         torch.set_num_threads(threads)
-    device = choose_device(args.device or getattr(given, "device", "cpu"))
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device {device}: measured are cpu and cuda")
-    dtype = getattr(torch, args.dtype or getattr(given, "dtype", "float32"))
-    if args.input is None and given is not None:
-        height, width = given.height, given.width
+    sized = given or (near.conditions if near is not None else None)
+    if args.input is None and sized is not None:
+        size = sized.height, sized.width
     else:
-        height, width = _size(args.input or "288x576")
-    bench = Bench(net, space, device, dtype, Conditions.here(device, dtype, height, width))
+        size = _size(args.input or "288x576")
+    device = args.device or getattr(given, "device", "cpu")
+    dtype = args.dtype or getattr(given, "dtype", "float32")
+    bench = Bench.here(net, space, size=size, device=device, dtype=dtype)
     if table is not None:
-        smallest = count(extract(on_meta(net), space.smallest()), *bench.inputs("meta"))
-        table.check(net.architecture, space, bench.conditions, smallest, args.table)
+        bench.check(table, args.table)
     return bench
 
 
@@ -169,69 +112,6 @@ def table_of_weights(
         return None
     same = table.model == dict(net.architecture) and table.space.holds(space)
     return table if same and table.complete else None
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A supernet and where its subnets are measured.
-
-    Attributes:
-        net: the supernet, on the CPU.
-        space: its search space.
-        device: where subnets run.
-        dtype: of the computation.
-        conditions: of every measurement.
-    """
-
-    net: nn.Module
-    space: SearchSpace
-    device: torch.device
-    dtype: torch.dtype
-    conditions: Conditions
-
-    def inputs(self, device: torch.device | str | None = None) -> tuple[Tensor, ...]:
-        """Random images as the conditions say, on the bench's device unless told otherwise."""
-        from ..vision.inputs import example_inputs
-
-        size = self.conditions
-        device = self.device if device is None else device
-        return example_inputs(self.net, size.height, size.width, batch=size.batch, device=device)
-
-    def network(self, architecture: Architecture) -> nn.Module:
-        """The ordinary network of an architecture, on the CPU."""
-        from ..nas.supernet import extract
-
-        return extract(self.net, architecture)
-
-    def prepare(self, net: nn.Module) -> Callable[..., Any]:
-        """The form in which a network predicts, on the device: `vision.inference.optimize`'s."""
-        from ..vision.inference import optimize
-
-        if self.device.type != "cpu":
-            net = copy.deepcopy(net).to(self.device)
-        return optimize(net.eval(), self.dtype)
-
-    def measure(self, table: LatencyTable, what: str, **settings: Any) -> LatencyTable:
-        """Complete a table under a progress bar; settings are those of `efficiency.build.build`.
-
-        What is measured stays in the file when it is interrupted.
-        """
-        from ..nas.efficiency.build import build
-
-        with progress_bar(what) as tell:
-            try:
-                return build(
-                    table,
-                    self.network,
-                    self.prepare,
-                    self.inputs(),
-                    self.dtype,
-                    progress=tell,
-                    **settings,
-                )
-            except KeyboardInterrupt:
-                table.save(settings["path"])
-                raise
 
 
 def _size(text: str) -> tuple[int, int]:

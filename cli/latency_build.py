@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from ._supernets import add_conditions, load_supernet, set_up
+from ._supernets import add_conditions, set_up
 from .latency_show import lines, summary
 
 __all__ = ["add_arguments", "run"]
@@ -50,30 +50,29 @@ def run(args: argparse.Namespace) -> int:
     if out.suffix != ".json":
         raise ValueError(f"--out {out}: tables are JSON; choose a name such as {out.stem}.json")
 
-    from ..nas.efficiency.provenance import software
+    from ..common.progress import progress_bar
     from ..nas.efficiency.table import LatencyTable
+    from ..vision.subnets.bench import begun, load_supernet
 
     net, space, _ = load_supernet(args.model, download=False)
     bench = set_up(args, net, space)
-    model = dict(net.architecture)
-    if out.exists() and not args.force:
+    table = bench.table() if args.force else begun(bench, out)
+    if table is None:
         table = LatencyTable.load(out)
         differs = table.conditions.difference(bench.conditions)
-        if table.space != space or table.model != model or differs:
-            what = differs or f"it is of {table.model.get('name')} with other choices or arguments"
-            raise ValueError(f"{out} holds another table ({what}); --force replaces it")
-    else:
-        table = LatencyTable(model, space, bench.conditions, software())
+        what = differs or f"it is of {table.model.get('name')} with other choices or arguments"
+        raise ValueError(f"{out} holds another table ({what}); --force replaces it")
     start = time.perf_counter()
-    table = bench.measure(
-        table,
-        "subnets",
-        path=out,
-        samples=args.samples,
-        held_out=args.held_out,
-        seed=args.seed,
-        seconds=args.seconds,
-    )
+    with progress_bar("subnets") as tell:
+        table = bench.complete(
+            table,
+            path=out,
+            report=tell,
+            samples=args.samples,
+            held_out=args.held_out,
+            seed=args.seed,
+            seconds=args.seconds,
+        )
     report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **summary(table)}
     print(json.dumps(report, indent=2) if args.json else "\n".join((f"{out}:", *lines(report))))
     return 0

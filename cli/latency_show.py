@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ._quantities import show_quantity
+from ..common.quantities import show_quantity
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable

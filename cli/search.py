@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._costs import add_limits, constraints, cost_predictors, limits, open_table
+from ..common.quantities import show_quantity
+from ._costs import add_limits, limits, open_table
 from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
-from ._quantities import show_quantity
 from ._supernets import add_conditions, set_up
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common.files import write_json
     from ..nas.distributed.search.executor import QueueExecutor, SerialExecutor, job_store, serve
     from ..nas.search.constraints import Limits
+    from ..vision.subnets.best import constraints, cost_predictors
 
     start = time.perf_counter()
     leaves, net, space = load_leaves(args)
@@ -117,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
         serve(evaluate, job[1])
         return 0
     evaluations, kept_at = open_evaluations(args, leaves, space)
-    predictors = cost_predictors(bench, table)
+    with progress_bar("counting subnets") as tell:
+        predictors = cost_predictors(bench, table, tell)
     kept = constraints(predictors, bounds)
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.

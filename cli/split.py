@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._supernets import load_supernet
 
 if TYPE_CHECKING:
     from ..nas.lid.splitting import Splitter
@@ -105,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from ..nas.lid.splitting import joined
     from ..nas.lid.tree import ROOT, SplitTree
     from ..nas.recalibration import samples
+    from ..vision.subnets.bench import load_supernet
     from ._task import FitConfig
 
     start = time.perf_counter()

@@ -83,14 +83,12 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     import torch
 
     from ...common.timing import Timing
-    from ...nas.efficiency.provenance import Conditions
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor
     from ...vision.hub.sources import beside_weights
     from ...vision.hub.weights import save_weights
-    from .._costs import cost_predictors
-    from .._supernets import Bench, load_supernet
-    from ..subnet import most_macs, move_table, search_within
+    from ...vision.subnets.bench import Bench, load_supernet
+    from ...vision.subnets.best import best_subnet, moved_table
     from .networks import recalibrate_on_scenes
     from .pair import scores
 
@@ -101,35 +99,31 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     table = LatencyTable.load(beside_weights(SUPERNET, ".latency.json"))
     size = (table.conditions.height, table.conditions.width)
     cpu = torch.device("cpu")
-    bench = Bench(net, space, cpu, torch.float32, Conditions.here(cpu, torch.float32, *size))
-    predictors = cost_predictors(bench, move_table(table, bench))
-    ends = [predictors["latency"](a) for a in (space.smallest(), space.largest())]
+    bench = Bench.here(net, space, size=size)
+    table = moved_table(table, bench)
+    latency = table.regressor("latency")
+    ends = [latency(a) for a in (space.smallest(), space.largest())]
     subnets = []
     for limit in round_limits(*ends):
         tell(f"at most {limit:g} ms")
-        architecture, costs, _ = search_within(
-            bench,
-            predictors,
-            most_macs(predictors),
-            {"latency": limit},
-            generations=_GENERATIONS,
-            rounds=_ROUNDS,
+        cut = best_subnet(
+            bench, {"latency": limit}, table=table, generations=_GENERATIONS, rounds=_ROUNDS
         )
-        tell(f"{costs['measured']['median']:.0f} ms; its batch norms")
-        subnet = bench.network(architecture)
+        tell(f"{cut.latency:.0f} ms; its batch norms")
+        subnet = cut.network
         recalibrate_on_scenes([subnet], cpu)
         file = save_weights(subnet, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
         result = StereoPredictor(file, device="cpu")(
             sample.left, sample.right, scale=1, check=False
         )
-        timing = Timing(**costs["measured"])
+        timing = Timing(**cut.costs["measured"])
         subnets.append(
             Subnet(
                 limit,
                 timing.median <= limit,
                 timing,
-                architecture,
-                costs["parameters"],
+                cut.architecture,
+                cut.costs["parameters"],
                 file,
                 result,
                 scores(sample, result),

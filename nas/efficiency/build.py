@@ -76,7 +76,7 @@ def build(
     inputs: Sequence[Tensor],
     dtype: torch.dtype,
     *,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     samples: int,
     held_out: int = 20,
     seed: int = 0,
@@ -94,7 +94,7 @@ def build(
         prepare: brings it into the form it is used in, on the device of `inputs`.
         inputs: what networks are called with.
         dtype: of the computation, for operators measured alone.
-        path: written again every few subnets.
+        path: written again every few subnets; None writes nothing.
         samples: how many subnets predictors learn from.
         held_out: how many more tell their error.
         seed: of the plan.
@@ -103,7 +103,7 @@ def build(
         progress: told how many of how many subnets are done.
 
     Returns:
-        The table, complete and saved.
+        The table, complete.
     """
     todo = plan(table.space, samples, held_out, seed)
     known = {sample.architecture for sample in table.samples}
@@ -134,8 +134,9 @@ def build(
         table.samples.append(
             Sample(architecture, timing, ratio, reference.median, counts, total, left_out)
         )
-        if done % _SAVE_EVERY == 0:
+        if path is not None and done % _SAVE_EVERY == 0:
             table.save(path)
         progress(done, len(todo))
-    table.save(path)
+    if path is not None:
+        table.save(path)
     return table

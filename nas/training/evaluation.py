@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
+from ...common.files import read_json
 from ...common.ranks import place
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
@@ -27,6 +29,7 @@ __all__ = [
     "Watched",
     "first_batches",
     "named_subnet",
+    "open_subnet",
     "recalibrate_all",
     "standing_in",
     "training_loss",
@@ -71,6 +74,31 @@ def named_subnet(space: SearchSpace, wanted: str | Mapping[str, Sequence[Scalar]
             "choices and their values"
         )
     return space.largest() if wanted == "largest" else space.smallest()
+
+
+def open_subnet(space: SearchSpace, source: str) -> Architecture:
+    """The subnet of a word or a file.
+
+    Args:
+        space: its search space.
+        source: a word of `named_subnet`, or a JSON file of an architecture, of a subnet that
+            `vizoo subnet` cut out, or of patterns as `SearchSpace.restrict` takes them.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: no such word, or a file of something else.
+    """
+    if not Path(source).suffix and not Path(source).exists():
+        return named_subnet(space, source)
+    content = read_json(source, "an architecture")
+    if isinstance(content, dict) and isinstance(content.get("architecture"), dict):
+        content = content["architecture"]
+    try:
+        if isinstance(content, dict) and "choices" not in content:
+            return named_subnet(space, content)
+        return space.validate(Architecture.from_json(content))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def watch(task: LightningModule, subnets: Mapping[str, Architecture]) -> list[Watched]:

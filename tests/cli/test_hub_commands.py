@@ -9,11 +9,11 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.cli._supernets import load_supernet
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.io.images import write_image
+from vizoo.vision.subnets.bench import load_supernet
 
 FACTS = {"licence": "Apache-2.0", "trained_on": "nothing"}
 

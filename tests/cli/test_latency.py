@@ -7,10 +7,10 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.cli._quantities import parse_quantity, show_quantity
-from vizoo.cli._supernets import supernets
+from vizoo.common.quantities import parse_quantity, show_quantity
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.subnets.bench import supernets
 
 SMALL = ("--input", "16x24", "--threads", "1", "--samples", "8", "--held-out", "3")
 QUICK = (*SMALL, "--seconds", "0")

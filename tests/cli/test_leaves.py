@@ -9,7 +9,6 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.cli._supernets import load_supernet
 from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture
@@ -17,6 +16,7 @@ from vizoo.nas.supernet import active, extract, search_space
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import load_weights, save_weights
+from vizoo.vision.subnets.bench import load_supernet
 
 SIZE = ("--input", "16x24")
 

@@ -14,7 +14,6 @@ from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
-from vizoo.cli import search as search_module
 from vizoo.cli._evaluations import Evaluations
 from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
@@ -22,6 +21,7 @@ from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.subnets import best
 
 
 @pytest.fixture(autouse=True)
@@ -160,12 +160,12 @@ class Low:
 
 
 def predict_low(monkeypatch, factor):
-    inner = search_module.cost_predictors
+    inner = best.cost_predictors
 
     def found(bench, table):
         return {kind: Low(costs, factor) for kind, costs in inner(bench, table).items()}
 
-    monkeypatch.setattr(search_module, "cost_predictors", found)
+    monkeypatch.setattr(best, "cost_predictors", found)
 
 
 def test_limits_hold_for_exact_counts(capsys, monkeypatch):

@@ -155,7 +155,7 @@ def test_the_table_beside_the_weights_is_moved_here(shipped, table, capsys, monk
     def build(*_, **__):
         raise AssertionError("measured a table")
 
-    monkeypatch.setattr("vizoo.cli._supernets.Bench.measure", build)
+    monkeypatch.setattr("vizoo.vision.subnets.bench.Bench.complete", build)
     before = shipped.read_bytes()
     limit = sum(table.of(table.samples[end]) for end in (0, 1)) / 2
     words = ("--max-latency", f"{limit:.4f}ms", "--threads", "1")
@@ -329,7 +329,7 @@ def test_a_folder_of_a_task_that_takes_none(supernet, capsys, tmp_path):
 
 
 def test_a_config_without_validation_is_refused_before_the_search(supernet, capsys, monkeypatch):
-    monkeypatch.setattr("vizoo.cli.subnet.search_within", None)
+    monkeypatch.setattr("vizoo.vision.subnets.best.search_within", None)
     monkeypatch.setattr(toy_supernet.ToyTask, "validation_step", lambda *_: None)
     assert subnet("--max-params", "2500", *HERE, "--evaluate", "toy.yaml") == 2
     said = capsys.readouterr().err

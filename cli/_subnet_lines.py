@@ -1,0 +1,47 @@
+"""What `vizoo subnet` says of what it cut out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..common.quantities import show_quantity
+from ._errors import error_lines
+
+__all__ = ["lines"]
+
+
+def lines(report: dict[str, Any]) -> str:
+    measured = report["measured"]
+    found = [
+        f"{report['file']}: subnet of {report['supernet']}"
+        + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
+        f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
+        f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
+        f"{report['described']}",
+        "  "
+        + ", ".join(
+            f"{show_quantity(kind, report[kind])} {name}"
+            for kind, name in (
+                ("parameters", "parameters"),
+                ("macs", "multiply-adds"),
+                ("memory", "of activations"),
+            )
+        ),
+    ]
+    for kind, bound in report["limits"].items():
+        value = measured["median"] if kind == "latency" else report[kind]
+        value = show_quantity(kind, value)
+        predicted = report["predicted"].get(kind)
+        told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
+        if kind == "latency" and report["table_moved_from"]:
+            told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
+        met = "met" if kind not in report["missed"] else "MISSED"
+        found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
+    same = report["difference_to_supernet"]
+    found.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    found += error_lines(report["errors"])
+    if report["recalibrated"]:
+        found.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
+    else:
+        found.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
+    return "\n".join(found)

@@ -1,0 +1,1 @@
+"""Subnets of supernets: measured on this machine, and cut out for limits."""

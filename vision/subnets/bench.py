@@ -1,0 +1,255 @@
+"""Supernets by name or file, and their subnets as they are measured."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...common.counts import count, on_meta
+from ...common.devices import choose_device
+from ...common.timing import measure
+from ...nas.efficiency.build import build
+from ...nas.efficiency.provenance import Conditions, software
+from ...nas.efficiency.table import LatencyTable
+from ...nas.space import Architecture, SearchSpace
+from ...nas.supernet import extract, search_space
+from ..hub.create import open_model
+from ..hub.registry import list_models, model_info
+from ..inference import optimize
+from ..inputs import example_inputs
+
+__all__ = ["Bench", "begun", "latency_table", "load_supernet", "space_of", "supernets"]
+
+Report = Callable[[str, int, int | None], None]
+_SIZE = (288, 576)
+_REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
+
+
+def supernets() -> list[str]:
+    """Names of the registered supernets: the models whose argument `subnet` picks one of many."""
+    return [name for name in list_models() if "subnet" in model_info(name).arguments]
+
+
+def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, SearchSpace, bool]:
+    """A supernet on the CPU in evaluation mode.
+
+    Args:
+        source: what `open_model` takes: a model's name (with its trained weights, if it has any),
+            name and tag, repository, folder or file.
+        download: see there.
+
+    Returns:
+        The network, its search space or the part of it that its weights were trained for, and
+        whether they are trained ones.
+
+    Raises:
+        ValueError: unknown, a damaged file, or a network without anything to choose.
+        FileNotFoundError: no such file.
+        OSError: its trained weights cannot be had.
+    """
+    net, trained = open_model(source, untrained=True, download=download)
+    try:
+        space = space_of(net)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+    vars(net).pop("subspace", None)
+    return net, space, trained
+
+
+def space_of(net: nn.Module) -> SearchSpace:
+    """A supernet's search space, or the part of it that its weights were trained for.
+
+    Raises:
+        ValueError: there is nothing to choose in the network.
+    """
+    part = getattr(net, "subspace", None)
+    space = search_space(net) if part is None else SearchSpace.from_json(part)
+    if not any(len(choice.values) > 1 for choice in space):
+        architecture = getattr(net, "architecture", {})
+        name = architecture.get("name", type(net).__name__)
+        what = "a subnet" if "subnet" in architecture else f"{name} is no supernet"
+        raise ValueError(
+            f"{what}: there is nothing to choose in it; supernets: {', '.join(supernets())}"
+        )
+    return space
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A supernet and where its subnets are measured.
+
+    Attributes:
+        net: the supernet, on the CPU.
+        space: its search space.
+        device: where subnets run.
+        conditions: of every measurement.
+    """
+
+    net: nn.Module
+    space: SearchSpace
+    device: torch.device
+    conditions: Conditions
+
+    @classmethod
+    def here(
+        cls,
+        net: nn.Module,
+        space: SearchSpace | None = None,
+        *,
+        size: tuple[int, int] = _SIZE,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> Bench:
+        """A bench of this process, with as many CPU threads as it has now.
+
+        Raises:
+            ValueError: a device that is not here, or neither a CPU nor a CUDA device.
+        """
+        found = choose_device(device)
+        if found.type not in ("cpu", "cuda"):
+            raise ValueError(f"device {device}: measured are cpu and cuda")
+        conditions = Conditions.here(found, getattr(torch, dtype), *size)
+        return cls(net, space_of(net) if space is None else space, found, conditions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the computation."""
+        return getattr(torch, self.conditions.dtype)
+
+    def inputs(self, device: torch.device | str | None = None) -> tuple[Tensor, ...]:
+        """Random images as the conditions say, on the bench's device unless told otherwise."""
+        size = self.conditions
+        device = self.device if device is None else device
+        return example_inputs(self.net, size.height, size.width, batch=size.batch, device=device)
+
+    def network(self, architecture: Architecture) -> nn.Module:
+        """The ordinary network of an architecture, on the CPU."""
+        return extract(self.net, architecture)
+
+    def prepare(self, net: nn.Module) -> Callable[..., Any]:
+        """The form in which a network predicts, on the device: `vision.inference.optimize`'s."""
+        if self.device.type != "cpu":
+            net = copy.deepcopy(net).to(self.device)
+        return optimize(net.eval(), self.dtype)
+
+    def costs(self, architecture: Architecture) -> dict[str, Any]:
+        """Counted parameters, multiply-adds and memory, and under `measured` the time."""
+        subnet, inputs = self.network(architecture), self.inputs()
+        ready = self.prepare(subnet)
+        timing = measure(
+            lambda: ready(*inputs),
+            self.device,
+            warmup=3,
+            repetitions=_REPETITIONS,
+            seconds=_SECONDS,
+        )
+        return {**count(subnet, *inputs).to_json(), "measured": timing.to_json()}
+
+    def check(self, table: LatencyTable, source: str = "table") -> None:
+        """Refuse a latency table of another supernet or other conditions.
+
+        Raises:
+            ValueError: in which way it differs.
+        """
+        smallest = extract(on_meta(self.net), self.space.smallest())
+        counts = count(smallest, *self.inputs("meta"))
+        table.check(self.net.architecture, self.space, self.conditions, counts, source)
+
+    def table(self) -> LatencyTable:
+        """A latency table of these conditions without any measurement."""
+        return LatencyTable(dict(self.net.architecture), self.space, self.conditions, software())
+
+    def complete(
+        self,
+        table: LatencyTable,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        report: Callable[[int, int], None] = lambda done, total: None,
+        **settings: Any,
+    ) -> LatencyTable:
+        """Measure what a table lacks; settings are those of `efficiency.build.build`.
+
+        What is measured stays in the file when it is interrupted.
+        """
+        try:
+            return build(
+                table,
+                self.network,
+                self.prepare,
+                self.inputs(),
+                self.dtype,
+                path=path,
+                progress=report,
+                **settings,
+            )
+        except KeyboardInterrupt:
+            if path is not None:
+                table.save(path)
+            raise
+
+
+def latency_table(
+    net: nn.Module,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    size: tuple[int, int] = _SIZE,
+    device: str = "cpu",
+    dtype: str = "float32",
+    samples: int = 120,
+    held_out: int = 20,
+    seconds: float = 1.0,
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> LatencyTable:
+    """Measure subnets of a supernet on this machine, so that those of all others are predicted.
+
+    Args:
+        net: the supernet, on the CPU; its weights do not matter.
+        path: JSON file to write; one that an interrupted call began is gone on with.
+        size: (height, width) of the images.
+        device: ``cpu``, ``cuda``, ``cuda:1`` …; on a CPU with this process's threads.
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        samples: subnets that predictors learn from.
+        held_out: more subnets to find their error.
+        seconds: for each subnet, at least.
+        seed: of the choice of subnets.
+        report: called as ``report(done, total)``.
+
+    Raises:
+        ValueError: no supernet, a device that is not here, or a file of another table.
+
+    Example:
+        >>> net = vizoo.create_model("easnet_light", pretrained=True)
+        >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
+        >>> table.regressor()(search_space(net).smallest())  # milliseconds
+    """
+    bench = Bench.here(net, size=size, device=device, dtype=dtype)
+    table = begun(bench, path)
+    if table is None:
+        raise ValueError(f"{path} holds a table of something else; name another file")
+    return bench.complete(
+        table,
+        path=path,
+        report=report,
+        samples=samples,
+        held_out=held_out,
+        seconds=seconds,
+        seed=seed,
+    )
+
+
+def begun(bench: Bench, path: str | os.PathLike[str] | None) -> LatencyTable | None:
+    """The table that a file holds, an empty one where there is no file; None if it is of others."""
+    table = bench.table()
+    if path is None or not Path(path).exists():
+        return table
+    found = LatencyTable.load(path)
+    same = found.model == table.model and found.space == table.space
+    return found if same and not found.conditions.difference(bench.conditions) else None

@@ -1,0 +1,339 @@
+"""The best subnet of a supernet that keeps to given limits, cut out without training.
+
+Thousands of architectures are compared by predictions; the winner is extracted, measured and
+counted. Where it misses a limit, or stays far below the one that binds, the predicted limit is
+moved by the ratio observed, and the search repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...common.counts import count, on_meta
+from ...common.quantities import KINDS, parse_quantity, unit_of
+from ...nas.efficiency.build import plan
+from ...nas.efficiency.provenance import Conditions
+from ...nas.efficiency.regressor import CostRegressor
+from ...nas.efficiency.table import QUANTITIES, LatencyTable
+from ...nas.search.constraints import Constraint
+from ...nas.search.evolution import evolve
+from ...nas.space import Architecture
+from ...nas.supernet import activate, extract
+from .bench import Bench
+
+__all__ = [
+    "Subnet",
+    "best_subnet",
+    "constraints",
+    "cost_predictors",
+    "cut",
+    "most_macs",
+    "moved_table",
+    "search_within",
+]
+
+Objective = Callable[[Sequence[Architecture]], Sequence[float]]
+Report = Callable[[int, int], None]
+_ROUNDS = 5
+_SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
+_IDLE = 0.05  # further below the limit than this is worth another round
+_COUNTED = 100
+_OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table is given
+_NAMES = {
+    "latency": "latency",
+    "parameters": "number of parameters",
+    "macs": "number of multiply-adds",
+    "memory": "memory of activations",
+}
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A subnet that was cut out for limits, and what it was found to cost.
+
+    Attributes:
+        network: an ordinary network without a trace of the search, on the CPU.
+        architecture: which subnet it is.
+        limits: quantity to its limit: milliseconds, values, multiply-adds, bytes.
+        predicted: what the search took these quantities for.
+        costs: ``parameters``, ``macs`` and ``memory``, counted, and under ``measured`` the
+            milliseconds of a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``.
+        rounds: what each round of the search aimed at, predicted and found.
+        difference: largest difference of its output to the supernet's.
+        conditions: under which it was measured.
+    """
+
+    network: nn.Module
+    architecture: Architecture
+    limits: dict[str, float]
+    predicted: dict[str, float]
+    costs: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    difference: float
+    conditions: Conditions
+
+    @property
+    def latency(self) -> float:
+        """Median milliseconds of a forward pass."""
+        return self.costs["measured"]["median"]
+
+    @property
+    def missed(self) -> list[str]:
+        """The quantities that are over their limit all the same."""
+        return [kind for kind, limit in self.limits.items() if figure(self.costs, kind) > limit]
+
+
+def best_subnet(
+    net: nn.Module | Bench,
+    limits: Mapping[str, float | str],
+    *,
+    size: tuple[int, int] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    table: LatencyTable | None = None,
+    objective: Objective | None = None,
+    seed: int = 0,
+    population: int = 64,
+    generations: int = 30,
+    rounds: int = _ROUNDS,
+    report: Report = lambda done, total: None,
+) -> Subnet:
+    """Cut the best subnet that keeps to limits out of a trained supernet, without training.
+
+    Args:
+        net: the supernet, on the CPU, or the bench that it is measured on.
+        limits: of ``latency`` (milliseconds, or ``"30ms"``), ``parameters``, ``macs`` and
+            ``memory`` of activations (bytes) any number.
+        size: (height, width) of the images; by default the table's, or 288x576.
+        device: ``cpu``, ``cuda``, ``cuda:1`` …; by default the table's, or the CPU with as many
+            threads as this process has.
+        dtype: ``float32``, ``bfloat16`` or ``float16``; by default the table's, or ``float32``.
+        table: of `latency_table`, for this machine; by default a small one is measured where the
+            latency is limited.
+        objective: what is minimised, of architectures; by default the most multiply-adds win:
+            capacity stands in for accuracy, which nobody has measured.
+        seed, population, generations: of the search.
+        rounds: at most so many subnets are measured.
+        report: called as ``report(done, total)`` while subnets are measured or counted.
+
+    Returns:
+        The subnet, which misses a limit only where none that was found keeps it.
+
+    Raises:
+        ValueError: no supernet, no or an unknown limit, one that no subnet keeps to, or a table
+            of something else.
+
+    Example:
+        >>> net = vizoo.create_model("easnet_light", pretrained=True)
+        >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, size=(540, 960))
+        >>> vizoo.save_weights(subnet.network, "small.safetensors")
+    """
+    bounds = checked_limits(limits)
+    if isinstance(net, Bench):
+        bench = net
+    else:
+        given = None if table is None else table.conditions
+        bench = Bench.here(
+            net,
+            size=size or ((288, 576) if given is None else (given.height, given.width)),
+            device=device or ("cpu" if given is None else given.device),
+            dtype=dtype or ("float32" if given is None else given.dtype),
+        )
+        if table is not None:
+            bench.check(table)
+    if table is None and "latency" in bounds:
+        table = bench.complete(bench.table(), report=report, **_OWN_TABLE)
+    predictors = cost_predictors(bench, table, report)
+    architecture, costs, told = search_within(
+        bench,
+        predictors,
+        most_macs(predictors) if objective is None else objective,
+        bounds,
+        seed=seed,
+        population=population,
+        generations=generations,
+        rounds=rounds,
+    )
+    predicted = {kind: round(predictors[kind](architecture), 4) for kind in bounds}
+    return cut(bench, architecture, bounds, predicted, costs, told)
+
+
+def cut(
+    bench: Bench,
+    architecture: Architecture,
+    limits: dict[str, float],
+    predicted: dict[str, float],
+    costs: dict[str, Any],
+    rounds: list[dict[str, Any]],
+) -> Subnet:
+    """The subnet of an architecture, compared with the supernet that runs as it.
+
+    Raises:
+        ValueError: their outputs differ by more than rounding.
+    """
+    subnet = bench.network(architecture)
+    vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
+    difference = _difference(bench, subnet, architecture)
+    return Subnet(
+        subnet, architecture, limits, predicted, costs, rounds, difference, bench.conditions
+    )
+
+
+def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
+    """Limits as numbers.
+
+    Raises:
+        ValueError: none, an unknown quantity, or a text that is none of its quantity.
+    """
+    unknown = [kind for kind in limits if kind not in KINDS]
+    if unknown or not limits:
+        what = f"unknown limit {unknown[0]!r}" if unknown else "no limit"
+        raise ValueError(f"{what}: give some of {', '.join(KINDS)}")
+    bounds = {
+        kind: parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
+        for kind, value in limits.items()
+    }
+    for kind, bound in bounds.items():
+        if not 0 < bound < math.inf:
+            raise ValueError(f"{kind} {bound:g}: must be more than 0")
+    return bounds
+
+
+def constraints(
+    predictors: Mapping[str, Callable[[Architecture], float]], bounds: Mapping[str, float]
+) -> list[Constraint]:
+    """What a search has to keep to."""
+    kept = []
+    for kind, bound in bounds.items():
+        size, unit = unit_of(kind, bound)
+        kept.append(
+            Constraint(
+                _NAMES[kind],
+                lambda architecture, kind=kind, size=size: predictors[kind](architecture) / size,
+                bound / size,
+                unit,
+            )
+        )
+    return kept
+
+
+def cost_predictors(
+    bench: Bench, table: LatencyTable | None, report: Report = lambda done, total: None
+) -> dict[str, CostRegressor]:
+    """Predictors of all quantities from a table, else of all but latency from counting.
+
+    Counting takes a fraction of a second for each of a hundred subnets.
+    """
+    if table is not None:
+        return {kind: table.regressor(kind) for kind in QUANTITIES}
+    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
+    chosen = [architecture for architecture, _ in plan(bench.space, _COUNTED, 0, 0)]
+    counted = []
+    for done, architecture in enumerate(chosen, start=1):
+        counted.append(count(extract(shapes, architecture), *inputs))
+        report(done, len(chosen))
+    return {
+        kind: CostRegressor.fit(bench.space, chosen, [getattr(counts, kind) for counts in counted])
+        for kind in ("parameters", "macs", "memory")
+    }
+
+
+def most_macs(predictors: Mapping[str, CostRegressor]) -> Objective:
+    """The objective that prefers capacity, since nobody has measured accuracy."""
+    return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
+
+
+def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:
+    """A table of another machine, scaled by what its reference subnet takes on this one."""
+    costs = bench.costs(bench.space.smallest())
+    return table.moved(bench.conditions, costs["measured"]["median"])
+
+
+def search_within(
+    bench: Bench,
+    predictors: Mapping[str, CostRegressor],
+    objective: Objective,
+    bounds: Mapping[str, float],
+    *,
+    seed: int = 0,
+    population: int = 64,
+    generations: int = 30,
+    rounds: int = _ROUNDS,
+) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
+    """The best architecture whose true costs keep to the limits, else the one that comes nearest.
+
+    Args:
+        bench: where subnets are measured.
+        predictors: of the costs that are bounded.
+        objective: what is minimised.
+        bounds: quantity to its limit.
+        seed, population, generations: of `evolve`, called once a round.
+        rounds: at most so many subnets are measured.
+
+    Returns:
+        The architecture, its costs, and what each round aimed at and found.
+    """
+    smallest = bench.space.smallest()
+    floors = {kind: predictors[kind](smallest) for kind in bounds}
+    aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
+    tried: dict[Architecture, dict[str, Any]] = {}
+    told: list[dict[str, Any]] = []
+    for _ in range(rounds):
+        # A limit within reach stays so, whatever is spared; one out of reach is refused as typed.
+        aims = {
+            kind: max(aim, floors[kind]) if bounds[kind] >= floors[kind] else bounds[kind]
+            for kind, aim in aims.items()
+        }
+        architecture = evolve(
+            bench.space,
+            objective,
+            constraints=constraints(predictors, aims),
+            seed=seed,
+            population=population,
+            generations=generations,
+        ).best
+        if architecture in tried:
+            break
+        tried[architecture] = costs = bench.costs(architecture)
+        predicted = {kind: predictors[kind](architecture) for kind in bounds}
+        measured = {kind: figure(costs, kind) for kind in bounds}
+        told.append({"aimed_at": dict(aims), "predicted": predicted, "found": measured})
+        ratios = {kind: measured[kind] / bound for kind, bound in bounds.items()}
+        worst = max(ratios.values())
+        if 1 - _IDLE <= worst <= 1:
+            break
+        for kind, ratio in ratios.items():
+            if ratio > 1 or worst <= 1 and ratio == worst:
+                aims[kind] = (1 - _SPARE.get(kind, 0.001)) * predicted[kind] / ratio
+
+    def order(architecture: Architecture) -> tuple[float, float]:
+        excess = (figure(tried[architecture], kind) / bound for kind, bound in bounds.items())
+        return max(1.0, *excess), objective([architecture])[0]
+
+    chosen = min(tried, key=order)
+    return chosen, tried[chosen], told
+
+
+def figure(costs: Mapping[str, Any], kind: str) -> float:
+    """One quantity of a subnet's costs."""
+    return costs["measured"]["median"] if kind == "latency" else costs[kind]
+
+
+def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> float:
+    inputs = bench.inputs("cpu")
+    activate(bench.net, architecture)
+    with torch.inference_mode():
+        wanted, gotten = bench.net(*inputs), subnet.eval()(*inputs)
+    difference = float((wanted - gotten).abs().max())
+    if difference > 1e-4 * float(wanted.abs().max()) or difference != difference:
+        raise ValueError(
+            f"the extracted network differs from the supernet by up to {difference:g}: "
+            "a fault of the supernet's layers; please report it"
+        )
+    return difference
