@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .vision.hub.weights import load_weights, save_weights
     from .vision.subnets.bench import latency_table
     from .vision.subnets.best import best_subnet
+    from .vision.subnets.front import search
+    from .vision.subnets.ranking import rank, split
 
 _NAMES, _get, __dir__ = lazy(
     __name__,
@@ -41,6 +43,8 @@ _NAMES, _get, __dir__ = lazy(
         ".vision.hub.weights": ["load_weights", "save_weights"],
         ".vision.subnets.bench": ["latency_table"],
         ".vision.subnets.best": ["best_subnet"],
+        ".vision.subnets.front": ["search"],
+        ".vision.subnets.ranking": ["rank", "split"],
     },
 )
 __all__ = ["__version__", *_NAMES]

@@ -15,8 +15,8 @@ from ..common.progress import progress_bar
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..vision.configs.task import FitConfig
     from ..vision.subnets.bench import Bench
-    from ._task import FitConfig
 
 __all__ = ["Errors", "error_lines", "examiner", "recalibrated"]
 
@@ -35,9 +35,9 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
         ValueError: a folder, for a task that takes none; see also `FitConfig.read`.
         FileNotFoundError: no such config, or no true disparities in a folder.
     """
+    from ..vision.configs.builtin import list_configs
+    from ..vision.configs.task import FitConfig
     from ..vision.hub.registry import model_info
-    from ._configs import list_configs
-    from ._task import FitConfig
 
     task = model_info(net.architecture["name"]).task
     if args.evaluate is not None and Path(args.evaluate).is_dir():
@@ -136,8 +136,8 @@ class Errors:
         import torch
 
         from .. import __version__
+        from ..vision.configs.builtin import resolve_config
         from ..vision.hub.download import cache_folder
-        from ._configs import resolve_config
 
         digest = hashlib.sha256()
         digest.update(Path(resolve_config(self.judge.name)).read_bytes())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ._configs import list_configs
+from ..vision.configs.builtin import list_configs
 
 __all__ = ["SHELLS", "add_arguments", "run", "script"]
 

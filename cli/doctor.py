@@ -213,7 +213,7 @@ def _writable() -> Check:
 
 
 def _configs() -> Check:
-    from ._configs import CONFIGS, list_configs
+    from ..vision.configs.builtin import CONFIGS, list_configs
 
     names = list_configs()
     todo = "" if names else "install again: pip install --force-reinstall vizoo"

@@ -113,8 +113,8 @@ def _data(config: str) -> dict[str, list[Dataset]]:
     """The validation and test sets of a config."""
     import yaml
 
-    from ._config import instantiate
-    from ._configs import resolve_config
+    from ..vision.configs.builtin import resolve_config
+    from ..vision.configs.parts import instantiate
 
     content = yaml.safe_load(Path(resolve_config(config)).read_text(encoding="utf-8"))
     data = instantiate(config, content, ("data",)).data

@@ -33,11 +33,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..common.memory import keep_freed_memory
 from ..vision.callbacks import KeepLast, StopTogether, WholeCheckpoints
+from ..vision.configs.builtin import resolve_config
+from ..vision.configs.messages import condense, own_words
 from ..vision.hub.weights import load_pickle
 from ..vision.progress import EpochProgressBar, ParameterTable, ProgressLines
 from ..vision.training import read_subnet
-from ._configs import resolve_config
-from ._messages import condense, own_words
 
 __all__ = ["VizooCLI", "run"]
 

@@ -8,7 +8,6 @@ not beat it has learnt little. All evaluations are kept, so a run that was stopp
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import random
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
+from ._evaluations import add_evaluation, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
+from ._rank_report import comparisons, lines, write_csv
 
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
     from ..nas.tabular import Tabular
+    from ..vision.subnets.ranking import Ranked
 
 __all__ = ["add_arguments", "run"]
 
@@ -69,42 +70,52 @@ def run(args: argparse.Namespace) -> int:
 
     from ..common.devices import choose_device
     from ..common.files import write_json
+    from ..vision.configs.task import FitConfig
+    from ..vision.subnets.ranking import rank
 
     start = time.perf_counter()
     device = choose_device(args.device)
     leaves, net, space = load_leaves(args)
     table = _table(args, space)
     groups = _chosen(args, space, table)
-    evaluate = evaluator(args, leaves, device)
+    mode = mode_of(args)
+    evaluate = FitConfig.read(args.data).errors(
+        leaves,
+        args.metric,
+        mode=mode,
+        batches=args.batches,
+        val_batches=args.val_batches,
+        device=device,
+    )
     evaluations, kept_at = open_evaluations(args, leaves, space)
     net.to(device)
-    every = list(dict.fromkeys(item for group in groups.values() for item in group))
     with progress_bar("evaluating subnets") as tell:
-        # Leaf by leaf, so that each is read once.
-        by_leaf = sorted(every, key=leaves.tree.leaf_of)
-        for done, architecture in enumerate(by_leaf, start=1):
-            if architecture not in evaluations.errors:
-                evaluations.errors[architecture] = evaluate(architecture)
-                evaluations.save(kept_at)
-            tell(done, len(by_leaf))
-    errors = {a: evaluations.errors[a] for a in every}
-    parameters = _parameters(net, every)
-    rows = _rows(errors, parameters, leaves.tree, table, args)
+        ranking = rank(
+            leaves,
+            evaluate,
+            (item for group in groups.values() for item in group),
+            evaluations=evaluations,
+            keep=lambda known: known.save(kept_at),
+            report=tell,
+        )
+    errors = {row.architecture: row.error for row in ranking}
+    parameters = {row.architecture: row.parameters for row in ranking}
+    rows = _rows(ranking, table, args)
     out = Path(args.out)
-    _write_csv(out / "rank.csv", rows, space)
+    write_csv(out / "rank.csv", rows, space)
     report = {
         "out": str(out),
         "seconds": round(time.perf_counter() - start, 1),
         "metric": args.metric,
-        "mode": mode_of(args),
-        "evaluated": len(every),
+        "mode": mode,
+        "evaluated": len(ranking),
         "best": {"architecture": rows[0]["architecture"], args.metric: rows[0][args.metric]},
         "not_finite": [row["architecture"] for row in rows if row[args.metric] is None],
         "truth": None if table is None else {"benchmark": args.benchmark, "column": args.column},
-        "comparisons": _comparisons(groups, errors, parameters, table, args.column),
+        "comparisons": comparisons(groups, errors, parameters, table, args.column),
     }
     write_json(out / "rank.json", report)
-    print(json.dumps(report, indent=2) if args.json else _lines(report))
+    print(json.dumps(report, indent=2) if args.json else lines(report))
     return 0
 
 
@@ -171,90 +182,17 @@ def _given(path: str, space: SearchSpace) -> list[Architecture]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _parameters(net: Any, architectures: list[Architecture]) -> dict[Architecture, int]:
-    from ..common.counts import on_meta
-    from ..nas.supernet import extract
-
-    shapes = on_meta(net)
-    return {a: sum(p.numel() for p in extract(shapes, a).parameters()) for a in architectures}
-
-
 def _rows(
-    errors: dict[Architecture, float],
-    parameters: dict[Architecture, int],
-    tree: Any,
-    table: Tabular | None,
-    args: argparse.Namespace,
+    ranking: list[Ranked], table: Tabular | None, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Best first; last those whose metric is None, since it was not finite."""
     sign, rows = -1 if mode_of(args) == "max" else 1, []
-    for architecture, error in sorted(errors.items(), key=lambda item: item[1]):
-        row = {args.metric: sign * error if math.isfinite(error) else None}
-        row |= {"leaf": tree.leaf_of(architecture), "parameters": parameters[architecture]}
+    for ranked in ranking:
+        row = {args.metric: sign * ranked.error if math.isfinite(ranked.error) else None}
+        row |= {"leaf": ranked.leaf, "parameters": ranked.parameters}
         if table is not None:
-            row[args.column] = table.look_up(architecture, args.column)
-        rows.append({**row, "architecture": architecture.to_json()})
+            row[args.column] = table.look_up(ranked.architecture, args.column)
+        rows.append({**row, "architecture": ranked.architecture.to_json()})
     if rows[0][args.metric] is None:
         raise ValueError(f"--metric {args.metric}: not finite for any of {len(rows)} subnets")
     return rows
-
-
-def _comparisons(
-    groups: dict[str, list[Architecture]],
-    errors: dict[Architecture, float],
-    parameters: dict[Architecture, int],
-    table: Tabular | None,
-    column: str,
-) -> dict[str, Any]:
-    """The ranking and the parameters' against the truth, for each group."""
-    from ..nas.lid.ranking import compare
-
-    worst = max(filter(math.isfinite, errors.values())) + 1
-    found = {}
-    for name, group in groups.items():
-        if table is None or len(group) < 2:
-            continue
-        truth = [table.look_up(a, column) for a in group]
-        found[name] = {
-            "supernet": compare([-min(errors[a], worst) for a in group], truth).to_json(),
-            "parameters": compare([float(parameters[a]) for a in group], truth).to_json(),
-        }
-    return found
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]], space: SearchSpace) -> None:
-    """Rank, metric, leaf, parameters, truth where it is known, every choice (empty if unused)."""
-    from ..common.files import atomic_write
-
-    figures = [name for name in rows[0] if name != "architecture"]
-    with atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["rank", *figures, *space.names])
-        for rank, row in enumerate(rows, start=1):
-            choices = row["architecture"]["choices"]
-            writer.writerow([rank, *(row[f] for f in figures), *(choices[n] for n in space.names)])
-
-
-def _lines(report: dict[str, Any]) -> str:
-    metric = report["metric"]
-    good = "large" if report["mode"] == "max" else "small"
-    found = [
-        f"{report['out']}: {report['evaluated']} subnets ranked by {metric} ({good} is good), "
-        f"{report['seconds']:.0f} s; the best has {report['best'][metric]:.5g}"
-    ]
-    if broken := report["not_finite"]:
-        first = ", ".join(f"{k} {v}" for k, v in broken[0]["choices"].items())
-        found.append(f"  {len(broken)} without a finite {metric} come last, such as: {first}")
-    for name, both in report["comparisons"].items():
-        found.append(
-            f"  {name} ({both['supernet']['count']}), against {report['truth']['column']}:"
-        )
-        for who, figures in both.items():
-            numbers = [f"{key} {_shown(figures[key])}" for key in ("kendall", "spearman")]
-            numbers += [f"precision@{k} {v:.2f}" for k, v in figures["precision"].items()]
-            found.append(f"    {who:<12} {', '.join(numbers)}")
-    return "\n".join(found)
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -11,17 +11,18 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
 
 if TYPE_CHECKING:
-    from ..nas.lid.splitting import Splitter
     from ..nas.lid.tree import SplitTree
 
 __all__ = ["add_arguments", "run"]
+
+_SPLITTER = ("criterion", "measure", "method", "rule", "min_group", "choices", "layers", "k")
+_SPLITTER += ("estimator", "batches", "batch_size", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,14 +102,15 @@ def run(args: argparse.Namespace) -> int:
 
     from ..common.devices import choose_device
     from ..nas.lid.profile import named_layers
-    from ..nas.lid.splitting import joined
-    from ..nas.lid.tree import ROOT, SplitTree
+    from ..nas.lid.splitting import Splitter
+    from ..nas.lid.tree import ROOT
     from ..nas.recalibration import samples
+    from ..vision.configs.task import FitConfig
     from ..vision.subnets.bench import load_supernet
-    from ._task import FitConfig
+    from ..vision.subnets.ranking import split
 
     start = time.perf_counter()
-    splitter = _splitter(args)
+    splitter = Splitter(**{name: getattr(args, name) for name in _SPLITTER})
     net, space, trained = load_supernet(args.supernet)
     if args.levels > (most := splitter.levels(space)):
         names = splitter.candidates(space)
@@ -117,9 +119,19 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.criterion == "lid":
         named_layers(net, args.layers)  # refuses patterns before the data are read
-    device = choose_device(args.device)
-    config = FitConfig.read(args.data)
-    tree, folder = SplitTree(space), Path(args.out).parent
+    device, config, sizes = choose_device(args.device), FitConfig.read(args.data), set()
+    with progress_bar("batches") as tell:
+        tree = split(
+            net,
+            config,
+            splitter,
+            space=space,
+            levels=args.levels,
+            device=device,
+            seen=lambda batch: sizes.add(samples(batch)),
+            report=tell,
+        )
+    folder = Path(args.out).parent
     source = _from(folder, args.supernet)
     tree.about = {
         "supernet": source,
@@ -128,28 +140,6 @@ def run(args: argparse.Namespace) -> int:
     }
     if trained:
         tree.checkpoints[ROOT] = source
-    sizes = set()
-
-    def counted(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in joined(batches, args.batch_size):
-            sizes.add(samples(batch))
-            yield batch
-
-    for _ in range(args.levels):
-        for leaf in tree.leaves:
-            done = {split.choice for split in tree.path_splits(leaf)}
-            with config.training_batches(net, device) as batches, progress_bar("batches") as tell:
-                split = splitter.split(
-                    net,
-                    tree.space_of(leaf),
-                    counted(batches),
-                    forward=config.forward,
-                    loss=config.loss,
-                    done=done,
-                    salt=leaf,
-                    progress=tell,
-                )
-            tree.split(leaf, split)
     tree.save(args.out)
     report = {
         "out": args.out,
@@ -161,25 +151,6 @@ def run(args: argparse.Namespace) -> int:
     }
     print(json.dumps(report, indent=2) if args.json else _lines(tree, report))
     return 0
-
-
-def _splitter(args: argparse.Namespace) -> Splitter:
-    from ..nas.lid.splitting import Splitter
-
-    return Splitter(
-        args.criterion,
-        args.measure,
-        args.method,
-        args.rule,
-        args.min_group,
-        args.choices,
-        args.layers,
-        args.k,
-        args.estimator,
-        args.batches,
-        args.batch_size,
-        args.seed,
-    )
 
 
 def _lines(tree: SplitTree, report: dict[str, Any]) -> str:

@@ -92,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
     from ..common.files import write_json
     from ..nas.efficiency.provenance import software
     from ..nas.training.evaluation import open_subnet
+    from ..vision.configs.task import FitConfig
     from ..vision.hub.weights import save_weights
     from ..vision.subnets.bench import load_supernet
     from ..vision.subnets.best import cut
-    from ._task import FitConfig
 
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
@@ -168,7 +168,7 @@ def _searched(
             table = bench.complete(table, path=own, report=tell, **_OWN_TABLE)
     objective, named = None, "most multiply-adds"
     if args.evaluations is not None:
-        from ._evaluations import Evaluations
+        from ..vision.subnets.evaluations import Evaluations
 
         objective, named = Evaluations.load(args.evaluations, bench.space).objective(args.seed)
     settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}

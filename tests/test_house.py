@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vizoo.__main__ import COMMANDS
-from vizoo.cli._configs import list_configs
+from vizoo.vision.configs.builtin import list_configs
 
 FLOORS = {
     "common": 0,

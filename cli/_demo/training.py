@@ -157,7 +157,7 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     import yaml
 
     from ...common.files import atomic_write
-    from .._configs import resolve_config
+    from ...vision.configs.builtin import resolve_config
 
     config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from vizoo.__main__ import COMMANDS, main
-from vizoo.cli._configs import list_configs
 from vizoo.cli.completion import SHELLS, script
+from vizoo.vision.configs.builtin import list_configs
 
 _ASK = """
 source script.bash

@@ -15,11 +15,11 @@ import yaml
 
 from vizoo.__main__ import main
 from vizoo.cli import demo
-from vizoo.cli._configs import resolve_config
 from vizoo.cli._demo import families, pair, subnets, training
 from vizoo.common.timing import Timing
 from vizoo.nas.space import Architecture
 from vizoo.stereo.infer import StereoPredictor
+from vizoo.vision.configs.builtin import resolve_config
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 

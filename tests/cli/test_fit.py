@@ -202,7 +202,7 @@ def test_help_shows_examples_first(capsys, verb):
 
 
 def test_configs_by_name(tmp_path, monkeypatch):
-    from vizoo.cli import _configs as configs
+    from vizoo.vision.configs import builtin as configs
 
     folder = tmp_path / "configs"
     (folder / "stereo").mkdir(parents=True)

@@ -9,10 +9,10 @@ import torch
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import active, extract, search_space
+from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import load_weights, save_weights

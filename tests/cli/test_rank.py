@@ -11,10 +11,10 @@ import pytest
 
 from vizoo import create_model
 from vizoo.__main__ import main
-from vizoo.cli._task import FitConfig
 from vizoo.nas import search_space, tabular
 from vizoo.nas.lid import Split, SplitTree, compare
 from vizoo.nas.supernet import active, extract
+from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.weights import save_weights
 
 GENERATED = "search/nas_lid_nasbench201_generated.yaml"

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
 from vizoo.cli._evaluations import Evaluations
-from vizoo.cli._task import FitConfig
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.subnets import best
@@ -162,8 +162,8 @@ class Low:
 def predict_low(monkeypatch, factor):
     inner = best.cost_predictors
 
-    def found(bench, table):
-        return {kind: Low(costs, factor) for kind, costs in inner(bench, table).items()}
+    def found(*given):
+        return {kind: Low(costs, factor) for kind, costs in inner(*given).items()}
 
     monkeypatch.setattr(best, "cost_predictors", found)
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.cli._configs import resolve_config
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.supernet import search_space
+from vizoo.vision.configs.builtin import resolve_config
 from vizoo.vision.hub.create import create_model
 
 

@@ -11,11 +11,11 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from vizoo.__main__ import main
-from vizoo.cli import _configs as configs
-from vizoo.cli import _task
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import extract, search_space
+from vizoo.vision.configs import builtin as configs
+from vizoo.vision.configs import task as _task
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
 

@@ -373,7 +373,7 @@ def test_only_the_sets_of_a_stage_are_made(tmp_path):
 
 
 def test_a_damaged_file_is_one_line_from_a_worker_too(tmp_path, trees):
-    from vizoo.cli._messages import condense
+    from vizoo.vision.configs.messages import condense
 
     trees.write_pair(tmp_path / "l.png", tmp_path / "r.png", tmp_path / "d.pfm")
     pairs = StereoPairs(*(str(tmp_path / name) for name in ("l.png", "r.png", "d.pfm")))

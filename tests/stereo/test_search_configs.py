@@ -11,12 +11,12 @@ import trees
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.cli._task import FitConfig
 from vizoo.datasets.stereo import GeneratedStereo, PairFolders
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import Stage
 from vizoo.nas.training.shrinking import stage_spaces
 from vizoo.stereo.task import StereoTask
+from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.io.disparity import write_disparity
 from vizoo.vision.io.images import write_image

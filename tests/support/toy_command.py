@@ -16,7 +16,7 @@ import toy_supernet
 
 from vizoo.__main__ import main
 from vizoo.cli import _costs
-from vizoo.cli._task import FitConfig
+from vizoo.vision.configs.task import FitConfig
 
 if __name__ == "__main__":
     plain = FitConfig.evaluate

@@ -9,7 +9,7 @@ import yaml
 
 __all__ = ["CONFIGS", "list_configs", "resolve_config"]
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def list_configs() -> list[str]:

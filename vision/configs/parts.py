@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ._messages import condense
+from .messages import condense
 
 __all__ = ["instantiate"]
 

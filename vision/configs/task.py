@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch
 import numpy as np
@@ -22,10 +23,12 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
-from ..nas.recalibration import recalibrate, samples
-from ..nas.training.evaluation import training_loss
-from ._config import instantiate
-from ._configs import resolve_config
+from ...nas.lid.leaves import Leaves
+from ...nas.recalibration import recalibrate, samples
+from ...nas.space import Architecture
+from ...nas.training.evaluation import training_loss
+from .builtin import resolve_config
+from .parts import instantiate
 
 __all__ = ["FitConfig"]
 
@@ -124,6 +127,39 @@ class FitConfig:
                 f"{', '.join(sorted(values)) or 'nothing in validation'}"
             )
         return values[metric]
+
+    def errors(
+        self,
+        leaves: Leaves,
+        metric: str,
+        *,
+        mode: Literal["min", "max"] = "min",
+        batches: int = 20,
+        val_batches: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Callable[[Architecture], float]:
+        """What measures the error of an architecture: batch norms estimated, validation run.
+
+        Args:
+            leaves: what gives it its weights.
+            metric: such as ``val/epe``.
+            mode: ``max`` where a large metric is good: the error is then minus it.
+            batches: of training data for batch norms.
+            val_batches: of validation data at most; 0 for all.
+            device: to run on.
+
+        Returns:
+            Architecture to error, infinite where it is not finite.
+        """
+        sign, net = -1 if mode == "max" else 1, leaves.net
+
+        def error(architecture: Architecture) -> float:
+            leaves.activate(architecture)
+            self.recalibrate(net, batches, device)
+            value = self.evaluate(net, metric, device, val_batches)
+            return sign * value if math.isfinite(value) else math.inf
+
+        return error
 
     def metrics(
         self, net: nn.Module, device: torch.device | str = "cpu", batches: int = 0

@@ -1,0 +1,108 @@
+"""Measured errors of subnets, kept in a file so that a search goes on where it was stopped."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...common.files import read_json, write_json
+from ...nas.search.predictor import Predictor
+from ...nas.space import Architecture, SearchSpace
+
+__all__ = ["Evaluations"]
+
+VERSION = 1
+_FORMAT = "vizoo evaluations"
+
+
+@dataclass
+class Evaluations:
+    """Errors of subnets of one supernet.
+
+    Attributes:
+        space: theirs.
+        metric: what was measured.
+        origin: what else the figures depend on: whether small or large is good, supernet, its
+            weights, config, batches.
+        errors: architecture to error, small is good: the metric, its sign turned where large is
+            good, and infinite where it is not finite.
+    """
+
+    space: SearchSpace
+    metric: str
+    origin: dict[str, Any]
+    errors: dict[Architecture, float] = field(default_factory=dict)
+
+    def predictor(self, seed: int, known: Iterable[Architecture] | None = None) -> Predictor:
+        """A predictor fitted to all of them but a fifth, which tells its agreement.
+
+        Args:
+            seed: of the fit.
+            known: evaluated architectures to fit to; all by default.
+        """
+        known = self.errors if known is None else known
+        pairs = [(a, self.errors[a]) for a in known if math.isfinite(self.errors[a])]
+        positive = all(value > 0 for _, value in pairs)
+        return Predictor.fit(self.space, pairs, seed=seed, logarithm=positive, members=3)
+
+    def objective(self, seed: int) -> tuple[Callable[[Sequence[Architecture]], Any], str]:
+        """Predicted errors, for a search to minimise, and what they are in words."""
+        predictor = self.predictor(seed)
+        agreement = f", Kendall tau {predictor.held_out.kendall:.2f}" if predictor.held_out else ""
+        best = "largest" if self.origin.get("mode") == "max" else "smallest"
+        name = f"{best} {self.metric} predicted from {len(self.errors)} subnets"
+        return predictor.predict, f"{name}{agreement}"
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write them as JSON, atomically."""
+        rows = [
+            {
+                "architecture": architecture.to_json(),
+                "error": error if math.isfinite(error) else None,
+            }
+            for architecture, error in self.errors.items()
+        ]
+        content = {"format": _FORMAT, "version": VERSION, "metric": self.metric}
+        content |= {"origin": self.origin, "space": self.space.to_json(), "evaluations": rows}
+        return write_json(path, content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], space: SearchSpace) -> Evaluations:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            space: that the architectures have to be of.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: another kind of file, or architectures of another space.
+        """
+        content = read_json(path, "evaluations of subnets")
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(f"{path}: no evaluations of subnets; `vizoo search` writes them")
+        if content.get("version") != VERSION:
+            raise ValueError(
+                f"{path}: evaluations of version {content.get('version')}; "
+                f"this vizoo reads {VERSION}"
+            )
+        try:
+            found = SearchSpace.from_json(content["space"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error
+        if found != space:
+            raise ValueError(f"{path}: evaluations of architectures of another search space")
+        try:
+            errors = {
+                space.validate(Architecture.from_json(row["architecture"])): (
+                    math.inf if row["error"] is None else float(row["error"])
+                )
+                for row in content["evaluations"]
+            }
+            return cls(space, content["metric"], dict(content["origin"]), errors)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error

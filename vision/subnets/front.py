@@ -1,0 +1,217 @@
+"""The subnets of a supernet that no other beats in both error and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ...common.counts import count, on_meta
+from ...nas.distributed.search.executor import Executor, SerialExecutor
+from ...nas.efficiency.build import plan
+from ...nas.efficiency.regressor import CostRegressor
+from ...nas.efficiency.table import LatencyTable
+from ...nas.search.constraints import Constraint, Limits
+from ...nas.search.front import FrontRow
+from ...nas.search.pareto import evolve_pareto, pareto_front
+from ...nas.space import Architecture
+from ...nas.supernet import extract
+from .bench import Bench
+from .best import checked_limits, constraints, cost_predictors
+from .evaluations import Evaluations
+
+__all__ = ["SearchedFront", "search"]
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class SearchedFront:
+    """What a search found.
+
+    Attributes:
+        rows: the front, the smallest error first; costs are exact counts, latencies predicted.
+        evaluations: all subnets that were evaluated, and their errors.
+        cost: which cost was traded against the error.
+        costs: predicts it.
+        predictor: how well errors were predicted on held-out subnets, see `Agreement.to_json`;
+            None where none were.
+        left_out: how many of the front were over a limit by exact count.
+    """
+
+    rows: list[FrontRow]
+    evaluations: Evaluations
+    cost: str
+    costs: CostRegressor
+    predictor: dict[str, Any] | None
+    left_out: int
+
+
+def search(
+    net: nn.Module | Bench,
+    evaluate: Callable[[Architecture], float],
+    *,
+    cost: str | None = None,
+    limits: Mapping[str, float | str] | None = None,
+    table: LatencyTable | None = None,
+    samples: int = 50,
+    direct: bool = False,
+    population: int | None = None,
+    generations: int | None = None,
+    verify: int = 10,
+    seed: int = 0,
+    evaluations: Evaluations | None = None,
+    executor: Executor | None = None,
+    keep: Callable[[Evaluations], Any] = lambda evaluations: None,
+    report: Report = lambda what, done, total: None,
+) -> SearchedFront:
+    """Search a supernet for the subnets that no other beats in both error and cost.
+
+    A sample of subnets is evaluated, a predictor fitted to it, the space searched by predictions,
+    and what that finds evaluated. Costs are predicted meanwhile; on the front parameters,
+    multiply-adds and memory are counted, and what they put over a limit is left out.
+
+    Args:
+        net: the supernet, or the bench of its costs.
+        evaluate: architecture to error, small is good; infinite where there is none. See
+            `FitConfig.evaluate` for that of a config's validation.
+        cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
+            latency with a table, else multiply-adds.
+        limits: as those of `best_subnet`.
+        table: of `latency_table`, for this machine.
+        samples: subnets evaluated for the predictor.
+        direct: evaluate every subnet that the search looks at, without a predictor.
+        population: of the search; 100 by default, 16 if direct.
+        generations: of the search; 50 by default, 8 if direct.
+        verify: predicted subnets evaluated at last.
+        seed: of samples and search.
+        evaluations: of an earlier search, which are not done again.
+        executor: where architectures are evaluated; by default here, one after the other.
+        keep: called after each evaluation with all of them.
+        report: called as ``report(what, done, total)``.
+
+    Raises:
+        ValueError: no supernet, limits out of reach, or latency without a table.
+
+    Example:
+        >>> front = vizoo.search(net, errors, limits={"parameters": "2M"})
+        >>> small = vizoo.nas.extract(net, front.rows[0].architecture)
+    """
+    cost = cost or ("macs" if table is None else "latency")
+    bounds = checked_limits(limits) if limits else {}
+    if table is None and "latency" in (cost, *bounds):
+        raise ValueError("latency needs a table of latencies; `latency_table` measures one")
+    bench = net if isinstance(net, Bench) else Bench.here(net)
+    space = bench.space
+    predictors = cost_predictors(
+        bench, table, lambda done, total: report("counting subnets", done, total)
+    )
+    kept = constraints(predictors, bounds)
+    Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
+    evaluations = Evaluations(space, "error", {}) if evaluations is None else evaluations
+    run = _Run(evaluations, executor or SerialExecutor(evaluate), keep, report)
+    settings = {
+        "seed": seed,
+        "population": population or (16 if direct else 100),
+        "generations": (8 if direct else 50) if generations is None else generations,
+        "constraints": kept,
+        "on_generation": lambda step: report(
+            "generations", step.generation + 1, step.generations + 1
+        ),
+    }
+    costs = predictors[cost]
+
+    def evolve(errors: Callable[[list[Architecture]], Sequence[float]]) -> list[Architecture]:
+        objectives = {"error": errors, "cost": lambda chosen: costs.predict(chosen).tolist()}
+        return [item.architecture for item in evolve_pareto(space, objectives, **settings).front]
+
+    agreement = None
+    if direct:
+        evolve(run.errors)
+    else:
+        chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
+        run.errors(chosen, "evaluating subnets")
+        if len(chosen) < space.count():  # else none is left to predict
+            predictor = evaluations.predictor(seed, chosen)
+            front = evolve(predictor.predict)
+            step = max(1, math.ceil(len(front) / max(1, verify)))
+            run.errors(front[::step][:verify], "evaluating the front")
+            agreement = predictor.held_out.to_json() if predictor.held_out else None
+    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
+
+    def exact(architecture: Architecture) -> dict[str, float]:
+        latency = predictors.get("latency")
+        known = {} if latency is None else {"latency": round(latency(architecture), 4)}
+        return known | count(extract(shapes, architecture), *inputs).to_json()
+
+    rows, left_out = _front(evaluations, costs, cost, kept, bounds, exact)
+    return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
+
+
+@dataclass
+class _Run:
+    evaluations: Evaluations
+    executor: Executor
+    keep: Callable[[Evaluations], Any]
+    report: Report
+
+    def errors(self, architectures: list[Architecture], what: str = "") -> list[float]:
+        """Errors of architectures; those that are not known yet are measured and kept."""
+        known = self.evaluations.errors
+        new = [item for item in dict.fromkeys(architectures) if item not in known]
+
+        def keep(index: int, error: float) -> None:
+            known[new[index]] = error
+            self.keep(self.evaluations)
+            if what:
+                self.report(what, len(known.keys() & new), len(new))
+
+        if new:
+            self.executor.run(new, keep)
+        return [known[architecture] for architecture in architectures]
+
+
+def _front(
+    evaluations: Evaluations,
+    costs: CostRegressor,
+    cost: str,
+    kept: list[Constraint],
+    bounds: Mapping[str, float],
+    exact: Callable[[Architecture], dict[str, float]],
+) -> tuple[list[FrontRow], int]:
+    """What no other of the evaluated subnets beats, by exact figures, and how many those kept out.
+
+    Raises:
+        ValueError: no subnet keeps to the limits.
+    """
+    errors = {
+        architecture: error
+        for architecture, error in evaluations.errors.items()
+        if math.isfinite(error) and all(limit.satisfied(architecture) for limit in kept)
+    }
+    known, left_out = {a: costs(a) for a in errors}, 0
+    rows: dict[Architecture, FrontRow] = {}
+    while True:
+        listed = list(known)
+        front = [listed[i] for i in pareto_front([(errors[a], known[a]) for a in listed])]
+        new = [a for a in front if a not in rows]
+        if not new:
+            break
+        for architecture in new:
+            rows[architecture] = row = FrontRow(
+                architecture, errors[architecture], exact(architecture)
+            )
+            if any(row.costs[kind] > bound for kind, bound in bounds.items()):
+                del known[architecture]
+                left_out += 1
+            else:
+                known[architecture] = row.costs[cost]
+    if not front:
+        raise ValueError(
+            f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits: evaluate "
+            "more, by --samples and --verify, with --direct by --population and --generations"
+        )
+    return sorted((rows[a] for a in front), key=lambda row: row.error), left_out

@@ -1,0 +1,144 @@
+"""Subnets by what they reach with inherited weights, and supernets split by what they learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...common.counts import count_parameters, on_meta
+from ...nas.lid.leaves import Leaves
+from ...nas.lid.splitting import Splitter, joined
+from ...nas.lid.tree import SplitTree
+from ...nas.space import Architecture, SearchSpace
+from ...nas.supernet import extract
+from ..configs.task import FitConfig
+from .bench import space_of
+from .evaluations import Evaluations
+
+__all__ = ["Ranked", "rank", "split"]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One subnet of a ranking.
+
+    Attributes:
+        architecture: which.
+        error: small is good; infinite where it was not finite.
+        leaf: whose weights it was judged by.
+        parameters: their number.
+    """
+
+    architecture: Architecture
+    error: float
+    leaf: str
+    parameters: int
+
+
+def rank(
+    leaves: Leaves,
+    evaluate: Callable[[Architecture], float],
+    architectures: Iterable[Architecture],
+    *,
+    evaluations: Evaluations | None = None,
+    keep: Callable[[Evaluations], Any] = lambda evaluations: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Ranked]:
+    """Evaluate subnets, each on its leaf's weights, and order them, the best first.
+
+    Args:
+        leaves: of `open_supernet` or `open_tree`.
+        evaluate: architecture to error, small is good; see `FitConfig.errors`.
+        architectures: what to rank.
+        evaluations: of an earlier run, which are not done again.
+        keep: called after each evaluation with all of them.
+        report: called as ``report(done, total)``.
+
+    Example:
+        >>> leaves, net, space = open_supernet("supernet.safetensors")
+        >>> errors = FitConfig.read("mine.yaml").errors(leaves, "val/epe")
+        >>> best = vizoo.rank(leaves, errors, [space.smallest(), space.largest()])[0]
+    """
+    if evaluations is None:
+        evaluations = Evaluations(leaves.tree.space, "error", {})
+    # Leaf by leaf, so that each is read once.
+    by_leaf = sorted(dict.fromkeys(architectures), key=leaves.tree.leaf_of)
+    for done, architecture in enumerate(by_leaf, start=1):
+        if architecture not in evaluations.errors:
+            evaluations.errors[architecture] = evaluate(architecture)
+            keep(evaluations)
+        report(done, len(by_leaf))
+    shapes = on_meta(leaves.net)
+    ranking = [
+        Ranked(
+            architecture,
+            evaluations.errors[architecture],
+            leaves.tree.leaf_of(architecture),
+            count_parameters(extract(shapes, architecture)),
+        )
+        for architecture in by_leaf
+    ]
+    return sorted(ranking, key=lambda row: row.error)
+
+
+def split(
+    net: nn.Module,
+    config: FitConfig,
+    splitter: Splitter | None = None,
+    *,
+    space: SearchSpace | None = None,
+    levels: int = 1,
+    device: torch.device | str = "cpu",
+    seen: Callable[[Any], None] = lambda batch: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> SplitTree:
+    """Which choices of a supernet to split, and how (NAS-LID).
+
+    Args:
+        net: the supernet, with the weights by which it is split; ends on the device.
+        config: its task and training data.
+        splitter: how splits are found; by default by local intrinsic dimensions.
+        space: its search space; by default the network's own.
+        levels: of splits, all by the same weights.
+        device: to run on.
+        seen: called with each batch.
+        report: called as ``report(done, total)`` with batches, anew for each part.
+
+    Raises:
+        ValueError: no supernet, or more levels than there are values to split.
+
+    Example:
+        >>> tree = vizoo.split(net, FitConfig.read("search/nas_lid_nasbench201.yaml"))
+        >>> tree.save("tree.json")
+    """
+    splitter = Splitter() if splitter is None else splitter
+    tree = SplitTree(space_of(net) if space is None else space)
+    if not 1 <= levels <= (most := splitter.levels(tree.space)):
+        names = ", ".join(splitter.candidates(tree.space))
+        raise ValueError(f"levels {levels}: 1 to {most}, by the values of {names}")
+
+    def told(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in joined(batches, splitter.batch_size):
+            seen(batch)
+            yield batch
+
+    for _ in range(levels):
+        for leaf in tree.leaves:
+            done = {split.choice for split in tree.path_splits(leaf)}
+            with config.training_batches(net, device) as batches:
+                part = splitter.split(
+                    net,
+                    tree.space_of(leaf),
+                    told(batches),
+                    forward=config.forward,
+                    loss=config.loss,
+                    done=done,
+                    salt=leaf,
+                    progress=report,
+                )
+            tree.split(leaf, part)
+    return tree
