@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table was given
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -157,7 +155,7 @@ def _searched(
     """The best subnet, and what it was chosen for; `own` is where a table that is needed goes."""
     from ..common.progress import progress_bar
     from ..vision.subnets.bench import begun
-    from ..vision.subnets.best import best_subnet, moved_table
+    from ..vision.subnets.best import OWN_TABLE, best_subnet, moved_table
 
     if near is not None:
         table = moved_table(near, bench)
@@ -165,7 +163,7 @@ def _searched(
         with progress_bar("measuring subnets, since no --table is given") as tell:
             # What the file holds of another supernet is measured over.
             table = begun(bench, own) or bench.table()
-            table = bench.complete(table, path=own, report=tell, **_OWN_TABLE)
+            table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective, named = None, "most multiply-adds"
     if args.evaluations is not None:
         from ..vision.subnets.evaluations import Evaluations

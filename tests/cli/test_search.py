@@ -14,7 +14,6 @@ from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.__main__ import main
-from vizoo.cli._evaluations import Evaluations
 from vizoo.nas.lid import SplitTree
 from vizoo.nas.space import Architecture, Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
@@ -22,6 +21,7 @@ from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.subnets import best
+from vizoo.vision.subnets.evaluations import Evaluations
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from vizoo.vision.configs import builtin as configs
 from vizoo.vision.configs import task as _task
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
+from vizoo.vision.subnets import best
 
 BOTH = ("before", "after")
 HERE = ("--input", "16x24", "--threads", "1")
@@ -27,8 +28,8 @@ HERE = ("--input", "16x24", "--threads", "1")
 def toys(monkeypatch, tmp_path):
     threads = torch.get_num_threads()
     toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
-    monkeypatch.setattr("vizoo.cli._costs._COUNTED", 40)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 40)
     monkeypatch.chdir(tmp_path)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},
@@ -107,7 +108,7 @@ def test_it_is_the_largest_within_the_limit(supernet, capsys, monkeypatch):
     """Among all architectures none that keeps to the limit has more multiply-adds."""
     from vizoo.common.counts import count
 
-    monkeypatch.setattr("vizoo.cli._costs._COUNTED", 100)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 100)
     image = torch.rand(1, 3, 16, 24)
     space = search_space(supernet)
     macs = [count(extract(supernet, a), image).macs for a in space.enumerate()]
@@ -131,7 +132,7 @@ def test_latency_with_a_table(table, capsys):
 
 def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
     """The times are this machine's own, so that nothing but a limit beyond them all is sure."""
-    monkeypatch.setattr("vizoo.cli.subnet._OWN_TABLE", 8)
+    monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
     assert subnet("--max-latency", "1000s", "--device", "cpu", *HERE) == 0
     report = read(capsys)
     assert Architecture.from_json(report["architecture"])["depth"] == 3
@@ -179,7 +180,7 @@ def test_the_table_beside_the_weights_is_moved_here(shipped, table, capsys, monk
 def test_a_table_beside_the_weights_of_other_conditions_is_left(
     shipped, capsys, words, monkeypatch
 ):
-    monkeypatch.setattr("vizoo.cli.subnet._OWN_TABLE", 10)
+    monkeypatch.setitem(best.OWN_TABLE, "samples", 10)
     capsys.readouterr()
     subnet("--max-latency", "1000s", "--threads", "1", *words)
     report = read(capsys)

@@ -128,7 +128,7 @@ def test_commands(tmp_path, capsys, monkeypatch):
     from vizoo.vision.io.images import write_image
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     threads = torch.get_num_threads()
     save_weights(
         create_model("spheredepth_elastic", width=1, sample_level=5), "supernet.safetensors"

@@ -105,8 +105,8 @@ def test_a_folder_of_ones_own(monkeypatch, tmp_path, form, truth):
     write_pairs(tmp_path, layout, truth)
     monkeypatch.setenv("PAIRS", "")
     words = ["--evaluate", str(tmp_path), "--architecture", "smallest", "--input", "96x192"]
-    monkeypatch.setattr("vizoo.cli.subnet._SECONDS", 0.0)
-    monkeypatch.setattr("vizoo.cli.subnet._REPETITIONS", 1)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 1)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # which keeps scenes
     (out := tmp_path / "out").mkdir()
     words += ["--batches", "1", "--out", str(out / "small.safetensors")]
@@ -120,7 +120,7 @@ def test_a_folder_without_truth(monkeypatch, tmp_path, capsys):
     write_pairs(tmp_path, lambda number, kind, suffix: f"{number}/{kind}.{suffix}")
     words = ["--architecture", "smallest", "--out", str(tmp_path / "small.safetensors")]
     words += ["--supernet", "easnet_light.generated", "--evaluate", str(tmp_path)]
-    monkeypatch.setattr("vizoo.cli.subnet._costs", None)
+    monkeypatch.setattr("vizoo.vision.subnets.bench.Bench.costs", None)
     monkeypatch.setenv("PAIRS", "")
     (tmp_path / "1/truth.png").unlink()
     with pytest.warns(UserWarning, match="1 of 2 pairs have no true disparities .* 1 first"):

@@ -113,6 +113,6 @@ def search_command(rank, port, folder, words):
     os.chdir(folder)
     with pytest.MonkeyPatch.context() as patch:
         toy_supernet.register(patch)
-        patch.setattr("vizoo.cli._costs._COUNTED", 30)
+        patch.setattr("vizoo.vision.subnets.best._COUNTED", 30)
         code = main(words)
     os._exit(code)

@@ -15,8 +15,8 @@ import pytest
 import toy_supernet
 
 from vizoo.__main__ import main
-from vizoo.cli import _costs
 from vizoo.vision.configs.task import FitConfig
+from vizoo.vision.subnets import best
 
 if __name__ == "__main__":
     plain = FitConfig.evaluate
@@ -32,6 +32,6 @@ if __name__ == "__main__":
 
     with pytest.MonkeyPatch.context() as patch:
         toy_supernet.register(patch)
-        patch.setattr(_costs, "_COUNTED", 30)
+        patch.setattr(best, "_COUNTED", 30)
         patch.setattr(FitConfig, "evaluate", evaluate)
         sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from vizoo.nas.lid import FewShotTraining, Splitter
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import extract
 from vizoo.vision.hub import registry
+from vizoo.vision.hub.create import create_model
 
 
 class Block(nn.Module):
@@ -78,7 +79,7 @@ def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
         counted: architectures that a command counts exactly.
     """
     register(monkeypatch)
-    monkeypatch.setattr("vizoo.cli._costs._COUNTED", counted)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", counted)
     monkeypatch.chdir(folder)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},
@@ -92,7 +93,7 @@ class ToyTask(LightningModule):
 
     def __init__(self, model: str = "toy", init_weights: str | None = None):
         super().__init__()
-        self.net = registry.create_model(model, weights=init_weights)
+        self.net = create_model(model, weights=init_weights)
 
     def forward(self, image):
         return self.net(image)

@@ -28,6 +28,7 @@ from ...nas.supernet import activate, extract
 from .bench import Bench
 
 __all__ = [
+    "OWN_TABLE",
     "Subnet",
     "best_subnet",
     "constraints",
@@ -44,7 +45,7 @@ _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100
-_OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table is given
+OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table is given
 _NAMES = {
     "latency": "latency",
     "parameters": "number of parameters",
@@ -148,7 +149,7 @@ def best_subnet(
         if table is not None:
             bench.check(table)
     if table is None and "latency" in bounds:
-        table = bench.complete(bench.table(), report=report, **_OWN_TABLE)
+        table = bench.complete(bench.table(), report=report, **OWN_TABLE)
     predictors = cost_predictors(bench, table, report)
     architecture, costs, told = search_within(
         bench,
