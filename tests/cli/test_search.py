@@ -20,7 +20,7 @@ from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
-from vizoo.vision.subnets import best
+from vizoo.vision.subnets import front
 from vizoo.vision.subnets.evaluations import Evaluations
 
 
@@ -160,12 +160,12 @@ class Low:
 
 
 def predict_low(monkeypatch, factor):
-    inner = best.cost_predictors
+    inner = front.cost_predictors
 
     def found(*given):
         return {kind: Low(costs, factor) for kind, costs in inner(*given).items()}
 
-    monkeypatch.setattr(best, "cost_predictors", found)
+    monkeypatch.setattr(front, "cost_predictors", found)
 
 
 def test_limits_hold_for_exact_counts(capsys, monkeypatch):

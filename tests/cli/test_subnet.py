@@ -201,12 +201,12 @@ def test_only_the_machine_may_differ_where_a_table_is_moved(table):
 
 def test_a_limit_that_measurements_break(table, capsys, monkeypatch):
     """Predictions promise too much: the limit is missed in every round, and said to be."""
-    from vizoo.common import timing as measure
     from vizoo.common.timing import Timing
 
     low = table.of(table.samples[0])
     capsys.readouterr()
-    monkeypatch.setattr(measure, "measure", lambda *a, **b: Timing(900.0, 900.0, 900.0, 15))
+    slow = Timing(900.0, 900.0, 900.0, 15)
+    monkeypatch.setattr("vizoo.vision.subnets.bench.measure", lambda *a, **b: slow)
     limit = 3 * low
     assert subnet("--max-latency", f"{limit:.4f}ms", "--table", "table.json") == 1
     report = read(capsys)
