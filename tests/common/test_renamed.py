@@ -1,0 +1,62 @@
+"""Modules by their old names: the same objects, in configs and checkpoints too."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from vizoo.common.renamed import RENAMED
+from vizoo.vision.configs.parts import instantiate
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_is_the_same_module(old):
+    new = importlib.import_module(f"vizoo.{RENAMED[old]}")
+    assert importlib.import_module(f"vizoo.{old}") is new
+    assert new.__spec__.name == new.__name__ == f"vizoo.{RENAMED[old]}"
+
+
+def test_a_module_below_a_renamed_package():
+    from vizoo.classification.task import ClassificationTask
+    from vizoo.vision.classification.task import ClassificationTask as Old
+
+    assert Old is ClassificationTask
+
+
+def test_old_names_come_first_in_a_fresh_process():
+    """Nothing of the new name is imported yet, and no module is loaded twice."""
+    code = (
+        "from vizoo.vision.classification.nasbench201 import nasbench201 as old\n"
+        "from vizoo.classification.spaces.nasbench201 import nasbench201 as new\n"
+        "assert old is new"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_no_module_stays_none():
+    with pytest.raises(ModuleNotFoundError, match="vizoo.vision.no_such"):
+        importlib.import_module("vizoo.vision.no_such")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("vizoo.vision.classification.no_such")
+
+
+def test_a_config_of_old_names():
+    content = {
+        "model": {
+            "class_path": "vizoo.vision.classification.task.ClassificationTask",
+            "init_args": {"model": "nasbench201", "model_args": {"classes": 2}},
+        },
+    }
+    made = instantiate("old.yaml", content, ["model"])
+    assert type(made.model).__module__ == "vizoo.classification.task"
+
+
+def test_a_checkpoint_of_old_names(tmp_path):
+    hyper = {"strategy": "vizoo.nas.distributed.strategy.HookDDPStrategy"}
+    torch.save(hyper, tmp_path / "old.ckpt")
+    module, _, name = torch.load(tmp_path / "old.ckpt", weights_only=True)["strategy"].rpartition(
+        "."
+    )
+    assert getattr(importlib.import_module(module), name).__name__ == "HookDDPStrategy"

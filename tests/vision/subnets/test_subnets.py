@@ -1,0 +1,123 @@
+"""Searching supernets from Python: the best subnet, fronts, rankings, splits."""
+
+import math
+
+import pytest
+import torch
+import toy_supernet
+import yaml
+
+import vizoo
+from vizoo.common.counts import count_parameters
+from vizoo.nas.lid import Splitter
+from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.vision.configs import FitConfig
+from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.inputs import input_names
+from vizoo.vision.subnets import best
+from vizoo.vision.subnets.leaves import open_supernet
+
+
+@pytest.fixture
+def net(monkeypatch, tmp_path):
+    toy_supernet.register(monkeypatch)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 40)
+    monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
+    monkeypatch.chdir(tmp_path)
+    return vizoo.create_model("toy").eval()
+
+
+def test_the_largest_within_a_count(net):
+    told = []
+    subnet = vizoo.best_subnet(
+        net, {"parameters": 2500}, size=(16, 24), report=lambda *step: told.append(step)
+    )
+    assert subnet.costs["parameters"] <= 2500 and subnet.missed == [] and told[-1] == (40, 40)
+    assert sum(p.numel() for p in subnet.network.parameters()) == subnet.costs["parameters"]
+    left, right = torch.rand(2, 1, 3, 16, 24)
+    activate(net, subnet.architecture)
+    inputs = (left, right)[: len(input_names(net))]
+    assert torch.equal(net(*inputs), subnet.network.eval()(*inputs)) and subnet.difference == 0
+
+
+def test_a_latency_measures_its_own_table(net):
+    largest = vizoo.best_subnet(net, {"latency": "100s"}, size=(16, 24))
+    assert largest.architecture == search_space(net).largest()
+    assert 0 < largest.latency < 100_000 and largest.limits == {"latency": 100_000.0}
+    assert largest.conditions.height == 16 and largest.rounds[0]["found"]["latency"] > 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({}, "no limit: give some of latency, parameters"),
+        ({"speed": 1}, "unknown limit 'speed'"),
+        ({"latency": "40"}, "give a time such as 40ms"),
+        ({"macs": -1}, "must be more than 0"),
+        ({"parameters": 1}, "the smallest reachable is"),
+    ],
+)
+def test_limits_that_cannot_be(net, limits, says):
+    with pytest.raises(ValueError, match=says):
+        vizoo.best_subnet(net, limits, size=(16, 24))
+
+
+def test_a_network_without_choices():
+    with pytest.raises(ValueError, match="Conv2d is no supernet: there is nothing to choose"):
+        vizoo.best_subnet(torch.nn.Conv2d(3, 3, 1), {"macs": "1G"})
+
+
+def test_a_table_goes_on_and_serves(net, tmp_path):
+    settings = {"size": (16, 24), "samples": 8, "held_out": 2, "seconds": 0}
+    table = vizoo.latency_table(net, "table.json", **settings)
+    again = vizoo.latency_table(net, "table.json", **settings)
+    assert table.complete and len(again.samples) == 10
+    for mine, read in zip(table.samples, again.samples, strict=True):  # read, not measured
+        assert read.architecture == mine.architecture
+        assert read.timing.median == pytest.approx(mine.timing.median, abs=1e-4)
+    with pytest.raises(ValueError, match="a table of something else"):
+        vizoo.latency_table(net, "table.json", **{**settings, "size": (16, 32)})
+    limit = sum(table.of(sample) for sample in table.samples[:2]) / 2
+    subnet = vizoo.best_subnet(net, {"latency": limit}, table=table)
+    assert subnet.conditions.width == 24 and subnet.predicted["latency"] <= limit
+
+
+def parameters(net, architecture):
+    return count_parameters(extract(net, architecture))
+
+
+def test_a_front_from_errors_alone(net):
+    """Errors fall with the parameters, so that the whole range is on the front."""
+    space, counts = search_space(net), {}
+
+    def errors(architecture):
+        return 1e4 / (1 + counts.setdefault(architecture, parameters(net, architecture)))
+
+    front = vizoo.search(net, errors, cost="parameters", direct=True, population=8, generations=2)
+    costs = [row.costs["parameters"] for row in front.rows]
+    assert costs == sorted(costs, reverse=True) and len(costs) > 2
+    assert all(row.error == errors(row.architecture) for row in front.rows)
+    assert set(front.evaluations.errors) >= {row.architecture for row in front.rows}
+    assert all(space.validate(row.architecture) for row in front.rows)
+    with pytest.raises(ValueError, match="needs a table"):
+        vizoo.search(net, errors, cost="latency")
+
+
+def test_rank_and_split_by_a_config(net, tmp_path):
+    save_weights(net, "supernet.safetensors")
+    config = {
+        "model": {"class_path": "toy_supernet.ToyTask"},
+        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 8}},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
+    leaves, net, space = open_supernet("supernet.safetensors")
+    config = FitConfig.read("toy.yaml")
+    errors = config.errors(leaves, "val/error", batches=1)
+    ranking = vizoo.rank(leaves, errors, [space.smallest(), space.largest(), space.smallest()])
+    assert len(ranking) == 2 and ranking[0].error <= ranking[1].error < math.inf
+    assert {row.leaf for row in ranking} == {leaves.tree.leaves[0]}
+    tree = vizoo.split(net, config, Splitter("random", batches=1, batch_size=4))
+    assert sum(tree.space_of(leaf).count() for leaf in tree.leaves) == space.count()
+    with pytest.raises(ValueError, match="levels 99: 1 to "):
+        vizoo.split(net, config, Splitter("random"), levels=99)
