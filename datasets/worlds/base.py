@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from ..cache import SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
-from .cameras import Pinhole, largest_share
+from .cameras import Pinhole, View, largest_share
 from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
 from .stock import fingerprint, stock
 
@@ -52,6 +52,9 @@ class WorldDataset(Dataset):
             surroundings from; None: drawn ones alone (see `stock`).
         floating: how many things float in each world; None: none or 10 to 30, half each.
         photometric: whether pictures have the faults of photographs, each its own.
+        surfaces: whether samples also hold ``normal`` (3, H, W), of length 1, in the frame of the
+            (first) camera (x right, y down, z ahead) and towards it, and ``instance`` (1, H, W),
+            which thing a pixel is of; 0 both for the sky.
         cache: folder that keeps the samples, so that later epochs read what the first one made.
 
     Raises:
@@ -75,6 +78,7 @@ class WorldDataset(Dataset):
         panoramas: str | None = None,
         floating: int | None = None,
         photometric: bool = True,
+        surfaces: bool = False,
         cache: str | None = None,
     ) -> None:
         height, width = size
@@ -93,8 +97,9 @@ class WorldDataset(Dataset):
             raise ValueError(f"world: floating {floating}: want 0 or more")
         self.length, self.height, self.width, self.seed = length, height, width, seed
         self.layouts, self.folders, self.floating = tuple(layouts), folders, floating
-        self.photometric = photometric
+        self.photometric, self.surfaces = photometric, surfaces
         kind = f"{kind}-{'.'.join(layouts)}-{int(photometric)}-{fingerprint(**folders)}-{floating}"
+        kind += "-surfaces" * surfaces
         name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}"
         self.cache = SampleCache(cache, name, pictures if photometric else ())
 
@@ -142,6 +147,14 @@ class WorldDataset(Dataset):
             share = largest_share(place.world, chosen)
             tries += 1
         return place, chosen
+
+    def _surfaces(self, view: View, axes: np.ndarray) -> dict[str, Tensor]:
+        """What samples hold of surfaces, in the frame of a camera's axes, if they do."""
+        if not self.surfaces:
+            return {}
+        normal = torch.from_numpy(np.float32(axes)) @ view.normal.flatten(1)
+        normal = torch.where(view.distance.isfinite(), normal.view_as(view.normal), 0)
+        return {"normal": normal, "instance": view.instance[None]}
 
     def _pictures(self, colours: Sequence[Tensor], draws: Draws, lens: bool = True) -> list[Tensor]:
         """Pictures (3, H, W) in [0, 1] of radiances, exposed by the first of them.

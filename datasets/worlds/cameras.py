@@ -96,6 +96,12 @@ class Panorama:
         return 2 * self.height
 
     @property
+    def axes(self) -> np.ndarray:
+        """(3, 3): right, down and ahead of the middle of the picture."""
+        cos, sin = math.cos(self.turn), math.sin(self.turn)
+        return np.array([[-cos, 0, -sin], [0, -1, 0], [-sin, 0, cos]])
+
+    @property
     def pixel(self) -> float:
         """Angle between neighbouring rays, radians."""
         return math.pi / self.height

@@ -51,12 +51,14 @@ class WorldPanoramas(WorldDataset):
         draws = self._draws(index)
         place = self._place(index, draws)
         eye = _standing(place, draws)
-        seen = render(place.world, Panorama(eye, draws.uniform(0, 2 * math.pi), self.height))
+        camera = Panorama(eye, draws.uniform(0, 2 * math.pi), self.height)
+        seen = render(place.world, camera)
         known = seen.distance.isfinite()
         return {
             "image": self._pictures([seen.colour], draws, lens=False)[0],
             "depth": torch.where(known, seen.distance, 0)[None],
             "valid": known[None],
+            **self._surfaces(seen, camera.axes),
         }
 
 

@@ -99,6 +99,7 @@ class WorldStereo(WorldDataset):
             "disparity": disparity[None],
             "valid": disparity[None] > 0,
             "occluded": hidden[None],
+            **self._surfaces(left, axes),
         }
         middle = {"cx": (self.width - 1) / 2, "cy": (self.height - 1) / 2}
         rig = StereoCalibration(focal, baseline, width=self.width, height=self.height, **middle)

@@ -59,6 +59,10 @@ class WorldViews(WorldDataset):
 
     def scene(self, index: int) -> Scene:
         """All views of a sample, each with its true depth, as a scene."""
+        return self._scene(index)[0]
+
+    def _scene(self, index: int) -> tuple[Scene, dict[str, Tensor]]:
+        """The scene, and what samples hold of the reference's surfaces."""
         draws = self._draws(index)
 
         def look(place: Place) -> Pinhole:
@@ -103,12 +107,14 @@ class WorldViews(WorldDataset):
             [(self.height, self.width)] * len(views),
             [view.depth_range for view in views],
         )
-        return Scene(self.name(index), views, pairs_from_scores(scores), "generated")
+        scene = Scene(self.name(index), views, pairs_from_scores(scores), "generated")
+        return scene, self._surfaces(reference, axes)
 
     def _make(self, index: int) -> dict[str, Tensor]:
-        sample = self.scene(index).sample(0, list(range(1, self.views)), empty_truth=True)
+        scene, surfaces = self._scene(index)
+        sample = scene.sample(0, list(range(1, self.views)), empty_truth=True)
         del sample["name"]
-        return sample
+        return {**sample, **surfaces}
 
     def _camera(self, eye: np.ndarray, axes: np.ndarray, focal: float, draws: Draws) -> Pinhole:
         """A camera whose numbers are those of float32, as the sample holds them."""

@@ -15,8 +15,10 @@ from vizoo.datasets.worlds import furniture, shapes
 from vizoo.datasets.worlds.cameras import Pinhole, frame, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
 from vizoo.datasets.worlds.materials import Material, draw_material, texture_bank
+from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.datasets.worlds.stock import stock
+from vizoo.datasets.worlds.views import WorldViews
 from vizoo.datasets.worlds.world import Light, Sky, Thing, World
 
 PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
@@ -251,3 +253,37 @@ def test_every_layout_has_much_to_see():
             assert view.distance.isfinite().float().mean() > 0.5
     with pytest.raises(ValueError, match="garden"):
         build_place("garden", Draws(0), stock())
+
+
+def test_normals_and_things_of_a_sample():
+    """Normals are those of the surfaces that depth shows, in the camera's frame, towards it."""
+    worlds = WorldStereo(1, 96, 192, seed=5, photometric=False, surfaces=True)
+    sample, rig = worlds.pair(0)
+    normal, seen = sample["normal"], sample["valid"][0]
+    depth = rig.focal * rig.baseline / sample["disparity"][0].clamp(min=1e-6)
+    y, x = torch.meshgrid(torch.arange(96.0), torch.arange(192.0), indexing="ij")
+    rays = torch.stack(((x - rig.cx) / rig.focal, (y - rig.cy) / rig.focal, torch.ones_like(x)))
+    assert ((normal * rays).sum(0)[seen] < 1e-3).all()
+    assert torch.allclose(normal.norm(dim=0), seen.float(), atol=1e-4)
+    points = depth * rays
+    right, down = (
+        points[:, 1:-1, 2:] - points[:, 1:-1, :-2],
+        points[:, 2:, 1:-1] - points[:, :-2, 1:-1],
+    )
+    found = torch.nn.functional.normalize(torch.linalg.cross(down, right, dim=0), dim=0)
+    agree = (found * normal[:, 1:-1, 1:-1]).sum(0)[seen[1:-1, 1:-1]]
+    assert (agree > 0.99).float().mean() > 0.7
+    things = sample["instance"][0]
+    assert (things[seen] > 0).all() and len(things.unique()) > 5
+    assert "normal" not in WorldStereo(1, 32, 64, seed=5)[0]
+
+
+@pytest.mark.parametrize("kind", [WorldViews, WorldPanoramas])
+def test_surfaces_of_other_cameras(kind):
+    size = (48, 64) if kind is WorldViews else (48,)
+    sample = kind(1, *size, seed=5, surfaces=True)[0]
+    seen = sample["valid"][0]
+    assert torch.allclose(sample["normal"].norm(dim=0), seen.float(), atol=1e-4)
+    assert (sample["instance"][0] > 0).equal(seen)
+    up = sample["normal"][1][seen]
+    assert (up < -0.99).any()  # a floor or a table, seen from above
