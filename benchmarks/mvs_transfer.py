@@ -1,6 +1,6 @@
 """Multi-view networks on real photographs that none of them was trained on, against a plane sweep.
 
-    python -m benchmarks.mvs_transfer [MODEL ...] [--data ../shared/data/mvs_real]
+    python -m benchmarks.mvs_transfer --data DIR [MODEL ...]
 
 A model is whatever `vizoo infer mvs --model` takes. The data folder's `index.json` lists scenes:
 views with cameras (x = K (R X + t)) and depth, and sets of a reference and its sources. All methods
@@ -29,6 +29,10 @@ from vizoo.mvs.classical import plane_sweep
 from vizoo.mvs.infer import MVSPredictor
 from vizoo.vision.io.images import read_image
 
+SOURCE = (
+    "folder of scenes with cameras and depth, such as the samples of deep-video-mvs and DPSNet "
+    "(github.com/ardaduz/deep-video-mvs, github.com/sunghoonim/DPSNet), laid out as above"
+)
 Set = tuple[Tensor, Tensor, Tensor, tuple[float, float], np.ndarray]
 
 
@@ -78,7 +82,7 @@ def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/mvs_real"))
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--sources", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()

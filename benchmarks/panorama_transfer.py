@@ -1,6 +1,6 @@
 """Panorama networks on real panoramas that none of them was trained on, against one depth for all.
 
-    python -m benchmarks.panorama_transfer MODEL [MODEL ...] [--data ../shared/data/pano_real]
+    python -m benchmarks.panorama_transfer --data DIR MODEL [MODEL ...]
 
 A model is whatever `vizoo infer panorama --model` takes. The data folder's `index.json` lists
 panoramas with their depth. Predictions are scaled to the truth's median, as one picture tells
@@ -21,6 +21,8 @@ from rich.table import Table
 
 from vizoo.panorama.infer import PanoramaPredictor
 
+SOURCE = "folder of panoramas with depth, such as samples of 3D60 (vcl3d.github.io/3D60), as above"
+
 
 def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """Mean relative error, and the share within a factor of 1.25, after median scaling."""
@@ -34,7 +36,7 @@ def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/pano_real"))
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     options = parser.parse_args()
     entries = json.loads((options.data / "index.json").read_text())["with_truth"]
     truths = [np.load(options.data / entry["depth"]).squeeze() for entry in entries]

@@ -1,6 +1,6 @@
 """Stereo networks on real photographs, which none of them was trained on, against StereoSGBM.
 
-    python -m benchmarks.stereo_transfer [MODEL ...] [--data ../shared/data/stereo_real]
+    python -m benchmarks.stereo_transfer --data DIR [MODEL ...]
 
 A model is whatever `vizoo infer stereo --model` takes. The data folder has `playground` (im0.png,
 im1.png, disp0.pfm), `cones` (left.png, right.png, gt.png in whole pixels) and `pairs`, a folder for
@@ -40,6 +40,10 @@ _MODES = {
 }
 
 
+SOURCE = (
+    "folder of pairs with true disparities, such as those of Middlebury (vision.middlebury.edu), "
+    "ETH3D (eth3d.net) and KITTI (cvlibs.net), laid out as above"
+)
 _LARGE = 512  # rows of a picture of Middlebury's from which it counts as larger
 Pair = tuple[Tensor, Tensor, Tensor]
 
@@ -89,7 +93,7 @@ def cell(group: str, found: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/stereo_real"))
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", default=1.0, type=lambda s: s if s == "auto" else float(s))

@@ -1,6 +1,6 @@
 """EASNet's weights for twice the range of disparities, to train on.
 
-    python -m benchmarks.double_range stereo/weights/easnet_small.safetensors OUT.safetensors
+    python scripts/double_range.py stereo/weights/easnet_small.safetensors OUT.safetensors
 
 EASNet's aggregation has a channel for each candidate. Twice as many start as two networks side by
 side, the second of which sees the candidates beyond the first one's range.
