@@ -6,6 +6,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from ._work import collect_warnings, warn
+
 __all__ = ["add_arguments", "run"]
 
 _OPTIONS = ("normalization", "max_disparity", "encoding")
@@ -59,15 +61,25 @@ def run(args: argparse.Namespace) -> int:
     if args.target.exists() and not args.force:
         raise FileExistsError(f"{args.target}: exists already; --force overwrites it")
     known = names_its_model(args.source)
-    stored = read_weights(args.source) if known else recognise(args.source)
+    with collect_warnings() as notes:
+        stored = read_weights(args.source) if known else recognise(args.source)
     given = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     for name in given:
         if name not in model_info(stored.name).arguments:
             raise ValueError(f"{stored.name} has no --{name.replace('_', '-')}; leave it out")
+    if "max_disparity" in model_info(stored.name).arguments:
+        if "max_disparity" not in {**stored.architecture, **given}:
+            taken = model_info(stored.name).defaults["max_disparity"]
+            notes.append(
+                f"{args.source} does not say its range: taken for disparities to {taken} px; "
+                "--max-disparity N says otherwise"
+            )
     stored = replace(stored, architecture={**stored.architecture, **given})
     check_stored(stored, args.source)
     check_finite(stored.state, str(args.source))
     write_weights(stored, args.target)
+    for note in notes if args.encoding is None else ():  # those of reading are of the encoding
+        warn(note)
     values = sum(tensor.numel() for tensor in stored.state.values())
     print(f"{args.target}: {stored.name}, {len(stored.state)} tensors, {values:,} values")
     return 0

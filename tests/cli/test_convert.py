@@ -29,7 +29,14 @@ def test_convert(tmp_path, monkeypatch, capsys, micro):
     monkeypatch.chdir(tmp_path)
     torch.save({"epoch": 1, "state_dict": published(micro)}, "best.tar")
     assert main(["convert", "best.tar", "net.safetensors"]) == 0
-    assert "net.safetensors: fadnet_plus_micro, 414 tensors" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "net.safetensors: fadnet_plus_micro, 414 tensors" in said.out
+    assert said.err == (
+        "vizoo: warning: best.tar does not say its range: taken for disparities to 192 px; "
+        "--max-disparity N says otherwise\n"
+    )
+    told = ("convert", "best.tar", "told.safetensors", "--max-disparity", "128")
+    assert main([*told]) == 0 and capsys.readouterr().err == ""
     again = load_weights("net.safetensors")
     assert all(
         torch.equal(a, b) for a, b in zip(again.parameters(), micro.parameters(), strict=True)
