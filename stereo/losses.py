@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -108,57 +107,34 @@ def matching_loss(
     disparity: Tensor,
     valid: Tensor,
     weights: Sequence[float] = (1.0, 0.5, 0.4),
-    middle: float = 1.0,
 ) -> Tensor:
     """Cross-entropy of the candidates on both sides of the true disparity, by how near they are.
 
     A loss of the expected disparity lets two peaks share a pixel; this one wants a single peak,
     and teaches matching many times faster (Tulyakov et al., "Practical Deep Stereo", NeurIPS 2018,
-    section 3.3, do so with a Laplacian target). With `middle` below 1 a cell at an edge has a peak
-    for each of its surfaces (Xu et al., "Adaptive Multi-Modal Cross-Entropy Loss for Stereo
-    Matching", CVPR 2024, section 3.2).
+    section 3.3, do so with a Laplacian target).
 
     Args:
         volumes: finest first, scores (B, D, h, w), high where the match is good, and the
             full-resolution pixels between two candidates, of which the first is 0.
-        disparity: ground truth, (B, 1, H, W).
+        disparity: ground truth, (B, 1, H, W), of which each cell's central pixel is taken.
         valid: where it is known, (B, 1, H, W) bool.
         weights: of the volumes, finest first; further ones take the last.
-        middle: share of a cell's central pixel in its target, 0 to 1; eight pixels around it in
-            the cell share the rest.
 
     Returns:
         Scalar, float32. A volume without a known pixel in its range adds 0.
     """
     total = disparity.new_zeros((), dtype=torch.float32)
-    places = [(0.5, 0.5)]
-    if middle < 1:
-        places += [p for p in itertools.product((1 / 6, 0.5, 5 / 6), repeat=2) if p not in places]
     for index, (scores, step) in enumerate(volumes):
         size, last = scores.shape[-2:], scores.shape[1] - 1
-        target = torch.cat([_sampled(disparity, size, place) for place in places], 1) / step
-        known = torch.cat([_sampled(valid, size, place) for place in places], 1)
+        target = F.interpolate(disparity, size, mode="nearest-exact") / step
+        known = F.interpolate(valid.to(torch.uint8), size, mode="nearest-exact").bool()
         known &= (target > 0) & (target < last)
-        share = target.new_full((1, len(places), 1, 1), (1 - middle) / max(1, len(places) - 1))
-        share[:, 0] = middle
-        share = share * known
-        sums = share.sum(1, keepdim=True)
-        target = torch.where(known, target, 0)
-        lower = target.floor().long().clamp(max=max(0, last - 1))
-        beyond = target - lower
+        lower = torch.where(known, target, 0).floor().long().clamp(max=max(0, last - 1))
+        share = torch.where(known, target, 0) - lower
         chances = F.log_softmax(scores.float(), dim=1)
         near, far = chances.gather(1, lower), chances.gather(1, (lower + 1).clamp(max=last))
-        entropy = (share * -((1 - beyond) * near + beyond * far)).sum(1, keepdim=True)
-        entropy = entropy / sums.clamp(min=torch.finfo(sums.dtype).tiny)
+        entropy = torch.where(known, -(1 - share) * near - share * far, 0)
         weight = weights[min(index, len(weights) - 1)]
-        total = total + weight * entropy.sum() / (sums > 0).sum().clamp(min=1)
+        total = total + weight * entropy.sum() / known.sum().clamp(min=1)
     return total
-
-
-def _sampled(values: Tensor, size: Sequence[int], place: tuple[float, float]) -> Tensor:
-    """The pixel of each of (h, w) cells that lies at a place (y, x) in it, 0 to 1 each."""
-    rows, columns = (
-        ((torch.arange(cells, device=values.device) + at) * length / cells).long()
-        for cells, length, at in zip(size, values.shape[-2:], place, strict=True)
-    )
-    return values[..., rows[:, None], columns]

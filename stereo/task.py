@@ -57,7 +57,6 @@ class StereoTask(LightningModule):
         loss: `pooled` compares each scale with ground truth averaged to its size (FADNet);
             `upsampled` compares every prediction at full size (EASNet); `matching` adds to this
             the cross-entropy of the matching scores, of a network that has `forward_volumes`.
-        middle: share of a cell's central pixel in the target of `matching`, see `matching_loss`.
         scale_weights: for each round the weights of the predictions, finest first if pooled, else
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
@@ -83,7 +82,6 @@ class StereoTask(LightningModule):
         model_args: dict[str, Any] | None = None,
         init_weights: str | None = None,
         loss: Literal["pooled", "upsampled", "matching"] = "pooled",
-        middle: float = 1.0,
         scale_weights: list[list[float]] | None = None,
         round_epochs: list[int] | None = None,
         optimizer: str = "adam",
@@ -144,10 +142,7 @@ class StereoTask(LightningModule):
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
         truth, valid, bound = batch["disparity"], batch["valid"], self.hparams.max_disparity
         loss = self.stage_loss(outputs.stages, truth, valid, weights, bound)
-        if outputs.volumes:
-            middle = self.hparams.middle
-            loss = loss + matching_loss(outputs.volumes, truth, valid, middle=middle)
-        return loss
+        return loss + matching_loss(outputs.volumes, truth, valid) if outputs.volumes else loss
 
     def distillation_loss(
         self, outputs: Outputs, teacher_outputs: Outputs, batch: dict[str, Tensor]
