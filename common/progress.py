@@ -63,6 +63,6 @@ def _lines() -> Callable[[str, int, int | None], None]:
         now = time.monotonic()
         if done < total and now - said >= _INTERVAL:
             said = now
-            print(f"vizoo: {what}: {done} of {total}, {now - begin:.0f} s", file=sys.stderr)
+            sys.stderr.write(f"vizoo: {what}: {done} of {total}, {now - begin:.0f} s\n")
 
     return report

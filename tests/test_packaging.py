@@ -23,6 +23,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+ROOMS = (
+    "classification",
+    "cli",
+    "common",
+    "datasets",
+    "mvs",
+    "nas",
+    "panorama",
+    "stereo",
+    "vision",
+)
 SHIPPED_AT_ROOT = {"__init__.py", "__main__.py", "hubconf.py"}
 LEFT_AT_HOME = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "demo", "runs")
 LEFT_AT_HOME += (".hypothesis", ".*_cache", "*.ckpt")  # other tests write there meanwhile
@@ -62,7 +73,7 @@ def test_packages_are_complete(root):
     """The explicit list of pyproject.toml names every folder that holds a module."""
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {"vizoo"}
-    for room in ("cli", "datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+    for room in ROOMS:
         for file in (root / room).rglob("*.py"):
             folders.add(".".join(("vizoo", *file.relative_to(root).parent.parts)))
             assert (file.parent / "__init__.py").is_file(), f"{file.parent}: no __init__.py"
@@ -71,7 +82,7 @@ def test_packages_are_complete(root):
 
 def test_the_wheel_holds_every_module_and_config(root, source, names):
     wanted = {f"vizoo/{f.relative_to(source)}" for f in (source / "configs").rglob("*.yaml")}
-    for room in ("cli", "datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+    for room in ROOMS:
         for pattern in ("*.py", "*.cu", "*.cuh", "*.html", "*.front.json"):
             wanted |= {f"vizoo/{f.relative_to(source)}" for f in (source / room).rglob(pattern)}
     assert wanted - set(names) == set()
@@ -95,7 +106,7 @@ def test_the_wheel_holds_nothing_else(names):
     inside = [name.removeprefix("vizoo/") for name in names if name.startswith("vizoo/")]
     assert {name for name in inside if "/" not in name} <= SHIPPED_AT_ROOT
     rooms = {name.split("/")[0] for name in inside if "/" in name}
-    assert rooms <= {"cli", "configs", "datasets", "mvs", "nas", "panorama", "stereo", "vision"}
+    assert rooms <= {"configs", *ROOMS}
     assert not [name for name in inside if re.search(r"(^|/)(tests?|conftest\.py|\.)", name)]
 
 
