@@ -48,7 +48,7 @@ _NAMES, _get, __dir__ = lazy(
     },
 )
 __all__ = ["__version__", *_NAMES]
-install(__name__)
+install()
 
 
 def __getattr__(name: str) -> Any:

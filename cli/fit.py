@@ -11,35 +11,25 @@ import contextlib
 import itertools
 import logging
 import os
-import pydoc
 import shlex
 import signal
 import sys
-import warnings
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import lightning.pytorch
 import yaml
-from jsonargparse import DefaultHelpFormatter, Namespace
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..common.memory import keep_freed_memory
-from ..vision.callbacks import KeepLast, StopTogether, WholeCheckpoints
+from ..vision.callbacks import KeepLast, StopTogether
 from ..vision.configs.builtin import resolve_config
 from ..vision.configs.messages import condense, own_words
-from ..vision.hub.weights import load_pickle
-from ..vision.progress import EpochProgressBar, ParameterTable, ProgressLines
-from ..vision.training import read_subnet
+from ..vision.progress import ProgressLines
+from ._lightning import VizooCLI
 
-__all__ = ["VizooCLI", "run"]
+__all__ = ["run"]
 
 SUBCOMMANDS = {
     "fit": "train a model",
@@ -63,79 +53,8 @@ seed: 0 unless --seed_everything says otherwise (true: a random one).
 """
 
 
-_OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
-"""What takes the place of Lightning's defaults."""
-
-_START = "init_weights"
-"""The hyper-parameter that names the weights to start from."""
-
-_STARTS = (f"model.init_args.{_START}", f"model.init_args.task.init_args.{_START}")
-"""Where it stands: in the model, or in a task that the model trains."""
-
-
 class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the line breaks of the examples."""
-
-
-class VizooCLI(LightningCLI):
-    """LightningCLI that stops where a checkpoint would override what the user wrote."""
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse, then compare the checkpoint's hyper-parameters with the ones given.
-
-        Raises:
-            ValueError: they differ; the message names each key.
-            FileNotFoundError: no such checkpoint.
-        """
-        self.config = parser.parse_args(args)
-        options = self.config[self.config.subcommand]
-        checkpoint = options.get("ckpt_path")
-        if not checkpoint or checkpoint in ("best", "last", "hpc") or "://" in str(checkpoint):
-            return
-        # Without defaults only what the user wrote is left; a default never contradicts.
-        given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
-        given = given.as_dict() if hasattr(given, "as_dict") else given or {}
-        _compare(Path(checkpoint), given, self.config.subcommand)
-
-    def before_instantiate_classes(self) -> None:
-        """A checkpoint replaces the weights a stage started from; that file may be gone by now."""
-        options = self.config[self.subcommand]
-        for inner in _inner_modules(options.get("model.init_args")):
-            # Lightning would give it the whole model's hyper-parameters for its own.
-            self.parser.add_instantiator(_instantiate, inner, subclasses=False, prepend=True)
-        starts = [key for key in _STARTS if options.get(key)]
-        trained = options.get("ckpt_path") or starts
-        if self.subcommand != "fit" and not trained:
-            print(
-                f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
-                f"give --ckpt_path or --model.{_START}",
-                file=sys.stderr,
-            )
-        if options.get("ckpt_path"):
-            for key in starts:
-                options[key] = None
-
-    def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
-        """Leave out what is switched off; show epochs, lines and the model in our own way."""
-        options = self.config_init[self.subcommand]["trainer"]
-        if options.get("enable_checkpointing") is False:
-            callbacks = self.trainer_defaults["callbacks"]
-            others = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
-            self.trainer_defaults = {"callbacks": others}
-        given = options.get("callbacks") or []
-        given = list(given) if isinstance(given, list) else [given]  # the trainer adds to the list
-        with warnings.catch_warnings():
-            # TensorBoard is an extra: metrics.csv is what a fit writes without it.
-            warnings.filterwarnings("ignore", message=".*`tensorboardX` has been removed")
-            trainer = super().instantiate_trainer(**kwargs)
-        # Here, because among the defaults they would stay where they are switched off.
-        trainer.callbacks = [
-            _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback
-            for callback in trainer.callbacks
-        ]
-        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-            trainer.strategy.checkpoint_io = WholeCheckpoints()
-        return trainer
 
 
 def run(args: list[str]) -> int:
@@ -257,83 +176,6 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         },
         args=args,
     )
-
-
-def _compare(path: Path, given: dict[str, Any], subcommand: str) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such checkpoint")
-    stored = load_pickle(path, mmap=zipfile.is_zipfile(path))
-    if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
-        raise ValueError(
-            f"{path}: not a Lightning checkpoint, so nothing can resume from it; "
-            f"weights are given by --model.{_START}"
-        )
-    stored = dict(stored.get("hyper_parameters") or {})
-    wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
-    if "class_path" in given:
-        wanted["_class_path"] = given["class_path"]
-    differing = [
-        difference
-        for key, value in sorted(wanted.items())
-        if key in stored
-        for difference in _differences(f"model.{key.removeprefix('_')}", value, stored[key])
-    ]
-    if differing:
-        instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
-        raise ValueError(
-            f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
-            f"agree, or {instead} its weights alone by --model.{_START} instead of --ckpt_path"
-        )
-
-
-def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> Iterator[str]:
-    """Where two arguments differ, by name; what is left to its default does not contradict."""
-    if key.endswith(f".{_START}"):
-        return
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        # A checkpoint has all arguments of its network, also those that init_weights brought.
-        described = described or key.endswith(".model_args")
-        if "class_path" in mine and mine["class_path"] == theirs.get("class_path"):
-            mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
-            described = True
-        if described:
-            for name, value in mine.items():
-                yield from _differences(f"{key}.{name}", value, theirs.get(name))
-            return
-    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
-        if mine and all(isinstance(entry, dict) for entry in (*mine, *theirs)):
-            for index, pair in enumerate(zip(mine, theirs, strict=True)):
-                yield from _differences(f"{key}.{index}", *pair, described=True)
-            return
-    if key.endswith(".model_args.subnet") and isinstance(mine, str):
-        if not os.path.exists(mine):
-            return  # the checkpoint has what was in that file
-        mine = read_subnet(mine)
-    if not _same(mine, theirs):
-        yield f"{key} is {mine!r} here and {theirs!r} there"
-
-
-def _same(mine: Any, theirs: Any) -> bool:
-    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
-        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
-    return mine == theirs or str(mine) == str(theirs)
-
-
-def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:
-    """The classes of LightningModules that arguments of a model describe, at any depth."""
-    if isinstance(config, (list, tuple)):
-        for entry in config:
-            yield from _inner_modules(entry)
-    elif isinstance(config, (dict, Namespace)):
-        for key, value in vars(config).items() if isinstance(config, Namespace) else config.items():
-            found = pydoc.locate(value) if key == "class_path" else None
-            if isinstance(found, type) and issubclass(found, LightningModule):
-                yield found
-            yield from _inner_modules(value)
-
-
-def _instantiate(class_type: type, *args: Any, **kwargs: Any) -> Any:
-    return class_type(*args, **kwargs)
 
 
 def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:

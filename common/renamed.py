@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["RENAMED", "install"]
+__all__ = ["RENAMED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
@@ -19,6 +19,7 @@ _DISTRIBUTED = {
     "schedule": ("dear", "link", "merging", "planner", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
+_PACKAGE = __name__.partition(".")[0]
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 RENAMED: dict[str, str] = {
@@ -48,24 +49,29 @@ RENAMED: dict[str, str] = {
 """Old name to new, inside the package; a package's modules go with it unless named themselves."""
 
 
+def present_name(name: str) -> str:
+    """What a dotted name of ours is called today; any other text stays as it is.
+
+    Example:
+        >>> present_name("vizoo.vision.classification.task.ClassificationTask")
+        'vizoo.classification.task.ClassificationTask'
+    """
+    package, _, inner = name.partition(".")
+    old, below = inner, ""
+    while old and old not in RENAMED:
+        old, _, last = old.rpartition(".")
+        below = f".{last}{below}"
+    return f"{package}.{RENAMED[old]}{below}" if old and package == _PACKAGE else name
+
+
 class _Finder(MetaPathFinder):
     """Finds a module by its old name: the same module object as by the new one."""
-
-    def __init__(self, package: str) -> None:
-        self.prefix = f"{package}."
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(self.prefix):
-            return None
-        old, below = fullname.removeprefix(self.prefix), ""
-        while old not in RENAMED:
-            old, _, last = old.rpartition(".")
-            below = f".{last}{below}"
-            if not old:
-                return None
-        return ModuleSpec(fullname, _Loader(f"{self.prefix}{RENAMED[old]}{below}"))
+        name = present_name(fullname)
+        return None if name == fullname else ModuleSpec(fullname, _Loader(name))
 
 
 class _Loader(Loader):
@@ -81,7 +87,7 @@ class _Loader(Loader):
         module.__spec__ = self.spec  # creating gave it that of the old name
 
 
-def install(package: str) -> None:
-    """Let modules of a package be imported by their old names, too."""
+def install() -> None:
+    """Let modules be imported by their old names, too."""
     # Before the finder of files, which would load a renamed package's modules a second time.
-    sys.meta_path.insert(0, _Finder(package))
+    sys.meta_path.insert(0, _Finder())

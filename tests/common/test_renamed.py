@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from vizoo.common.renamed import RENAMED
+from vizoo.common.renamed import RENAMED, present_name
+from vizoo.vision.configs.agreement import check_agreement
 from vizoo.vision.configs.parts import instantiate
 
 
@@ -60,3 +61,29 @@ def test_a_checkpoint_of_old_names(tmp_path):
         "."
     )
     assert getattr(importlib.import_module(module), name).__name__ == "HookDDPStrategy"
+
+
+def test_a_checkpoint_agrees_with_a_config_of_new_names(tmp_path):
+    stored = {
+        "_class_path": "vizoo.vision.classification.task.ClassificationTask",
+        "sampler": {"class_path": "vizoo.nas.distributed.hooks.AllReduce", "init_args": {}},
+        "lr": 0.1,
+    }
+    content = {"pytorch-lightning_version": "2.6.6", "hyper_parameters": stored}
+    torch.save(content, tmp_path / "old.ckpt")
+    given = {
+        "class_path": "vizoo.classification.task.ClassificationTask",
+        "init_args": {
+            "sampler": {"class_path": "vizoo.nas.distributed.gradients.hooks.AllReduce"},
+            "lr": 0.1,
+        },
+    }
+    check_agreement(tmp_path / "old.ckpt", given, "fit")
+    given["class_path"] = "vizoo.stereo.task.StereoTask"
+    with pytest.raises(ValueError, match="model.class_path is 'vizoo.stereo.task.StereoTask' here"):
+        check_agreement(tmp_path / "old.ckpt", given, "fit")
+
+
+@pytest.mark.parametrize("name", ["vizoo.stereo.task", "other.vision.device", "vizoo", "text", ""])
+def test_other_words_stay(name):
+    assert present_name(name) == name

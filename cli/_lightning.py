@@ -1,0 +1,107 @@
+"""LightningCLI as the commands that run a config use it."""
+
+from __future__ import annotations
+
+import pydoc
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from ..vision.callbacks import WholeCheckpoints
+from ..vision.configs.agreement import START, check_agreement
+from ..vision.progress import EpochProgressBar, ParameterTable
+
+__all__ = ["VizooCLI"]
+
+_OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
+"""What takes the place of Lightning's defaults."""
+
+_STARTS = (f"model.init_args.{START}", f"model.init_args.task.init_args.{START}")
+"""Where the weights to start from stand: in the model, or in a task that the model trains."""
+
+
+class VizooCLI(LightningCLI):
+    """LightningCLI that stops where a checkpoint would override what the user wrote."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, then compare the checkpoint's hyper-parameters with the ones given.
+
+        Raises:
+            ValueError: they differ; the message names each key.
+            FileNotFoundError: no such checkpoint.
+        """
+        self.config = parser.parse_args(args)
+        options = self.config[self.config.subcommand]
+        checkpoint = options.get("ckpt_path")
+        if not checkpoint or checkpoint in ("best", "last", "hpc") or "://" in str(checkpoint):
+            return
+        # Without defaults only what the user wrote is left; a default never contradicts.
+        given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
+        given = given.as_dict() if hasattr(given, "as_dict") else given or {}
+        check_agreement(Path(checkpoint), given, self.config.subcommand)
+
+    def before_instantiate_classes(self) -> None:
+        """A checkpoint replaces the weights a stage started from; that file may be gone by now."""
+        options = self.config[self.subcommand]
+        for inner in _inner_modules(options.get("model.init_args")):
+            # Lightning would give it the whole model's hyper-parameters for its own.
+            self.parser.add_instantiator(_instantiate, inner, subclasses=False, prepend=True)
+        starts = [key for key in _STARTS if options.get(key)]
+        trained = options.get("ckpt_path") or starts
+        if self.subcommand != "fit" and not trained:
+            print(
+                f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
+                f"give --ckpt_path or --model.{START}",
+                file=sys.stderr,
+            )
+        if options.get("ckpt_path"):
+            for key in starts:
+                options[key] = None
+
+    def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
+        """Leave out what is switched off; show epochs, lines and the model in our own way."""
+        options = self.config_init[self.subcommand]["trainer"]
+        if options.get("enable_checkpointing") is False:
+            callbacks = self.trainer_defaults["callbacks"]
+            others = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
+            self.trainer_defaults = {"callbacks": others}
+        given = options.get("callbacks") or []
+        given = list(given) if isinstance(given, list) else [given]  # the trainer adds to the list
+        with warnings.catch_warnings():
+            # TensorBoard is an extra: metrics.csv is what a fit writes without it.
+            warnings.filterwarnings("ignore", message=".*`tensorboardX` has been removed")
+            trainer = super().instantiate_trainer(**kwargs)
+        # Here, because among the defaults they would stay where they are switched off.
+        trainer.callbacks = [
+            _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback
+            for callback in trainer.callbacks
+        ]
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpoints()
+        return trainer
+
+
+def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:
+    """The classes of LightningModules that arguments of a model describe, at any depth."""
+    if isinstance(config, (list, tuple)):
+        for entry in config:
+            yield from _inner_modules(entry)
+    elif isinstance(config, (dict, Namespace)):
+        for key, value in vars(config).items() if isinstance(config, Namespace) else config.items():
+            found = pydoc.locate(value) if key == "class_path" else None
+            if isinstance(found, type) and issubclass(found, LightningModule):
+                yield found
+            yield from _inner_modules(value)
+
+
+def _instantiate(class_type: type, *args: Any, **kwargs: Any) -> Any:
+    return class_type(*args, **kwargs)

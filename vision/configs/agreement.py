@@ -1,0 +1,93 @@
+"""Whether a checkpoint that is resumed from agrees with the config that resumes it."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...common.renamed import present_name
+from ..hub.weights import load_pickle
+from ..training import read_subnet
+
+__all__ = ["START", "check_agreement"]
+
+START = "init_weights"
+"""The hyper-parameter that names the weights to start from."""
+
+
+def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
+    """Compare the hyper-parameters of a checkpoint with what the user wrote of a model.
+
+    Lightning lets those of the checkpoint override a config without a word.
+
+    Args:
+        path: the checkpoint.
+        given: ``class_path`` and ``init_args`` of the model, without defaults.
+        subcommand: what is run, for the message.
+
+    Raises:
+        FileNotFoundError: no such checkpoint.
+        ValueError: not a Lightning checkpoint, or they differ; the message names each key.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    stored = load_pickle(path, mmap=zipfile.is_zipfile(path))
+    if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
+        raise ValueError(
+            f"{path}: not a Lightning checkpoint, so nothing can resume from it; "
+            f"weights are given by --model.{START}"
+        )
+    stored = dict(stored.get("hyper_parameters") or {})
+    wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
+    if "class_path" in given:
+        wanted["_class_path"] = given["class_path"]
+    differing = [
+        difference
+        for key, value in sorted(wanted.items())
+        if key in stored
+        for difference in _differences(f"model.{key.removeprefix('_')}", value, stored[key])
+    ]
+    if differing:
+        instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
+        raise ValueError(
+            f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
+            f"agree, or {instead} its weights alone by --model.{START} instead of --ckpt_path"
+        )
+
+
+def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> Iterator[str]:
+    """Where two arguments differ, by name; what is left to its default does not contradict."""
+    if key.endswith(f".{START}"):
+        return
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        # A checkpoint has all arguments of its network, also those that init_weights brought.
+        described = described or key.endswith(".model_args")
+        if "class_path" in mine and _same(mine["class_path"], theirs.get("class_path")):
+            mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
+            described = True
+        if described:
+            for name, value in mine.items():
+                yield from _differences(f"{key}.{name}", value, theirs.get(name))
+            return
+    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        if mine and all(isinstance(entry, dict) for entry in (*mine, *theirs)):
+            for index, pair in enumerate(zip(mine, theirs, strict=True)):
+                yield from _differences(f"{key}.{index}", *pair, described=True)
+            return
+    if key.endswith(".model_args.subnet") and isinstance(mine, str):
+        if not os.path.exists(mine):
+            return  # the checkpoint has what was in that file
+        mine = read_subnet(mine)
+    if not _same(mine, theirs):
+        yield f"{key} is {mine!r} here and {theirs!r} there"
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    if isinstance(mine, str) and isinstance(theirs, str):
+        mine, theirs = present_name(mine), present_name(theirs)
+    return mine == theirs or str(mine) == str(theirs)
