@@ -113,10 +113,10 @@ def test_a_stage_starts_from_weights_and_resumes_without_them(toy):
 
 def test_lightning_still_overrides_without_our_check(toy, monkeypatch):
     """When this fails Lightning has mended it, and the check may go."""
-    from vizoo.cli import fit
+    from vizoo.cli import _lightning
 
     assert main(FIT) == 0
-    monkeypatch.setattr(fit, "_compare", lambda *_: None)
+    monkeypatch.setattr(_lightning, "check_agreement", lambda *_: None)
     assert main([*FIT, "--model.lr=0.3", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
     assert checkpoint()["hyper_parameters"]["lr"] == 0.1
 
