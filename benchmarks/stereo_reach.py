@@ -1,6 +1,6 @@
 """Up to which disparity stereo networks work: errors by bands of 8 px on fresh generated scenes.
 
-    python -m benchmarks.stereo_reach [MODEL ...]
+    python -m benchmarks.stereo_reach [MODEL ...] [--limit PX]
 
 A pixel counts where the place that it matches lies inside the right image. It is wrong by more than
 3 px and 5 % of the truth (D1). A network's reach, as its record states it, is the upper end of the
@@ -21,7 +21,7 @@ from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.vision.hub.registry import list_models
 
-_BAND, _LIMIT, _MOST_WRONG = 8, 96, 1 / 3
+_BAND, _MOST_WRONG = 8, 1 / 3
 
 
 def main() -> None:
@@ -29,15 +29,16 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--scenes", type=int, default=90)
     parser.add_argument("--seed", type=int, default=19, help="none that trained the networks")
+    parser.add_argument("--limit", type=int, default=96, help="px, of the scenes (default 96)")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     names = options.models or list_models("stereo/*", pretrained=True)
     predictors = [StereoPredictor(name, device="cpu") for name in names]
     scenes = GeneratedStereo(
-        options.scenes, 256, 512, seed=options.seed, max_disparity=_LIMIT, clutter=0.3
+        options.scenes, 256, 512, seed=options.seed, max_disparity=options.limit, clutter=0.3
     )
-    bands = _LIMIT // _BAND
+    bands = options.limit // _BAND
     pixels, wrong = np.zeros((2, len(names), bands))
     for index in range(len(scenes)):
         scene = scenes[index]
