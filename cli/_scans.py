@@ -6,7 +6,8 @@ import glob
 from collections import Counter
 from pathlib import Path
 
-from ..datasets.ct import dicom, nifti, pictures
+from ..datasets.ct import dicom, nifti
+from ..vision.io.images import SUFFIXES
 
 __all__ = ["find_scans"]
 
@@ -59,7 +60,7 @@ def _within(folder: Path, skip: Path | None) -> list[Path]:
         entry for entry in folder.iterdir() if entry.name[0] != "." and not _is_made(entry)
     )
     files = [entry for entry in entries if entry.is_file()]
-    if any(file.suffix.lower() in pictures.SUFFIXES or dicom.is_dicom(file) for file in files):
+    if any(file.suffix.lower() in SUFFIXES or dicom.is_dicom(file) for file in files):
         return [folder]
     scans = [file for file in files if nifti.is_nifti(file)]
     inner = [entry for entry in entries if entry.is_dir()]

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,12 +25,9 @@ from ..common.devices import choose_device, choose_dtype
 from ..datasets.mvs.cameras import check_camera, lift
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.images import as_image, write_image
+from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
@@ -179,11 +175,10 @@ class MVSPredictor:
         depth, confidence = self.net.predict(*batch, generator=generator)
         depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
         check_prediction(depth, confidence, dtype=self.dtype)
-        image = sample["images"][0].cpu().mul(255).round().clamp(0, 255).byte().permute(1, 2, 0)
         return MVSResult(
             depth.numpy(),
             confidence.numpy(),
-            image.contiguous().numpy(),
+            to_bytes(sample["images"][0]),
             sample["intrinsics"][0].cpu(),
             sample["extrinsics"][0].cpu(),
         )

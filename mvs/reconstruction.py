@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from ..common.files import write_json
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
-from ..vision.io.images import write_image
+from ..vision.io.images import to_bytes, write_image
 from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture
 from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views
@@ -353,4 +353,4 @@ def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
     image = scene.image(index)
     if tuple(image.shape[1:]) != tuple(size):
         image = F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
-    return image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
+    return to_bytes(image)

@@ -23,7 +23,7 @@ from ..common.files import atomic_write, check_formats
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.images import as_image, write_image
+from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
@@ -217,7 +217,7 @@ class PanoramaPredictor:
             depth[0, 0].float().cpu().numpy(),
             faces[0].cpu().numpy(),
             colours.float().cpu().numpy(),
-            planes.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy(),
+            to_bytes(planes),
         )
 
 

@@ -28,8 +28,8 @@ from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.disparity import write_disparity
-from ..vision.io.images import as_image, write_image
-from ..vision.io.pointcloud import write_point_cloud
+from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.ply import write_ply
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
@@ -144,7 +144,7 @@ class StereoResult:
             ValueError: an unknown format, or one that cannot hold these disparities.
 
         Warns (``UserWarning``) of what could not be written where all else is: a PNG that was not
-        asked for by name, a point cloud without Open3D or without a point.
+        asked for by name, a point cloud without a point.
         """
         folder, name = Path(folder), self.name if name is None else name
         highest = self.disparity.max()
@@ -186,11 +186,8 @@ class StereoResult:
             points, colours, source_focal=camera.focal, source_size=self.disparity.shape
         )
         write_image(target("cloud.png"), view)
-        try:
-            write_point_cloud(folder / f"{name}_cloud.ply", points, colours)
-            target("cloud.ply")
-        except ImportError as error:
-            warnings.warn(f"no point cloud written: {error}", stacklevel=2)
+        with write_ply(target("cloud.ply")) as ply:
+            ply.write(points, colours)
         return written
 
     def _fit(self, calibration: Calibration) -> StereoCalibration:
@@ -272,8 +269,8 @@ class StereoPredictor:
         require_content(first, second)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
-        picture = _as_bytes(first)
-        for note in check_pair(picture, _as_bytes(second)) if check else ():
+        picture = to_bytes(first)
+        for note in check_pair(picture, to_bytes(second)) if check else ():
             warnings.warn(note, stacklevel=3)
         if check or scale == "auto":
             scale = self._reached(first, second, scale)
@@ -337,10 +334,6 @@ def reduced(image: Tensor, scale: float) -> Tensor:
         return image[None]
     size = [max(1, round(length * scale)) for length in image.shape[1:]]
     return interpolate(image[None], size, mode="bilinear", antialias=True)
-
-
-def _as_bytes(image: Tensor) -> np.ndarray:
-    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
 def _max_disparity(net: nn.Module) -> int | None:
