@@ -34,7 +34,7 @@ from ._trained import classes_and_preset
 from .cam import explain
 from .overlays import overlay_picture
 
-__all__ = ["CTPredictor", "CTResult"]
+__all__ = ["CTPredictor", "CTResult", "is_result"]
 
 _STEP = 1 / 255  # of a map kept as NIfTI
 _AIR = -400  # Hounsfield units; lungs have less
@@ -229,6 +229,13 @@ class CTResult:
         factor, offset = self.sample["grid"][0].tolist()
         last = len(self._turned[0]) - 1
         return min(max(round((place - offset) / factor), 0), last)
+
+
+def is_result(path: Path) -> bool:
+    """Whether a path is one that `CTResult.save` wrote, pictures and maps that look like scans."""
+    if path.name.endswith("_slices"):  # a scan's folder may be called so too
+        return path.with_name(f"{path.name.removesuffix('_slices')}.json").is_file()
+    return path.name.endswith(("_montage.png", "_map.nii.gz"))
 
 
 class CTPredictor:

@@ -6,13 +6,14 @@ import glob
 from collections import Counter
 from pathlib import Path
 
+from ..classification.ct_infer import is_result
 from ..datasets.ct import dicom, nifti
 from ..vision.io.images import SUFFIXES
 
 __all__ = ["find_scans"]
 
 _ENDINGS = (*nifti.SUFFIXES, *dicom.SUFFIXES)
-_MADE = ("_montage.png", "_map.nii.gz", "_lesion.nii.gz")
+_MASK = "_lesion.nii.gz"
 
 
 def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
@@ -71,9 +72,7 @@ def _within(folder: Path, skip: Path | None) -> list[Path]:
 
 def _is_made(path: Path) -> bool:
     """Whether a path is a result of `vizoo infer ct` or a mask of `vizoo scans`."""
-    if path.name.endswith("_slices"):  # a scan's folder may be called so too
-        return path.with_name(f"{path.name.removesuffix('_slices')}.json").is_file()
-    return path.name.endswith(_MADE)
+    return is_result(path) or path.name.endswith(_MASK)
 
 
 def _one_a_folder(scans: list[Path]) -> list[Path]:
@@ -93,7 +92,8 @@ def _named(scans: list[Path]) -> dict[str, Path]:
     twice = next(name for name in names if names.count(name) > 1)
     one, other = [scan for scan, name in zip(scans, names, strict=True) if name == twice][:2]
     raise ValueError(
-        f"{one} and {other} would both write {twice}.json; infer them into different folders"
+        f"{one} and {other} would both write results called {twice}; infer them into different "
+        "folders"
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_folder", "collect_warnings", "warn"]
+__all__ = ["check_apart", "check_folder", "check_names", "collect_warnings", "warn"]
 
 
 def check_folder(name: str) -> Path:
@@ -27,6 +27,34 @@ def check_folder(name: str) -> Path:
     if not os.access(there, os.W_OK):
         raise ValueError(f"--out {out}: {there} is not writable; name another folder")
     return out
+
+
+def check_apart(inputs: Iterable[Path], out: Path) -> None:
+    """Refuse to write where inputs lie.
+
+    Raises:
+        ValueError: one lies in that folder, or is it.
+    """
+    for path in inputs:
+        home = path if path.is_dir() else path.parent
+        if home.resolve() == out.resolve():
+            raise ValueError(
+                f"--out {out} is where {path.name} lies: results could overwrite data there, or be "
+                "taken for it; name another folder"
+            )
+
+
+def check_names(inputs: Mapping[str, Path]) -> None:
+    """Refuse a name whose ``NAME.json`` is that of the summary of all.
+
+    Raises:
+        ValueError: one is called so.
+    """
+    if "summary" in inputs:
+        raise ValueError(
+            f"{inputs['summary']}: its result would be summary.json, as the summary of all is; "
+            "rename it"
+        )
 
 
 @contextmanager

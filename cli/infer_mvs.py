@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
+from ._items import end_run
 from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
@@ -110,11 +110,9 @@ def run(args: argparse.Namespace) -> int:
         )
     for note in said:
         warn(note)
-    if args.json:
-        print(json.dumps({**summary, "warnings": notes + said}, indent=2))
-    else:
-        _show(summary, out)
-    return 0
+    if not args.json:
+        _show(summary)
+    return end_run({**summary, "warnings": notes + said}, "views", out, args.json)
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds | None:
@@ -141,7 +139,7 @@ def _open(folder: str, layout: str | None, range_form: str) -> Scene:
     return open_scene(folder, layout, range_form=range_form)
 
 
-def _show(summary: dict, out: Path) -> None:
+def _show(summary: dict) -> None:
     height, width = summary["size"]
     views, fusion = summary["views"], summary["fusion"]
     old = sum(view.get("resumed", False) for view in views)
@@ -151,7 +149,7 @@ def _show(summary: dict, out: Path) -> None:
     print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}{each}")
     low = min(view["depth"]["min"] for view in views)
     high = max(view["depth"]["max"] for view in views)
-    print(f"  depth {low:.4g} to {high:.4g}: {out / 'depth'}")
+    print(f"  depth {low:.4g} to {high:.4g}: {Path(views[0]['files'][0]).parent}")
     others = f"{fusion['views']} other view{'s' * (fusion['views'] != 1)}"
     print(
         f"  {summary['points']} points of {fusion['pixels_of_all_views']} pixels, agreed on by "

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
+from ..common.summaries import spread
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
@@ -95,6 +97,11 @@ class PanoramaResult:
         points = points.numpy() * np.float32([1, -1, 1])  # y down, z forward
         patches = sides.repeat_interleave(len(shares)).numpy()
         return inside_picture(points, colours, patches=patches, eye=(0, 0, -back), size=size)
+
+    def summary(self) -> dict[str, Any]:
+        """What was found, as JSON values."""
+        found = {"size": list(self.depth.shape), "depth": spread(self.depth)}
+        return {**found, "points": len(self.faces)}
 
     def save(
         self,
