@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -12,9 +13,16 @@ from typing import Any, TypeVar
 from ..common.progress import progress
 from ._work import collect_warnings, warn
 
-__all__ = ["end_run", "infer_items", "infer_one"]
+__all__ = ["add_run_arguments", "end_run", "infer_items", "infer_one"]
 
 T = TypeVar("T")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that all of them have."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def infer_items(
@@ -89,12 +97,11 @@ def infer_one(
     return item_summary(name, result.summary(), seconds, files, notes + said)
 
 
-def end_run(summary: dict[str, Any], kind: str, out: Path | None, as_json: bool) -> int:
+def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
     """Write ``summary.json`` and print it, or where it is; return the exit status: 1 for failures.
 
     Args:
         summary: of `run_summary`.
-        kind: what its items are.
         out: where it goes, if anywhere.
         as_json: whether it is printed.
     """
@@ -106,10 +113,11 @@ def end_run(summary: dict[str, Any], kind: str, out: Path | None, as_json: bool)
         print(json.dumps(summary, indent=2))
     elif out is not None:
         print(out / "summary.json")
-    failures = sum("error" in item for item in summary["items"])
-    if failures:
-        print(f"vizoo: error: {failures} of {len(summary['items'])} {kind} failed", file=sys.stderr)
-    return 1 if failures else 0
+    failed = ["error" in item for item in summary["items"]]
+    if any(failed):
+        told = f"{sum(failed)} of {len(failed)} {summary['kind']} failed"
+        print(f"vizoo: error: {told}", file=sys.stderr)
+    return int(any(failed))
 
 
 def _reason(error: ValueError | OSError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
-from ._items import end_run, infer_items, infer_one
+from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder, check_names
 
 if TYPE_CHECKING:
@@ -73,10 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("LOW", "HIGH"),
         help="stored values that become 0 and 1, of slices with 16 bits",
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all scans")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,11 +133,11 @@ def run(args: argparse.Namespace) -> int:
     if args.csv is not None:
         from ..classification.reports import write_results
 
-        rows, counts = map(_counted, items), ("slices", "slices_used")
-        write_results(args.csv, "scan", predictor.classes, rows, predictor.name, counts)
-    facts = {"network": predictor.name, "notice": NOTICE}
-    summary = run_summary(predictor, args.model, "scans", items, **facts)
-    status = end_run(summary, "scans", out, args.json)
+        counts = ("slices", "slices_used")
+        write_results(args.csv, "scan", predictor.classes, items, predictor.name, counts)
+    said = {"network": predictor.name, "notice": NOTICE}
+    summary = run_summary(predictor, args.model, "scans", items, **said)
+    status = end_run(summary, out, args.json)
     if not args.json:
         print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
     return status
@@ -158,7 +156,7 @@ def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:
 def _show(item: dict) -> None:
     shares = sorted(item["probabilities"].items(), key=lambda share: -share[1])
     words = ", ".join(f"{name} {share:.3f}" for name, share in shares)
-    used, depth = len(item["slices_from_the_feet"]), item["size"][0]
+    used, depth = item["slices_used"], item["slices"]
     low, high = item["window"]
     print(f"{item['scan']}: {item['class']} ({words})")
     print(
@@ -174,11 +172,3 @@ def _show(item: dict) -> None:
     lines = Counter(f if Path(f).parent in home else f"{Path(f).parent}/" for f in item["files"])
     for line, count in lines.items():
         print(f"  {line} ({count} slices)" if line.endswith("/") else f"  {line}")
-
-
-def _counted(item: dict) -> dict:
-    """An item with the columns of the table that it does not have by their names."""
-    if "error" in item:
-        return item
-    counts = {"slices": item["size"][0], "slices_used": len(item["slices_from_the_feet"])}
-    return {**item, **counts}

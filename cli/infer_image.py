@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
 from ._images import find_images
-from ._items import end_run, infer_items
+from ._items import add_run_arguments, end_run, infer_items
 from ._work import check_apart, check_folder, check_names, warn
 
 if TYPE_CHECKING:
@@ -60,10 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the class that the map is for (default: the most probable one)",
     )
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,9 +120,9 @@ def run(args: argparse.Namespace) -> int:
         from ..classification.reports import write_results
 
         write_results(args.csv, "image", predictor.classes, items, predictor.name)
-    facts = {"network": predictor.name, "notice": NOTICE}
-    summary = run_summary(predictor, args.model, "images", items, **facts)
-    status = end_run(summary, "images", out, args.json)
+    said = {"network": predictor.name, "notice": NOTICE}
+    summary = run_summary(predictor, args.model, "images", items, **said)
+    status = end_run(summary, out, args.json)
     if not args.json:
         print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
     return status

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._items import end_run
+from ._items import add_run_arguments, end_run
 from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the depth, in the cameras' unit (default: what the scene says, else a guess)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random start (default: 0)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument(
         "--restart", action="store_true", help="compute views anew that an earlier run finished"
     )
@@ -63,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fusion.add_argument("--voxel", type=float, metavar="SIDE", help="one point a cube of this side")
     fusion.add_argument("--normals", action="store_true", help="write the points' normals")
     fusion.add_argument("--mesh", type=float, metavar="SIDE", help="also a mesh, of such cells")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         warn(note)
     if not args.json:
         _show(summary)
-    return end_run({**summary, "warnings": notes + said}, "views", out, args.json)
+    return end_run({**summary, "warnings": notes + said}, out, args.json)
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ._images import find_images
-from ._items import end_run, infer_items, infer_one
+from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder
 
 
@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATIO",
         help="cut the surface where depth jumps by more than this; 0 for nowhere (default: 1.5)",
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"image": image} for name, image in images.items()}
     items = infer_items("panoramas", sources, work, None if args.json else _show)
-    summary = run_summary(predictor, args.model, "panoramas", items)
-    return end_run(summary, "panoramas", out, args.json)
+    return end_run(run_summary(predictor, args.model, "panoramas", items), out, args.json)
 
 
 def _show(item: dict) -> None:

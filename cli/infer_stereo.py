@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
-from ._items import end_run, infer_items, infer_one
+from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
@@ -71,12 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METRES",
         help="of the point cloud (default: the depth of a disparity of 1 px)",
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument(
         "--no-check", action="store_true", help="do not look at the pair's geometry"
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
-    status = end_run(run_summary(predictor, args.model, "pairs", items), "pairs", out, args.json)
+    status = end_run(run_summary(predictor, args.model, "pairs", items), out, args.json)
     replaced = sum(item.get("replaced", 0) for item in items)
     if replaced:
         files = f"{replaced} file{'s' * (replaced > 1)}"

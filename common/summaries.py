@@ -1,30 +1,24 @@
 """What runs of a predictor say as JSON: the same keys for the same things, whatever the task.
 
-A summary has ``model``, ``device``, ``dtype`` and ``items``; what else it has is the task's. An
-item has ``name``, the first part of its files' names, ``size`` (height, width; of scans the slices
-before them), ``seconds``, ``warnings``, ``files`` and what was found, or ``name`` and ``error``.
+A summary has ``model``, ``device``, ``dtype``, ``kind`` and ``items``; what else it has is the
+task's. An item has ``name``, the first part of its files' names, ``size`` (height, width; of scans
+the slices before them), ``seconds``, ``warnings``, ``files`` and what was found, or ``name`` and
+``error``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Predictor", "item_summary", "run_summary", "spread"]
-
-
-class Predictor(Protocol):
-    """What every predictor says of itself."""
-
-    device: Any
-    dtype: Any
+__all__ = ["item_summary", "run_summary", "spread"]
 
 
 def run_summary(
-    predictor: Predictor,
+    predictor: Any,
     model: str | os.PathLike[str],
     kind: str,
     items: Sequence[Mapping[str, Any]],
@@ -33,9 +27,9 @@ def run_summary(
     """The summary of a run.
 
     Args:
-        predictor: with its device and dtype.
+        predictor: with its `device` and `dtype`.
         model: as it was asked for.
-        kind: what the items are, such as ``pairs``: a second key for them.
+        kind: what the items are, such as ``pairs``, which is their key too.
         items: what `item_summary` made, or ``name`` and ``error``.
         facts: what else there is to say.
     """
@@ -44,6 +38,7 @@ def run_summary(
         "device": str(predictor.device),
         "dtype": str(predictor.dtype).removeprefix("torch."),
         **facts,
+        "kind": kind,
         "items": list(items),
         kind: list(items),
     }

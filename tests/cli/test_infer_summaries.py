@@ -91,7 +91,9 @@ def test_one_schema(call, tmp_path, capsys):
     assert summary == json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["model"] == "net.safetensors"
     assert summary["device"] == "cpu" and summary["dtype"] == "float32"
-    assert summary["items"] == summary[kind] and len(summary["items"]) >= 2
+    assert (
+        summary["kind"] == kind and summary["items"] == summary[kind] and len(summary["items"]) >= 2
+    )
     for item in summary["items"]:
         assert item["name"] and item["size"] == size and item["warnings"] == []
         assert item["seconds"] >= 0 and item["files"]
