@@ -127,14 +127,10 @@ def _thresholds(args: argparse.Namespace) -> Thresholds | None:
 
 
 def _scene(args: argparse.Namespace) -> Scene:
-    scene = _open(args.scene, args.layout, args.range_form)
-    return scene if args.range is None else scene.with_range(*args.range)
-
-
-def _open(folder: str, layout: str | None, range_form: str) -> Scene:
     from ..datasets.mvs import open_scene
 
-    return open_scene(folder, layout, range_form=range_form)
+    scene = open_scene(args.scene, args.layout, range_form=args.range_form)
+    return scene if args.range is None else scene.with_range(*args.range)
 
 
 def _show(summary: dict) -> None:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from vizoo.__main__ import main
-from vizoo.cli import infer_mvs
 from vizoo.datasets.ct import Chest, CTPreset
 from vizoo.datasets.images import ImagePreset
 from vizoo.mvs import infer as mvs_infer
@@ -44,7 +43,7 @@ def stereo(monkeypatch, _):
 def mvs(monkeypatch, request):
     oracle, scene = request.getfixturevalue("oracle"), request.getfixturevalue("scene")
     monkeypatch.setattr(mvs_infer, "load_network", lambda model, task: oracle)
-    monkeypatch.setattr(infer_mvs, "_open", lambda path, *how: scene)
+    monkeypatch.setattr("vizoo.datasets.mvs.open_scene", lambda *_, **options: scene)
     return ("scene",), [48, 64]
 
 
