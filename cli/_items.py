@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,9 +48,10 @@ def infer_items(
         The summaries in order: of those that failed with ``error``.
 
     Raises:
-        ValueError, OSError: the only one failed.
+        ValueError: the only one failed.
     """
     names, items = list(sources), []
+    told = {name: {key: str(path) for key, path in sources[name].items()} for name in names}
     with progress() as bar:
         for start in range(0, len(names), batch):
             done, failed = {}, {}
@@ -58,17 +59,17 @@ def infer_items(
                 try:
                     done[name] = work(name)
                 except (ValueError, OSError) as error:
+                    failed[name] = _named(_reason(error), told[name].values())
                     if len(names) == 1:
-                        raise
-                    failed[name] = _named(_reason(error), sources[name])
+                        raise ValueError(failed[name]) from error
                     print(f"vizoo: error: {failed[name]}", file=sys.stderr)
             found = dict(zip(done, finish(done), strict=True))
             for name in names[start : start + batch]:
-                item = {"name": name, **{key: str(path) for key, path in sources[name].items()}}
+                item = {"name": name, **told[name]}
                 item |= {"error": failed[name]} if name in failed else found[name]
                 items.append(item)
                 for note in item.get("warnings", ()):
-                    warn(_named(note, sources[name]))
+                    warn(_named(note, list(told[name].values())[:1]))
                 if show is not None and name not in failed:
                     show(item)
                 if len(names) > 1:
@@ -126,8 +127,6 @@ def _reason(error: ValueError | OSError) -> str:
     return str(error)
 
 
-def _named(text: str, sources: Mapping[str, Path]) -> str:
+def _named(text: str, files: Collection[str]) -> str:
     """A line that names what it is about."""
-    if any(str(path) in text for path in sources.values()):
-        return text
-    return f"{next(iter(sources.values()))}: {text}"
+    return text if any(file in text for file in files) else f"{' and '.join(files)}: {text}"

@@ -223,7 +223,8 @@ def test_bad_images(scene, capsys):
     assert "x.png: no such file" in refused(capsys, "l.png", "x.png", *rest)
     assert "no file matches" in refused(capsys, "q*.png", "r.png", *rest)
     write_image(scene / "r.png", np.zeros((8, 8, 3), np.uint8))
-    assert "48x32 against 8x8" in refused(capsys, "l.png", "r.png", *rest)
+    said = refused(capsys, "l.png", "r.png", *rest)
+    assert "error: l.png and r.png: left and right differ in size: 48x32 against 8x8" in said
     assert not (scene / "out").exists()
 
 
