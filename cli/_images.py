@@ -6,6 +6,8 @@ import glob
 from collections.abc import Iterable
 from pathlib import Path
 
+from ._work import unique_names
+
 __all__ = ["expand", "find_images"]
 
 
@@ -16,15 +18,9 @@ def find_images(words: Iterable[str]) -> dict[str, Path]:
         FileNotFoundError: nothing is there.
         ValueError: two results would have one name.
     """
-    found: dict[str, Path] = {}
-    for file in (file for word in words for file in expand(word)):
-        other = found.setdefault(file.stem, file)
-        if other.resolve() != file.resolve():
-            raise ValueError(
-                f"{other} and {file} would both write results called {file.stem}; infer them into "
-                "different folders"
-            )
-    return found
+    files = {file.resolve(): file for word in words for file in expand(word)}
+    images = list(files.values())
+    return dict(zip(unique_names(images), images, strict=True))
 
 
 def expand(word: str) -> list[Path]:

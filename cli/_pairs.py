@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, sides_in
 from ._images import expand
+from ._work import unique_names
 
 __all__ = ["Pair", "find_folders", "find_pairs", "read_list"]
 
@@ -132,19 +132,6 @@ def _expand(text: str) -> list[Path]:
 
 
 def _named(pairs: list[Pair]) -> list[Pair]:
-    """Name results by the left file, with its folder in front where that alone is not unique."""
-    for folders in range(3):
-        names = [
-            "_".join((*p.left.absolute().parts[-1 - folders : -1], p.left.stem)) for p in pairs
-        ]
-        if len(set(names)) == len(names):
-            return [
-                Pair(pair.left, pair.right, unique, pair.calibration)
-                for pair, unique in zip(pairs, names, strict=True)
-            ]
-    twice = Counter(names).most_common(1)[0][0]
-    files = [str(pair.left) for pair, own in zip(pairs, names, strict=True) if own == twice]
-    raise ValueError(
-        f"{files[0]} and {files[1]} would both write results called {twice}; infer them into "
-        "different folders"
-    )
+    """Name results by the left file."""
+    names = unique_names([pair.left for pair in pairs])
+    return [replace(pair, name=name) for pair, name in zip(pairs, names, strict=True)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..classification.ct_infer import is_result
 from ..datasets.ct import dicom, nifti
 from ..vision.io.images import SUFFIXES
+from ._work import unique_names
 
 __all__ = ["find_scans"]
 
@@ -52,7 +53,8 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
         found += scans
     if not found:
         raise FileNotFoundError(f"{words[0]}: no scan: a result of this command, or a mask")
-    return _named(_one_a_folder(list(dict.fromkeys(found))))
+    scans = _one_a_folder(list(dict.fromkeys(found)))
+    return dict(zip(unique_names(scans, _stem), scans, strict=True))
 
 
 def _within(folder: Path, skip: Path | None) -> list[Path]:
@@ -83,22 +85,6 @@ def _one_a_folder(scans: list[Path]) -> list[Path]:
     return list(dict.fromkeys(scan.parent if scan in several else scan for scan in scans))
 
 
-def _named(scans: list[Path]) -> dict[str, Path]:
-    """Name results by file or folder, with folders in front where that alone is not unique."""
-    for parents in range(4):
-        names = [_name(scan, parents) for scan in scans]
-        if len(set(names)) == len(names):
-            return dict(zip(names, scans, strict=True))
-    twice = next(name for name in names if names.count(name) > 1)
-    one, other = [scan for scan, name in zip(scans, names, strict=True) if name == twice][:2]
-    raise ValueError(
-        f"{one} and {other} would both write results called {twice}; infer them into different "
-        "folders"
-    )
-
-
-def _name(scan: Path, parents: int) -> str:
-    *above, last = scan.absolute().resolve().parts
-    ending = next((ending for ending in _ENDINGS if last.lower().endswith(ending)), "")
-    last = last[: len(last) - len(ending)]
-    return "_".join((*above[len(above) - parents :], last))
+def _stem(scan: Path) -> str:
+    ending = next((e for e in _ENDINGS if scan.name.lower().endswith(e)), "")
+    return scan.name[: len(scan.name) - len(ending)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_apart", "check_folder", "check_names", "collect_warnings", "warn"]
+__all__ = ["check_apart", "check_folder", "collect_warnings", "unique_names", "warn"]
 
 
 def check_folder(name: str) -> Path:
@@ -44,17 +45,30 @@ def check_apart(inputs: Iterable[Path], out: Path) -> None:
             )
 
 
-def check_names(inputs: Mapping[str, Path]) -> None:
-    """Refuse a name whose ``NAME.json`` is that of the summary of all.
+def unique_names(
+    paths: Sequence[Path], stem: Callable[[Path], str] = lambda path: path.stem
+) -> list[str]:
+    """Names for the results of inputs, with folders in front where that alone is not unique.
+
+    None is ``summary``, as ``summary.json`` is of all.
+
+    Args:
+        paths: the inputs.
+        stem: what a path's own name comes to.
 
     Raises:
-        ValueError: one is called so.
+        ValueError: two results would have one name.
     """
-    if "summary" in inputs:
-        raise ValueError(
-            f"{inputs['summary']}: its result would be summary.json, as the summary of all is; "
-            "rename it"
-        )
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    for folders in range(4):
+        above = [path.parts[1:-1][-folders:] if folders else () for path in whole]
+        names = ["_".join((*a, stem(path))) for a, path in zip(above, whole, strict=True)]
+        if len({*names, "summary"}) > len(names):
+            return names
+    twice = Counter([*names, "summary"]).most_common(1)[0][0]
+    files = [str(path) for path, name in zip(paths, names, strict=True) if name == twice]
+    told = f"{' and '.join(files[:2])} would write results of one name"
+    raise ValueError(f"{told}; infer them into different folders")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
 from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._work import check_apart, check_folder, check_names
+from ._work import check_apart, check_folder, unique_names
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTResult
@@ -91,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
     scans = _scans(args, out)
     if out is not None:
         check_apart(scans.values(), out)
-        check_names(scans)
     if args.model is None:
         raise ValueError(
             "no --model: this version ships no trained weights for CT; `vizoo fit` finds and "
@@ -150,7 +149,8 @@ def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:
         return find_scans(args.scans, out)
     if len(args.scans) > 1:
         raise ValueError("--series names one series: give the one folder that holds it")
-    return {Path(args.scans[0]).resolve().name: Path(args.scans[0])}
+    folder = Path(args.scans[0])
+    return {unique_names([folder], lambda path: path.name)[0]: folder}
 
 
 def _show(item: dict) -> None:

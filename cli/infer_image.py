@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..classification import NOTICE
 from ._images import find_images
 from ._items import add_run_arguments, end_run, infer_items
-from ._work import check_apart, check_folder, check_names, warn
+from ._work import check_apart, check_folder, warn
 
 if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor, ImageResult, PreparedImage
@@ -79,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
         check_apart(images.values(), out)
-        check_names(images)
     if args.model is None:
         raise ValueError(
             "no --model: this version ships no trained weights for images; `vizoo fit --config "

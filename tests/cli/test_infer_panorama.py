@@ -95,10 +95,12 @@ def test_refused(capsys, words, message):
     assert re.search(message, lines[0]), lines[0]
 
 
-def test_two_of_one_name(tmp_path, capsys):
+def test_two_of_one_name(weights, tmp_path):
     write_image(tmp_path / "other/a.png", torch.rand(3, 8, 16))
-    assert call("rooms/a.png", "other/a.png", "--model", "X", "--out", "o") == 2
-    assert "would both write results called a" in capsys.readouterr().err
+    words = ("rooms/a.png", "other/a.png", "./rooms/a.png", "--model", weights, "--out", "o")
+    assert call(*words, "--format", "npy") == 0
+    found = {path.name for path in (tmp_path / "o").glob("*.npy")}
+    assert found == {"rooms_a_depth.npy", "other_a_depth.npy"}
 
 
 def test_one_damaged_image_is_the_error(weights, tmp_path, capsys):

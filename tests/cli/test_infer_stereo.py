@@ -183,7 +183,8 @@ def test_list(scene, capsys):
     (scene / "pairs.txt").write_text("l.png r.png calib.txt more.txt\n")
     assert "4 columns" in refused(capsys, "--list", "pairs.txt", "--out", "o")
     (scene / "pairs.txt").write_text("a/0.png b/0.png\na/0.png b/1.png\n")
-    assert "would both write" in refused(capsys, "--list", "pairs.txt", "--out", "o")
+    said = refused(capsys, "--list", "pairs.txt", "--out", "o")
+    assert "a/0.png and a/0.png would write results of one name" in said
 
 
 def test_the_list_of_a_data_set(scene, capsys):

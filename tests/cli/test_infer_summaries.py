@@ -114,9 +114,13 @@ def test_one_bad_item(call, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("call", [image, ct], indirect=True)
-def test_no_result_is_called_as_the_summary(call, tmp_path, capsys):
+def test_no_result_is_called_as_the_summary(call, tmp_path):
     run, _, _ = call
-    path = next((path for path in (tmp_path / "in").iterdir() if path.stem == "a"), None)
+    path = next(path for path in (tmp_path / "in").iterdir() if path.stem == "a")
     path.rename(path.with_stem("summary"))
-    assert run() == 2
-    assert "its result would be summary.json" in capsys.readouterr().err
+    assert run() == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "in_b.json",
+        "in_summary.json",
+        "summary.json",
+    }
