@@ -307,8 +307,8 @@ def main(args: list[str] | None = None) -> int:
         args: what was typed after `vizoo`; None takes it from the command line.
 
     Returns:
-        The exit code: 0; 2 for what the user can put right, said in one line on stderr; 130
-        after Ctrl+C.
+        The exit code: 0; 1 where some of several inputs failed; 2 for what the user can put
+        right, said in one line on stderr; 130 after Ctrl+C.
     """
     words = list(sys.argv[1:] if args is None else args)
     if os.environ.get("NO_COLOR"):

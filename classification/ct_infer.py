@@ -34,8 +34,9 @@ from ._trained import classes_and_preset
 from .cam import explain
 from .overlays import overlay_picture
 
-__all__ = ["CTPredictor", "CTResult"]
+__all__ = ["CTPredictor", "CTResult", "is_result"]
 
+_MONTAGE, _SLICES, _MAP = "_montage.png", "_slices", "_map.nii.gz"  # after a result's name
 _STEP = 1 / 255  # of a map kept as NIfTI
 _AIR = -400  # Hounsfield units; lungs have less
 _MARKS = "RLAP"  # edges of an axial slice seen from the feet: right, left, front, back
@@ -152,6 +153,8 @@ class CTResult:
             "probabilities": dict(zip(self.classes, map(float, self.probabilities), strict=True)),
             "size": list(self.volume.values.shape),
             "spacing_mm": list(self.volume.spacing) if self.volume.spaced else None,
+            "slices": len(self.volume.values),
+            "slices_used": len(self.slices),
             "slices_from_the_feet": [place + 1 for place in self.slices],
             "window": list(self._window()),
             "preset": dataclasses.asdict(self.preset),
@@ -203,12 +206,12 @@ class CTResult:
             write_image(path, self.picture(slices, title, side))
             written.append(path)
 
-        draw(folder / f"{name}_montage.png", self.highest(montage), 384)
+        draw(folder / f"{name}{_MONTAGE}", self.highest(montage), 384)
         for place in self.slices:
-            draw(folder / f"{name}_slices" / f"{place + 1:04d}.png", [place], 512)
-        for old in set((folder / f"{name}_slices").glob("[0-9]*.png")) - set(written):
+            draw(folder / f"{name}{_SLICES}" / f"{place + 1:04d}.png", [place], 512)
+        for old in set((folder / f"{name}{_SLICES}").glob("[0-9]*.png")) - set(written):
             old.unlink()  # of a run with another preset
-        written.append(folder / f"{name}_map.nii.gz")
+        written.append(folder / f"{name}{_MAP}")
         write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP)
         return written
 
@@ -229,6 +232,13 @@ class CTResult:
         factor, offset = self.sample["grid"][0].tolist()
         last = len(self._turned[0]) - 1
         return min(max(round((place - offset) / factor), 0), last)
+
+
+def is_result(path: Path) -> bool:
+    """Whether a path is one that `CTResult.save` wrote, pictures and maps that look like scans."""
+    if path.name.endswith(_SLICES):  # a scan's folder may be called so too
+        return path.with_name(f"{path.name.removesuffix(_SLICES)}.json").is_file()
+    return path.name.endswith((_MONTAGE, _MAP))
 
 
 class CTPredictor:

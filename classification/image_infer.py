@@ -193,6 +193,16 @@ class ImagePredictor:
         """The network's, or the networks'."""
         return ", ".join(member.name for member in self.members)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return self.members[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What they compute in."""
+        return self.members[0].dtype
+
     def __call__(self, image: Image, **options: Any) -> ImageResult:
         """Classify one image; see `many`."""
         return self.many([image], **options)[0]

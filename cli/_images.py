@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["check_apart", "find_images"]
+from ._work import unique_names
+
+__all__ = ["expand", "find_images"]
 
 
-def find_images(words: list[str], result: str) -> dict[str, Path]:
+def find_images(words: Iterable[str]) -> dict[str, Path]:
     """The images that files, folders and globs name, by the first part of their results' names.
-
-    Args:
-        words: as typed.
-        result: what follows that part in the names of results, for the message.
 
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: two results would have one name.
     """
-    from ..vision.io.images import SUFFIXES
-
-    found: dict[str, Path] = {}
-    for word in words:
-        path = Path(word)
-        if path.is_dir():
-            files = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
-            nothing = f"{word}: no image in this folder ({' '.join(SUFFIXES)})"
-        else:
-            magic = not path.is_file() and glob.has_magic(word)
-            files = [Path(n) for n in glob.glob(word, recursive=True)] if magic else [path]
-            files = [file for file in files if file.is_file()]
-            nothing = f"{word}: no {'file matches' if magic else 'such file'}"
-        if not files:
-            raise FileNotFoundError(nothing)
-        for file in sorted(files):
-            other = found.setdefault(file.stem, file)
-            if other.resolve() != file.resolve():
-                raise ValueError(
-                    f"{other} and {file} would both write {file.stem}{result}; infer them into "
-                    "different folders"
-                )
-    return found
+    files = {file.resolve(): file for word in words for file in expand(word)}
+    images = list(files.values())
+    return dict(zip(unique_names(images), images, strict=True))
 
 
-def check_apart(images: dict[str, Path], out: Path) -> None:
-    """Refuse to write where the images lie.
+def expand(word: str) -> list[Path]:
+    """The images that a file, a folder or a glob names, sorted.
 
     Raises:
-        ValueError: one lies in that folder.
+        FileNotFoundError: nothing is there.
     """
-    for image in images.values():
-        if image.parent.resolve() == out.resolve():
-            raise ValueError(
-                f"--out {out} is where {image.name} lies: results could overwrite data there; "
-                "name another folder"
-            )
+    from ..vision.io.images import SUFFIXES
+    from ..vision.io.pairing import images_in
+
+    path = Path(word)
+    if path.is_dir():
+        files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
+    elif path.is_file() or not glob.has_magic(word):
+        files, nothing = [path] if path.is_file() else [], "no such file"
+    else:
+        files = [Path(name) for name in glob.glob(word, recursive=True) if Path(name).is_file()]
+        nothing = "no file matches"
+    if not files:
+        raise FileNotFoundError(f"{word}: {nothing}")
+    return sorted(files)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import warnings
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..vision.io.pairing import IMAGES, SIDES, doubtful_pairing, images_in, read_columns, sides_in
+from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, sides_in
+from ._images import expand
+from ._work import unique_names
 
 __all__ = ["Pair", "find_folders", "find_pairs", "read_list"]
 
@@ -71,7 +71,7 @@ def find_folders(text: str) -> list[Pair]:
             f"{text}: no pairs in it: neither images nor folders of the names {layouts}; name them "
             f"as in '{text}/*/L.png' '{text}/*/R.png'"
         )
-    return pairs
+    return pairs if len({pair.name for pair in pairs}) == len(pairs) else _named(pairs)
 
 
 def _pair_of(folder: Path) -> Pair | None:
@@ -118,41 +118,20 @@ def read_list(path: str) -> list[Pair]:
 
 
 def _expand(text: str) -> list[Path]:
-    path = Path(text)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        files = images_in(path)
-        nothing = f"{text}: no image in this folder ({' '.join(IMAGES)})"
-        inner = next(filter(None, map(_pair_of, sorted(path.glob("*/")))), None)
-        if inner is not None:
-            nothing = (
-                f"{text}: no image in this folder, but pairs in its folders: `vizoo infer stereo "
-                f"{text}` takes them, or the globs '{text}/*/{inner.left.name}' "
-                f"'{text}/*/{inner.right.name}'"
-            )
-    else:
-        files = [Path(name) for name in glob.glob(text, recursive=True) if Path(name).is_file()]
-        nothing = f"{text}: no {'file matches' if glob.has_magic(text) else 'such file'}"
-    if not files:
-        raise FileNotFoundError(nothing)
-    return sorted(files)
+    try:
+        return expand(text)
+    except FileNotFoundError as error:
+        inner = next(filter(None, map(_pair_of, sorted(Path(text).glob("*/")))), None)
+        if inner is None:
+            raise
+        raise FileNotFoundError(
+            f"{text}: no image in this folder, but pairs in its folders: `vizoo infer stereo "
+            f"{text}` takes them, or the globs '{text}/*/{inner.left.name}' "
+            f"'{text}/*/{inner.right.name}'"
+        ) from error
 
 
 def _named(pairs: list[Pair]) -> list[Pair]:
-    """Name results by the left file, with its folder in front where that alone is not unique."""
-    for folders in range(3):
-        names = [
-            "_".join((*p.left.absolute().parts[-1 - folders : -1], p.left.stem)) for p in pairs
-        ]
-        if len(set(names)) == len(names):
-            return [
-                Pair(pair.left, pair.right, unique, pair.calibration)
-                for pair, unique in zip(pairs, names, strict=True)
-            ]
-    twice = Counter(names).most_common(1)[0][0]
-    files = [str(pair.left) for pair, own in zip(pairs, names, strict=True) if own == twice]
-    raise ValueError(
-        f"{files[0]} and {files[1]} would both write {twice}_disparity.*; infer them into "
-        "different folders"
-    )
+    """Name results by the left file."""
+    names = unique_names([pair.left for pair in pairs])
+    return [replace(pair, name=name) for pair, name in zip(pairs, names, strict=True)]

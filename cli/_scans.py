@@ -6,12 +6,15 @@ import glob
 from collections import Counter
 from pathlib import Path
 
-from ..datasets.ct import dicom, nifti, pictures
+from ..classification.ct_infer import is_result
+from ..datasets.ct import dicom, nifti
+from ..vision.io.images import SUFFIXES
+from ._work import unique_names
 
 __all__ = ["find_scans"]
 
 _ENDINGS = (*nifti.SUFFIXES, *dicom.SUFFIXES)
-_MADE = ("_montage.png", "_map.nii.gz", "_lesion.nii.gz")
+_MASK = "_lesion.nii.gz"
 
 
 def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
@@ -50,7 +53,8 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
         found += scans
     if not found:
         raise FileNotFoundError(f"{words[0]}: no scan: a result of this command, or a mask")
-    return _named(_one_a_folder(list(dict.fromkeys(found))))
+    scans = _one_a_folder(list(dict.fromkeys(found)))
+    return dict(zip(unique_names(scans, _stem), scans, strict=True))
 
 
 def _within(folder: Path, skip: Path | None) -> list[Path]:
@@ -59,7 +63,7 @@ def _within(folder: Path, skip: Path | None) -> list[Path]:
         entry for entry in folder.iterdir() if entry.name[0] != "." and not _is_made(entry)
     )
     files = [entry for entry in entries if entry.is_file()]
-    if any(file.suffix.lower() in pictures.SUFFIXES or dicom.is_dicom(file) for file in files):
+    if any(file.suffix.lower() in SUFFIXES or dicom.is_dicom(file) for file in files):
         return [folder]
     scans = [file for file in files if nifti.is_nifti(file)]
     inner = [entry for entry in entries if entry.is_dir()]
@@ -70,9 +74,7 @@ def _within(folder: Path, skip: Path | None) -> list[Path]:
 
 def _is_made(path: Path) -> bool:
     """Whether a path is a result of `vizoo infer ct` or a mask of `vizoo scans`."""
-    if path.name.endswith("_slices"):  # a scan's folder may be called so too
-        return path.with_name(f"{path.name.removesuffix('_slices')}.json").is_file()
-    return path.name.endswith(_MADE)
+    return is_result(path) or path.name.endswith(_MASK)
 
 
 def _one_a_folder(scans: list[Path]) -> list[Path]:
@@ -83,21 +85,6 @@ def _one_a_folder(scans: list[Path]) -> list[Path]:
     return list(dict.fromkeys(scan.parent if scan in several else scan for scan in scans))
 
 
-def _named(scans: list[Path]) -> dict[str, Path]:
-    """Name results by file or folder, with folders in front where that alone is not unique."""
-    for parents in range(4):
-        names = [_name(scan, parents) for scan in scans]
-        if len(set(names)) == len(names):
-            return dict(zip(names, scans, strict=True))
-    twice = next(name for name in names if names.count(name) > 1)
-    one, other = [scan for scan, name in zip(scans, names, strict=True) if name == twice][:2]
-    raise ValueError(
-        f"{one} and {other} would both write {twice}.json; infer them into different folders"
-    )
-
-
-def _name(scan: Path, parents: int) -> str:
-    *above, last = scan.absolute().resolve().parts
-    ending = next((ending for ending in _ENDINGS if last.lower().endswith(ending)), "")
-    last = last[: len(last) - len(ending)]
-    return "_".join((*above[len(above) - parents :], last))
+def _stem(scan: Path) -> str:
+    ending = next((e for e in _ENDINGS if scan.name.lower().endswith(e)), "")
+    return scan.name[: len(scan.name) - len(ending)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_folder", "collect_warnings", "warn"]
+__all__ = ["check_apart", "check_folder", "collect_warnings", "unique_names", "warn"]
 
 
 def check_folder(name: str) -> Path:
@@ -27,6 +28,47 @@ def check_folder(name: str) -> Path:
     if not os.access(there, os.W_OK):
         raise ValueError(f"--out {out}: {there} is not writable; name another folder")
     return out
+
+
+def check_apart(inputs: Iterable[Path], out: Path) -> None:
+    """Refuse to write where inputs lie.
+
+    Raises:
+        ValueError: one lies in that folder, or is it.
+    """
+    for path in inputs:
+        home = path if path.is_dir() else path.parent
+        if home.resolve() == out.resolve():
+            raise ValueError(
+                f"--out {out} is where {path.name} lies: results could overwrite data there, or be "
+                "taken for it; name another folder"
+            )
+
+
+def unique_names(
+    paths: Sequence[Path], stem: Callable[[Path], str] = lambda path: path.stem
+) -> list[str]:
+    """Names for the results of inputs, with folders in front where that alone is not unique.
+
+    None is ``summary``, as ``summary.json`` is of all.
+
+    Args:
+        paths: the inputs.
+        stem: what a path's own name comes to.
+
+    Raises:
+        ValueError: two results would have one name.
+    """
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    for folders in range(4):
+        above = [path.parts[1:-1][-folders:] if folders else () for path in whole]
+        names = ["_".join((*a, stem(path))) for a, path in zip(above, whole, strict=True)]
+        if len({*names, "summary"}) > len(names):
+            return names
+    twice = Counter([*names, "summary"]).most_common(1)[0][0]
+    files = [str(path) for path, name in zip(paths, names, strict=True) if name == twice]
+    told = f"{' and '.join(files[:2])} would write results of one name"
+    raise ValueError(f"{told}; infer them into different folders")
 
 
 @contextmanager

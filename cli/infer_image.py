@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
-from ..common.progress import progress
-from ._images import check_apart, find_images
-from ._work import check_folder, warn
+from ._images import find_images
+from ._items import add_run_arguments, end_run, infer_items
+from ._work import check_apart, check_folder, warn
 
 if TYPE_CHECKING:
-    from ..classification.image_infer import ImagePredictor, ImageResult
+    from ..classification.image_infer import ImagePredictor, ImageResult, PreparedImage
 
 _METHODS = ("auto", "cam", "grad-cam")
 _SILENT = "no box above the threshold: the class says nothing"
@@ -63,14 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the class that the map is for (default: the most probable one)",
     )
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Classify all images; return 0, or 2 if any of several failed."""
+    """Classify all images; return 0, or 1 if any of several failed."""
     for name in ("top", "batch"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}: must be at least 1")
@@ -80,79 +75,56 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
         )
-    images = find_images(args.images, "_overlay.png")
+    images = find_images(args.images)
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
-        check_apart(images, out)
+        check_apart(images.values(), out)
     if args.model is None:
         raise ValueError(
             "no --model: this version ships no trained weights for images; `vizoo fit --config "
             "classification/skin_generated.yaml` trains a network; then --model FILE"
         )
     from ..classification.image_infer import ImagePredictor
+    from ..common.summaries import item_summary, run_summary
 
     predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None)
     if args.explained is not None and args.explained not in predictor.classes:
         raise ValueError(f"--class {args.explained}: none of {', '.join(predictor.classes)}")
-    reports = []
-    with progress() as bar:
-        for report in _infer_all(predictor, images, out, args):
-            reports.append(report)
-            if not args.json:
-                _show(report, args.top)
-            if len(images) > 1:
-                bar("images", len(reports), len(images))
-    if args.csv is not None:
-        from ..classification.reports import write_results
-
-        write_results(args.csv, "image", predictor.classes, reports, predictor.name)
-    if args.json:
-        summary = {"model": args.model, "network": predictor.name, "notice": NOTICE}
-        print(json.dumps({**summary, "images": reports}, indent=2))
-    else:
-        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
-    failures = sum("error" in report for report in reports)
-    if failures:
-        print(f"vizoo: error: {failures} of {len(images)} images failed", file=sys.stderr)
-    return 2 if failures else 0
-
-
-def _infer_all(
-    predictor: ImagePredictor, images: dict[str, Path], out: Path | None, args: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
-    """A report of each image, in order; one that cannot be read is said and passed over."""
+    facts = {"model": args.model, "network": predictor.name}
     method = args.method if args.overlays and out is not None else None
-    names = list(images)
-    for start in range(0, len(names), args.batch):
-        chunk, prepared, failed = names[start : start + args.batch], {}, {}
-        for name in chunk:
-            try:
-                prepared[name] = predictor.prepare(images[name])
-            except (ValueError, OSError) as error:
-                if len(names) == 1:
-                    raise
-                failed[name] = str(error)
-                print(f"vizoo: error: {error}", file=sys.stderr)
+
+    def finish(prepared: dict[str, PreparedImage]) -> list[dict[str, Any]]:
+        nonlocal method
         started = time.perf_counter()
         found, method = _classify(predictor, list(prepared.values()), method, args)
         seconds = (time.perf_counter() - started) / max(1, len(prepared))
-        results = dict(zip(prepared, found, strict=True))
-        for name in chunk:
-            if name in failed:
-                yield {"image": str(images[name]), "error": failed[name]}
-                continue
-            notes = [] if results[name].answered else [_SILENT]
-            for note in notes:
-                warn(f"{images[name]}: {note}")
-            facts = {"model": args.model, "network": predictor.name, "warnings": notes}
-            files = [] if out is None else results[name].save(out, name, facts)
-            yield {
-                "image": str(images[name]),
-                **results[name].summary(),
-                **facts,
-                "seconds": round(seconds, 4),
-                "files": [str(file) for file in files],
-            }
+        items = []
+        for name, result in zip(prepared, found, strict=True):
+            notes = [] if result.answered else [_SILENT]
+            files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
+            told = {**result.summary(), **facts}
+            items.append(item_summary(name, told, seconds, files, notes))
+        return items
+
+    sources = {name: {"image": image} for name, image in images.items()}
+    items = infer_items(
+        "images",
+        sources,
+        lambda name: predictor.prepare(images[name]),
+        None if args.json else partial(_show, args.top),
+        finish=finish,
+        batch=args.batch,
+    )
+    if args.csv is not None:
+        from ..classification.reports import write_results
+
+        write_results(args.csv, "image", predictor.classes, items, predictor.name)
+    said = {"network": predictor.name, "notice": NOTICE}
+    summary = run_summary(predictor, args.model, "images", items, **said)
+    status = end_run(summary, out, args.json)
+    if not args.json:
+        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
+    return status
 
 
 def _classify(
@@ -174,13 +146,11 @@ def _classify(
         return found, None
 
 
-def _show(report: dict[str, Any], top: int) -> None:
-    if "error" in report:
-        return
-    shares = list(report["probabilities"].items())[:top]
+def _show(top: int, item: dict[str, Any]) -> None:
+    shares = list(item["probabilities"].items())[:top]
     words = ", ".join(f"{name} {share:.3f}" for name, share in shares)
-    print(f"{report['image']}: {report['class']} ({words})")
-    if "map" in report:
-        print(f"  {report['map']['method']}")
-    for file in report["files"]:
+    print(f"{item['image']}: {item['class']} ({words})")
+    if "map" in item:
+        print(f"  {item['map']['method']}")
+    for file in item["files"]:
         print(f"  {file}")

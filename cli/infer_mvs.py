@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
+from ._items import add_run_arguments, end_run
 from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the depth, in the cameras' unit (default: what the scene says, else a guess)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random start (default: 0)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument(
         "--restart", action="store_true", help="compute views anew that an earlier run finished"
     )
@@ -63,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fusion.add_argument("--voxel", type=float, metavar="SIDE", help="one point a cube of this side")
     fusion.add_argument("--normals", action="store_true", help="write the points' normals")
     fusion.add_argument("--mesh", type=float, metavar="SIDE", help="also a mesh, of such cells")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,11 +108,9 @@ def run(args: argparse.Namespace) -> int:
         )
     for note in said:
         warn(note)
-    if args.json:
-        print(json.dumps({**summary, "warnings": notes + said}, indent=2))
-    else:
-        _show(summary, out)
-    return 0
+    if not args.json:
+        _show(summary)
+    return end_run({**summary, "warnings": notes + said}, out, args.json)
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds | None:
@@ -131,17 +127,13 @@ def _thresholds(args: argparse.Namespace) -> Thresholds | None:
 
 
 def _scene(args: argparse.Namespace) -> Scene:
-    scene = _open(args.scene, args.layout, args.range_form)
+    from ..datasets.mvs import open_scene
+
+    scene = open_scene(args.scene, args.layout, range_form=args.range_form)
     return scene if args.range is None else scene.with_range(*args.range)
 
 
-def _open(folder: str, layout: str | None, range_form: str) -> Scene:
-    from ..datasets.mvs import open_scene
-
-    return open_scene(folder, layout, range_form=range_form)
-
-
-def _show(summary: dict, out: Path) -> None:
+def _show(summary: dict) -> None:
     height, width = summary["size"]
     views, fusion = summary["views"], summary["fusion"]
     old = sum(view.get("resumed", False) for view in views)
@@ -151,7 +143,7 @@ def _show(summary: dict, out: Path) -> None:
     print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}{each}")
     low = min(view["depth"]["min"] for view in views)
     high = max(view["depth"]["max"] for view in views)
-    print(f"  depth {low:.4g} to {high:.4g}: {out / 'depth'}")
+    print(f"  depth {low:.4g} to {high:.4g}: {Path(views[0]['files'][0]).parent}")
     others = f"{fusion['views']} other view{'s' * (fusion['views'] != 1)}"
     print(
         f"  {summary['points']} points of {fusion['pixels_of_all_views']} pixels, agreed on by "

@@ -106,14 +106,16 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
     found = {}
     for index, entry in plan.items():
         path = out / "views" / f"{entry.file}.json"
-        maps = [out / kind / f"{entry.file}.pfm" for kind in ("depth", "confidence")]
-        if not (path.is_file() and all(file.is_file() for file in maps)):
+        if not path.is_file():
             continue
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             record, done = kept["settings"], dict(kept["entry"])
-        except (ValueError, KeyError, TypeError):
+            maps = [out / file for file in done["files"] if file.endswith(".pfm")]
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue  # not ours, or of a machine that lost power: compute the view again
+        if not all(file.is_file() for file in maps):
+            continue
         for name, wanted in entry.record.items():
             if record.get(name) != wanted:
                 raise ValueError(

@@ -16,22 +16,20 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
+from ..common.summaries import spread
 from ..datasets.mvs.cameras import check_camera, lift
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.images import as_image, write_image
+from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
@@ -59,10 +57,14 @@ class MVSResult:
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """Return every pixel as a point: world (H W, 3) float32 and colours (H W, 3) uint8.
 
-        Nothing is filtered; `MVSPredictor.reconstruct` keeps what several views agree on.
+        Nothing is filtered; `reconstruct` keeps what several views agree on.
         """
         points = lift(torch.from_numpy(self.depth), self.intrinsics, self.extrinsics)
         return points.reshape(-1, 3).numpy(), self.image.reshape(-1, 3)
+
+    def summary(self) -> dict[str, Any]:
+        """What was found, as JSON values."""
+        return {"size": list(self.depth.shape), "depth": spread(self.depth)}
 
     def save(self, folder: str | os.PathLike, name: str = "view") -> list[Path]:
         """Write depth and confidence, as PFM and as pictures; return the files.
@@ -179,11 +181,10 @@ class MVSPredictor:
         depth, confidence = self.net.predict(*batch, generator=generator)
         depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
         check_prediction(depth, confidence, dtype=self.dtype)
-        image = sample["images"][0].cpu().mul(255).round().clamp(0, 255).byte().permute(1, 2, 0)
         return MVSResult(
             depth.numpy(),
             confidence.numpy(),
-            image.contiguous().numpy(),
+            to_bytes(sample["images"][0]),
             sample["intrinsics"][0].cpu(),
             sample["extrinsics"][0].cpu(),
         )

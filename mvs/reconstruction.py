@@ -25,9 +25,10 @@ import torch
 import torch.nn.functional as F
 
 from ..common.files import write_json
+from ..common.summaries import item_summary, run_summary
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
-from ..vision.io.images import write_image
+from ..vision.io.images import to_bytes, write_image
 from ..vision.io.pointcloud import open3d
 from ..vision.viz.cloud import cloud_picture
 from ._views import Planned, finished_views, mark_begun, mark_finished, plan_views
@@ -114,18 +115,19 @@ def reconstruct(
         fused["points"] = refine_file(
             out / "cloud.ply", voxel=voxel, normals=normals, cameras=cameras
         )
-    summary = {
-        "scene": scene.name,
-        "layout": scene.layout,
-        "model": predictor.model,
-        "size": list(size),
-        "device": str(predictor.device),
+    summary = run_summary(
+        predictor,
+        predictor.model,
+        "views",
+        [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()],
+        scene=scene.name,
+        layout=scene.layout,
+        size=list(size),
         **fused,
-        "cloud": str(out / "cloud.ply"),
-        "picture": str(out / "cloud.png"),
+        cloud=str(out / "cloud.ply"),
+        picture=str(out / "cloud.png"),
         **({} if mesh is None else {"mesh": str(out / "mesh.ply")}),
-        "views": list(entries.values()),
-    }
+    )
     write_json(out / "summary.json", summary)
     return summary
 
@@ -197,15 +199,13 @@ def _compute(
         seconds = time.perf_counter() - started
         mark_begun(out, entry)
         files = result.save(out, entry.file)
-        low, middle, high = (float(v) for v in np.quantile(result.depth, (0, 0.5, 1)))
-        entries[index] = {
-            "name": name,
+        found = {
             "sources": [scene.views[i].name for i in entry.sources],
             "depth_range": list(entry.depth_range),
-            "depth": {"min": low, "median": middle, "max": high},
-            "seconds": round(seconds, 4),
-            "files": [str(file.relative_to(out)) for file in files],
+            **result.summary(),
         }
+        relative = [file.relative_to(out) for file in files]  # the folder may be moved
+        entries[index] = item_summary(name, found, seconds, relative)
         mark_finished(out, entry, entries[index])
     report("views", len(plan), len(plan))
     return entries
@@ -274,7 +274,7 @@ def _fuse(
                     view.intrinsics, size[1] / width, size[0] / height
                 ).float(),
                 extrinsics=view.extrinsics,
-                depth=out / "depth" / f"{entry.file}.pfm",
+                depth=out / entries[index]["files"][0],
                 image=lambda index=index: _pixels(scene, index, size),
                 sources=[place[source] for source in scene.sources(index) if source in place],
                 depth_range=entry.depth_range,
@@ -353,4 +353,4 @@ def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
     image = scene.image(index)
     if tuple(image.shape[1:]) != tuple(size):
         image = F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
-    return image.mul(255).round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
+    return to_bytes(image)

@@ -9,6 +9,7 @@ import numpy as np
 from lightning import LightningModule
 from torch import Tensor
 
+from ..vision.io.images import to_bytes
 from ..vision.training import (
     check_optimisation,
     keep_arguments,
@@ -169,7 +170,7 @@ def depth_comparison(
     colours = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
     error = (depth - truth).abs() / truth.clamp(min=1e-6)
     panels = [
-        (image.detach().float().clamp(0, 1) * 255).byte().permute(1, 2, 0).cpu().numpy(),
+        to_bytes(image),
         colourise(truth, known, **colours),
         colourise(depth, np.ones_like(known), **colours),
         colourise(error.clamp(min=1e-9), known, low=0.0, high=0.05, palette="inferno"),

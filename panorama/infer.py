@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
+from ..common.summaries import spread
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.images import as_image, write_image
+from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
@@ -95,6 +97,11 @@ class PanoramaResult:
         points = points.numpy() * np.float32([1, -1, 1])  # y down, z forward
         patches = sides.repeat_interleave(len(shares)).numpy()
         return inside_picture(points, colours, patches=patches, eye=(0, 0, -back), size=size)
+
+    def summary(self) -> dict[str, Any]:
+        """What was found, as JSON values."""
+        found = {"size": list(self.depth.shape), "depth": spread(self.depth)}
+        return {**found, "points": len(self.faces)}
 
     def save(
         self,
@@ -217,7 +224,7 @@ class PanoramaPredictor:
             depth[0, 0].float().cpu().numpy(),
             faces[0].cpu().numpy(),
             colours.float().cpu().numpy(),
-            planes.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy(),
+            to_bytes(planes),
         )
 
 

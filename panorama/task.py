@@ -13,6 +13,7 @@ import numpy as np
 from lightning import LightningModule
 from torch import Tensor
 
+from ..vision.io.images import to_bytes
 from ..vision.training import (
     check_optimisation,
     keep_arguments,
@@ -185,7 +186,7 @@ def depth_comparison(image: Tensor, depth: Tensor, truth: Tensor) -> np.ndarray:
     colours = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
     error = np.abs(depth - truth) / np.where(known, truth, 1)
     panels = [
-        (image.detach().float().clamp(0, 1) * 255).byte().permute(1, 2, 0).cpu().numpy(),
+        to_bytes(image),
         colourise(truth, known, **colours),
         colourise(depth, np.ones_like(known), **colours),
         colourise(np.maximum(error, 1e-9), known, low=0.0, high=0.3, palette="inferno"),

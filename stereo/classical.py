@@ -6,6 +6,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
+from ..vision.io.images import to_bytes
+
 __all__ = ["semi_global_matching"]
 
 
@@ -21,9 +23,7 @@ def semi_global_matching(
         right: the same shape.
         mode: one of OpenCV's ``STEREO_SGBM_MODE_…``.
     """
-    views = [
-        (view.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8) for view in (left, right)
-    ]
+    views = [to_bytes(view) for view in (left, right)]
     matcher = cv2.StereoSGBM.create(
         minDisparity=0,
         numDisparities=128,

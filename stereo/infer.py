@@ -12,9 +12,10 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +24,15 @@ from torch.nn.functional import interpolate
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
+from ..common.memory import available_memory
+from ..common.summaries import spread
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.disparity import write_disparity
-from ..vision.io.images import as_image, write_image
-from ..vision.io.pointcloud import write_point_cloud
+from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.ply import write_ply
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
@@ -45,6 +48,17 @@ _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
 # is within most networks' reach, and is what all but one pixel in fifty stay below.
 _GLANCE, _NEARLY_ALL = 288, 0.98
 _QUICK = (128, 256)  # height and width of the pair by which time is estimated
+
+# What is said before: work of more seconds, of images of more pixels.
+_LONG, _LARGE = 2.0, 500_000
+# Memory that a pixel of a pair takes at scale 1 on a CPU: 12.2 GB were measured at 48 megapixels.
+_BYTES = 254
+
+# What the names of a result's files end on.
+_ENDINGS = tuple(
+    "disparity.pfm disparity.png disparity.npy disparity_colour.png depth.npy depth_colour.png "
+    "cloud.png cloud.ply".split()
+)
 
 Image = str | os.PathLike | np.ndarray | Tensor
 Calibration = StereoCalibration | str | os.PathLike
@@ -115,6 +129,11 @@ class StereoResult:
         depth = disparity_to_depth(torch.ones(1), camera.focal, camera.baseline, camera.doffs)
         return float(depth) or float("inf")
 
+    def summary(self) -> dict[str, Any]:
+        """What was found, as JSON values."""
+        found = {"size": list(self.disparity.shape), "disparity": spread(self.disparity)}
+        return {**found, "scale": self.scale}
+
     def save(
         self,
         folder: str | os.PathLike,
@@ -141,12 +160,16 @@ class StereoResult:
             The files written.
 
         Raises:
-            ValueError: an unknown format, or one that cannot hold these disparities.
+            FileNotFoundError: there is no such calibration file.
+            ValueError: an unknown format, or one that cannot hold these disparities; a calibration
+                of images of another shape.
 
         Warns (``UserWarning``) of what could not be written where all else is: a PNG that was not
-        asked for by name, a point cloud without Open3D or without a point.
+        asked for by name, a point cloud without a point; of a calibration that was scaled; and of
+        files of this name that an earlier call wrote and this one did not.
         """
         folder, name = Path(folder), self.name if name is None else name
+        camera = None if calibration is None else self._fit(calibration)
         highest = self.disparity.max()
         if formats is None:
             formats = FORMATS
@@ -159,18 +182,33 @@ class StereoResult:
                 f"{folder / name}_disparity.png: a disparity of {highest:.2f} px does not fit: a "
                 "16-bit PNG ends below 256 px; choose the formats pfm and npy"
             )
+        paths = {ending: folder / f"{name}_{ending}" for ending in _ENDINGS}
+        old = [path for path in paths.values() if path.exists()]
+        written = self._write(paths, camera, formats, max_depth)
+        left = [str(path) for path in old if path not in written]
+        if left:
+            told = f"of an earlier run, not of this one: {', '.join(sorted(left))}"
+            warnings.warn(told, stacklevel=2)
+        return written
+
+    def _write(
+        self,
+        paths: Mapping[str, Path],
+        camera: StereoCalibration | None,
+        formats: Iterable[str],
+        max_depth: float | None,
+    ) -> list[Path]:
         written = []
 
         def target(ending: str) -> Path:
-            written.append(folder / f"{name}_{ending}")
+            written.append(paths[ending])
             return written[-1]
 
         for suffix in formats:
             write_disparity(target(f"disparity.{suffix}"), self.disparity)
         write_image(target("disparity_colour.png"), disparity_picture(self.disparity))
-        if calibration is None:
+        if camera is None:
             return written
-        camera = self._fit(calibration)
         depth = self.depth(camera)
         with atomic_write(target("depth.npy")) as temporary, temporary.open("wb") as file:
             np.save(file, depth)
@@ -180,17 +218,14 @@ class StereoResult:
         write_image(target("depth_colour.png"), picture)
         points, colours = self.points(camera, max_depth)
         if len(points) == 0:
-            warnings.warn(f"no point cloud written: nothing within {limit:g} m", stacklevel=2)
+            warnings.warn(f"no point cloud written: nothing within {limit:g} m", stacklevel=3)
             return written
         view = cloud_picture(
             points, colours, source_focal=camera.focal, source_size=self.disparity.shape
         )
         write_image(target("cloud.png"), view)
-        try:
-            write_point_cloud(folder / f"{name}_cloud.ply", points, colours)
-            target("cloud.ply")
-        except ImportError as error:
-            warnings.warn(f"no point cloud written: {error}", stacklevel=2)
+        with write_ply(target("cloud.ply")) as ply:
+            ply.write(points, colours)
         return written
 
     def _fit(self, calibration: Calibration) -> StereoCalibration:
@@ -199,7 +234,13 @@ class StereoResult:
         height, width = self.disparity.shape
         if (calibration.width, calibration.height) in ((None, None), (width, height)):
             return calibration
-        return calibration.resized(width, height)
+        fitted = calibration.resized(width, height)
+        warnings.warn(
+            f"the calibration is for {calibration.width}x{calibration.height} images and was "
+            f"scaled to {width}x{height}",
+            stacklevel=3,
+        )
+        return fitted
 
 
 class StereoPredictor:
@@ -272,8 +313,8 @@ class StereoPredictor:
         require_content(first, second)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
-        picture = _as_bytes(first)
-        for note in check_pair(picture, _as_bytes(second)) if check else ():
+        picture = to_bytes(first)
+        for note in check_pair(picture, to_bytes(second)) if check else ():
             warnings.warn(note, stacklevel=3)
         if check or scale == "auto":
             scale = self._reached(first, second, scale)
@@ -294,6 +335,31 @@ class StereoPredictor:
             self._match(*views, 1.0)
             times.append(time.perf_counter() - start)
         return min(times) * height * width / math.prod(_QUICK)
+
+    def forewarnings(self, height: int, width: int, scale: float | str = "auto") -> list[str]:
+        """Return what a user should know before a pair of this size: long work, little memory.
+
+        Args:
+            height, width: of the images.
+            scale: as it will be asked for.
+        """
+        if height * width <= _LARGE:
+            return []
+        size, notes = f"{width}x{height} pixels", []
+        share = 1.0 if scale == "auto" else float(scale) ** 2
+        seconds, needed = share * self.estimate(height, width), share * height * width * _BYTES
+        if seconds > _LONG:
+            notes.append(
+                f"{size} take about {seconds:.0f} s on {self.device}; a smaller scale takes less"
+            )
+        free = available_memory()
+        if self.device.type == "cpu" and free is not None and needed > free:
+            # The system ends a process that takes more.
+            notes.append(
+                f"{size} take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
+                "free; a smaller scale takes less"
+            )
+        return notes
 
     def _match(self, left: Tensor, right: Tensor, scale: float) -> Tensor:
         """Disparity (H, W) of (3, H, W) images that are matched at a scale."""
@@ -337,10 +403,6 @@ def reduced(image: Tensor, scale: float) -> Tensor:
         return image[None]
     size = [max(1, round(length * scale)) for length in image.shape[1:]]
     return interpolate(image[None], size, mode="bilinear", antialias=True)
-
-
-def _as_bytes(image: Tensor) -> np.ndarray:
-    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
 def _max_disparity(net: nn.Module) -> int | None:

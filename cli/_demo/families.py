@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .page import to_pixels
+from ...vision.io.images import to_bytes
 
 if TYPE_CHECKING:
     from .pair import Sample
@@ -76,7 +76,7 @@ def _dispmvs() -> Card:
     from ...vision.viz.colour import colourise
 
     scene = WorldViews(1, 256, 320, views=3, seed=2, **_ROOM).scene(0)
-    photographs = [to_pixels(scene.views[index].image) for index in (0, 1)]
+    photographs = [to_bytes(scene.views[index].image) for index in (0, 1)]
     depth, known = scene.views[0].truth()
     picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
     captions = ("One photograph,", "another one of the ring,", "and the first one's depth.")
@@ -97,7 +97,7 @@ def _spheredepth() -> Card:
     from ...vision.viz.colour import colourise
 
     room = WorldPanoramas(1, 256, seed=6, **_ROOM)[0]
-    picture, depth = to_pixels(room["image"]), room["depth"][0].numpy()
+    picture, depth = to_bytes(room["image"]), room["depth"][0].numpy()
     coloured = colourise(depth, palette="turbo_r", logarithmic=True)
     return Card(
         "SphereDepth: panoramas",

@@ -11,12 +11,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "cards",
@@ -32,7 +28,6 @@ __all__ = [
     "picture_uri",
     "section",
     "table",
-    "to_pixels",
 ]
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -176,8 +171,3 @@ def facts(values: Mapping[str, str]) -> str:
         if value
     )
     return f"<dl>{''.join(items)}</dl>"
-
-
-def to_pixels(image: Tensor) -> np.ndarray:
-    """A tensor (3, H, W) in [0, 1] as the (H, W, 3) uint8 that pictures are."""
-    return image.mul(255).round().byte().permute(1, 2, 0).contiguous().numpy()

@@ -127,7 +127,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
     """
     from ...datasets.stereo.calibration import StereoCalibration, read_calibration
     from ...stereo.rectification import check_pair, require_content
-    from ...vision.io.images import read_image
+    from ...vision.io.images import read_image, to_bytes
 
     views = [read_image(left), read_image(right)]
     sizes = [f"{view.shape[2]}x{view.shape[1]}" for view in views]
@@ -144,7 +144,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         if (camera.width, camera.height) not in ((None, None), (width, height)):
             camera = camera.resized(width, height)
     require_content(*views)
-    notes = check_pair(*(view.mul(255).byte().permute(1, 2, 0).numpy() for view in views))
+    notes = check_pair(*map(to_bytes, views))
     return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 
 

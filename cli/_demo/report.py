@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
 from . import page
 from .plot import Series, front_plot, loss_plot
@@ -125,9 +126,7 @@ def _input(sample: Sample, main: Finding) -> str:
             sample.right
         ),
     }
-    pictures = [
-        page.figure(page.to_pixels(view), text, photo=True) for text, view in captions.items()
-    ]
+    pictures = [page.figure(to_bytes(view), text, photo=True) for text, view in captions.items()]
     if sample.truth is None:
         return page.section("Input", page.gallery(*pictures))
     low, high, known = _range(sample, main)

@@ -20,9 +20,10 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
+from ...vision.io.images import SUFFIXES
 from ..cache import SampleCache
 from .dicom import read_dicom
-from .pictures import SUFFIXES, read_slices
+from .pictures import read_slices
 from .preparation import CTPreset, frames_of, prepare, take
 from .reading import read_scan
 from .volume import CTVolume

@@ -13,10 +13,7 @@ import numpy as np
 from ...vision.io.images import read_pixels
 from .volume import CTVolume
 
-__all__ = ["SUFFIXES", "in_order", "read_slices"]
-
-#: Files that count as slices.
-SUFFIXES = (".png", ".tif", ".tiff", ".jpg", ".jpeg")
+__all__ = ["in_order", "read_slices"]
 
 # Columns to the left, rows to the back, as a scan is shown; slices from the feet to the head.
 _AFFINE = np.diag([-1.0, -1.0, 1.0, 1.0])

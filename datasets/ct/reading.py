@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ...vision.io.images import SUFFIXES
 from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
-from .pictures import SUFFIXES, in_order, read_slices
+from .pictures import in_order, read_slices
 from .volume import CTVolume
 
 __all__ = ["read_scan"]

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.io.images import read_pixels
+from ...vision.io.images import SUFFIXES, read_pixels
 from ...vision.io.pfm import read_pfm
 from ..files import check_choice, check_files, expand_path
 from .camera_files import read_camera_file, read_pair_file
@@ -186,10 +186,11 @@ def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "d
 
 def number_image(folder: Path, view: int) -> str:
     """Return the path of a view's photograph: ``.jpg`` as published, or another kind if there."""
-    for suffix in (".jpg", ".png", ".JPG", ".jpeg"):
-        path = folder / f"{view:08d}{suffix}"
-        if path.is_file():
-            return str(path)
+    for suffix in (".jpg", *SUFFIXES):
+        for written in (suffix, suffix.upper()):
+            path = folder / f"{view:08d}{written}"
+            if path.is_file():
+                return str(path)
     return str(folder / f"{view:08d}.jpg")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...vision.io.images import to_bytes
 from .cameras import lift, project
 from .scene import Scene
 
@@ -32,8 +33,7 @@ def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
         kept = torch.zeros_like(valid)
         kept[::step, ::step] = valid[::step, ::step]
         points.append(lift(depth, view.intrinsics, view.extrinsics)[kept])
-        pixels = (scene.image(index) * 255).round().to(torch.uint8).permute(1, 2, 0)
-        colours.append(pixels[kept])
+        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[kept])
     if not points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
     if not any(len(part) for part in points):
@@ -71,7 +71,7 @@ def sparse_points(scene: Scene, per_view: int = 200) -> tuple[Tensor, Tensor, li
         kept = sees.sum(0) >= 2
         found.append(points[kept])
         seen.append(sees[:, kept])
-        colours.append((scene.image(index) * 255).round().byte()[:, grid].T[kept])
+        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[grid][kept])
     if not found:
         raise ValueError(f"scene {scene.name}: no view has true depth")
     visible = torch.cat(seen, dim=1)

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...common.files import atomic_write, write_json
-from ...vision.io.images import write_image
+from ...vision.io.images import to_bytes, write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from .camera_files import write_camera_file, write_pair_file
@@ -81,7 +81,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
                 f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but DTU's training "
                 "layout holds photographs of 640x512"
             )
-        pixels = (image * 255).round().byte().permute(1, 2, 0).numpy()
+        pixels = to_bytes(image)
         for light in range(len(LIGHTS)):
             path = images / f"rect_{index + 1:03d}_{light}_r5000.png"
             write_image(path, relight(pixels, light))
@@ -172,9 +172,8 @@ def _write_photograph(path: Path, image: Tensor) -> None:
     if path.suffix.lower() == ".png":
         write_image(path, image)
         return
-    pixels = (image * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
     with atomic_write(path) as temporary:
-        Image.fromarray(pixels).save(temporary, quality=_JPEG_QUALITY, subsampling=0)
+        Image.fromarray(to_bytes(image)).save(temporary, quality=_JPEG_QUALITY, subsampling=0)
 
 
 def _depth(scene: Scene, index: int) -> np.ndarray:

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from ...common.files import atomic_write
 from ...vision.io.exr import write_exr
-from ...vision.io.images import write_image
+from ...vision.io.images import to_bytes, write_image
 from ..draws import Draws
 from ..files import check_choice, expand_path
 from . import matterport3d, stanford2d3d
@@ -156,7 +155,7 @@ def _write_matterport(root: Path, key: str, number: int, sample: dict, depth: np
     house = ("17DRP5sb8fy", "1LXtFkjw3qL")[number % 2]
     files = f"{house}/pano_skybox_color/{key}.jpg", f"{house}/pano_depth/{key}.png"
     with atomic_write(root / files[0]) as temporary:
-        Image.fromarray(_bytes(sample["image"])).save(
+        Image.fromarray(to_bytes(sample["image"])).save(
             temporary, quality=_JPEG_QUALITY, subsampling=0
         )
     _write_depth_png(root / files[1], depth, matterport3d.UNIT, matterport3d.UNKNOWN)
@@ -192,7 +191,3 @@ def _write_depth_png(path: Path, depth: np.ndarray, unit: int, unknown: int) -> 
     stored = np.where(known, np.maximum(steps, 1), unknown).astype(np.uint16)
     with atomic_write(path) as temporary:
         Image.fromarray(stored).save(temporary)
-
-
-def _bytes(image: Tensor) -> np.ndarray:
-    return (image * 255).round().byte().permute(1, 2, 0).contiguous().numpy()

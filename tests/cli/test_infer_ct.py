@@ -67,8 +67,8 @@ def change(file, **tags):
 def test_one_scan(weights, tmp_path, capsys, scan_word):
     assert call(scan_word, "--model", weights, "--out", "out", "--montage", "2") == 0
     told = capsys.readouterr()
-    first, second, third, *files, notice = told.out.splitlines()
-    assert told.err == "" and notice == NOTICE
+    first, second, third, *files, last, notice = told.out.splitlines()
+    assert told.err == "" and notice == NOTICE and last == "out/summary.json"
     assert re.fullmatch(rf"{scan_word}: \w+ \((CP|NCP|Normal) [\d.]+, .*\)", first) or (
         scan_word == "series/0003.dcm" and first.startswith("series: ")
     )
@@ -102,7 +102,7 @@ def test_a_batch_of_which_one_is_damaged(weights, tmp_path, capsys, scan):
     (tmp_path / "batch/1.nii.gz").write_bytes(b"garbage")
     write_dicom(tmp_path / "batch/more/a", scan[0], scan[2])
     words = ("--model", weights, "--out", "out", "--csv", "out/all.csv", "--no-overlays")
-    assert call("batch", *words) == 2
+    assert call("batch", *words) == 1
     told = capsys.readouterr()
     assert told.out.splitlines()[-2:] == ["out/all.csv", NOTICE]
     damaged, last = told.err.splitlines()
@@ -121,6 +121,7 @@ def test_a_batch_of_which_one_is_damaged(weights, tmp_path, capsys, scan):
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         *(f"{name}.json" for name in ("0", "2", "a")),
         "all.csv",
+        "summary.json",
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vizoo.__main__ import main
-from vizoo.cli import infer_mvs as command
+from vizoo.datasets import mvs
 from vizoo.datasets.mvs.sparse import truth_points
 from vizoo.datasets.mvs.writers import write_scene
 from vizoo.mvs import infer
@@ -22,10 +22,12 @@ def stand_in(monkeypatch, oracle, scene, tmp_path):
     monkeypatch.setattr(
         infer, "load_network", lambda m, task: oracle if m == "stand-in" else original(m, task)
     )
-    opened = command._open
-    monkeypatch.setattr(
-        command, "_open", lambda path, *how: scene if path == "scene" else opened(path, *how)
-    )
+    opened = mvs.open_scene
+
+    def open_scene(path, *how, **options):
+        return scene if path == "scene" else opened(path, *how, **options)
+
+    monkeypatch.setattr(mvs, "open_scene", open_scene)
 
 
 def call(*words):

@@ -225,7 +225,7 @@ def test_refused(scene, oracle, tmp_path):
             reconstruct(predictor, wrong, tmp_path / str(number), **options)
         assert not (tmp_path / str(number) / "cloud.ply").exists()
     with pytest.raises(ValueError, match="view 00000000: the network's output is not finite"):
-        vizoo.MVSPredictor(NotFinite(), "cpu").reconstruct(scene, tmp_path / "nan")
+        reconstruct(vizoo.MVSPredictor(NotFinite(), "cpu"), scene, tmp_path / "nan")
     images, k, e = [scene.views[0].image], torch.eye(3)[None], torch.eye(4)[None]
     with pytest.raises(ValueError, match="two views at least"):
         predictor(images, k, e)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ...common.files import atomic_write
 
-__all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "write_image"]
+__all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "to_bytes", "write_image"]
 
 #: Files in a folder that count as images.
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -116,6 +116,17 @@ def read_pixels(path: str | os.PathLike) -> np.ndarray:
         raise ValueError(f"{path}: damaged or unsupported image: {reason}") from error
 
 
+def to_bytes(image: Tensor) -> np.ndarray:
+    """Return a float tensor (3, H, W) in [0, 1] (clipped) as a uint8 array (H, W, 3).
+
+    Example:
+        >>> to_bytes(torch.ones(3, 4, 5)).shape
+        (4, 5, 3)
+    """
+    scaled = image.detach().float().cpu().clamp(0, 1).mul(255).round()
+    return scaled.byte().permute(1, 2, 0).contiguous().numpy()
+
+
 def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
     """Write an image, atomically; the suffix says the format.
 
@@ -129,8 +140,7 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
     """
     path = Path(path)
     if isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
-        scaled = image.detach().float().cpu().clamp(0, 1).mul(255).round()
-        pixels = scaled.byte().permute(1, 2, 0).contiguous().numpy()
+        pixels = to_bytes(image)
     else:
         pixels = np.asarray(image)
     deep = pixels.dtype == np.uint16 and pixels.ndim == 2 and path.suffix.lower() == ".png"

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["IMAGES", "SIDES", "doubtful_pairing", "images_in", "read_columns", "sides_in"]
+from .images import SUFFIXES
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
+__all__ = ["SIDES", "doubtful_pairing", "images_in", "read_columns", "sides_in"]
+
 # Names of left and right images, or of folders of them, in the usual layouts.
 SIDES = (
     ("im0", "im1"),
@@ -94,7 +95,7 @@ def doubtful_pairing(left: Sequence[str | Path], other: Sequence[str | Path]) ->
 
 def images_in(folder: Path) -> list[Path]:
     """The images that lie in a folder, in no order."""
-    return [file for file in folder.iterdir() if file.suffix.lower() in IMAGES]
+    return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
 
 
 def sides_in(folder: Path) -> tuple[Path, Path] | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vizoo.vision.io.images import read_image, read_pixels, write_image
+from vizoo.vision.io.images import read_image, read_pixels, to_bytes, write_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
 DEEP = np.random.default_rng(1).integers(0, 65536, (12, 17, 4), dtype=np.uint16)
@@ -113,6 +113,15 @@ def test_write(tmp_path):
         write_image(tmp_path / "a.what", RGB)
     with pytest.raises(ValueError, match="got float32"):
         write_image(tmp_path / "a.png", np.zeros((2, 2), np.float32))
+
+
+def test_to_bytes(tmp_path):
+    image = torch.tensor([-0.1, 0.0, 0.5, 1.0, 1.2]).expand(3, 2, 5).requires_grad_()
+    pixels = to_bytes(image.bfloat16())
+    assert pixels.shape == (2, 5, 3) and pixels.dtype == np.uint8 and pixels.flags.c_contiguous
+    assert pixels[0, :, 0].tolist() == [0, 0, 128, 255, 255]
+    write_image(tmp_path / "a.png", image)
+    np.testing.assert_array_equal(read_pixels(tmp_path / "a.png"), pixels)
 
 
 def test_sixteen_bits_are_kept(tmp_path):

@@ -1,0 +1,132 @@
+"""What the `infer` commands share: one loop over what they were given, and one end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..common.progress import progress
+from ._work import collect_warnings, warn
+
+__all__ = ["add_run_arguments", "end_run", "infer_items", "infer_one"]
+
+T = TypeVar("T")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that all of them have."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def infer_items(
+    kind: str,
+    sources: Mapping[str, Mapping[str, Path]],
+    work: Callable[[str], T],
+    show: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    finish: Callable[[dict[str, T]], Iterable[dict[str, Any]]] = dict.values,
+    batch: int = 1,
+) -> list[dict[str, Any]]:
+    """Work on all, with a bar; one of several that fails is said in a line and passed over.
+
+    Args:
+        kind: what they are, such as ``pairs``.
+        sources: of each, by its name, the files that it is made from, as its summary names them.
+        work: called with a name.
+        show: called with the summary of each that did not fail.
+        finish: called with what `work` returned for a batch, by name; returns the summaries.
+        batch: so many at a time.
+
+    Returns:
+        The summaries in order: of those that failed with ``error``.
+
+    Raises:
+        ValueError: the only one failed.
+    """
+    names, items = list(sources), []
+    told = {name: {key: str(path) for key, path in sources[name].items()} for name in names}
+    with progress() as bar:
+        for start in range(0, len(names), batch):
+            done, failed = {}, {}
+            for name in names[start : start + batch]:
+                try:
+                    done[name] = work(name)
+                except (ValueError, OSError) as error:
+                    failed[name] = _named(_reason(error), told[name].values())
+                    if len(names) == 1:
+                        raise ValueError(failed[name]) from error
+                    print(f"vizoo: error: {failed[name]}", file=sys.stderr)
+            found = dict(zip(done, finish(done), strict=True))
+            for name in names[start : start + batch]:
+                item = {"name": name, **told[name]}
+                item |= {"error": failed[name]} if name in failed else found[name]
+                items.append(item)
+                for note in item.get("warnings", ()):
+                    warn(_named(note, list(told[name].values())[:1]))
+                if show is not None and name not in failed:
+                    show(item)
+                if len(names) > 1:
+                    bar(kind, len(items), len(names))
+    return items
+
+
+def infer_one(
+    name: str, infer: Callable[[], Any], save: Callable[[Any, list[str]], list[Path]]
+) -> dict[str, Any]:
+    """Infer one thing and save the result; return its summary.
+
+    Args:
+        name: of its files.
+        infer: returns the result.
+        save: called with the result and the warnings so far; returns the files.
+    """
+    from ..common.summaries import item_summary
+
+    started = time.perf_counter()
+    with collect_warnings() as notes:
+        result = infer()
+    seconds = time.perf_counter() - started
+    with collect_warnings() as said:
+        files = save(result, notes)
+    return item_summary(name, result.summary(), seconds, files, notes + said)
+
+
+def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
+    """Write ``summary.json`` and print it, or where it is; return the exit status: 1 for failures.
+
+    Args:
+        summary: of `run_summary`.
+        out: where it goes, if anywhere.
+        as_json: whether it is printed.
+    """
+    from ..common.files import write_json
+
+    if out is not None:
+        write_json(out / "summary.json", summary)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    elif out is not None:
+        print(out / "summary.json")
+    failed = ["error" in item for item in summary["items"]]
+    if any(failed):
+        told = f"{sum(failed)} of {len(failed)} {summary['kind']} failed"
+        print(f"vizoo: error: {told}", file=sys.stderr)
+    return int(any(failed))
+
+
+def _reason(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _named(text: str, files: Collection[str]) -> str:
+    """A line that names what it is about."""
+    return text if any(file in text for file in files) else f"{' and '.join(files)}: {text}"

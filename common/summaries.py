@@ -1,0 +1,75 @@
+"""What runs of a predictor say as JSON: the same keys for the same things, whatever the task.
+
+A summary has ``model``, ``device``, ``dtype``, ``kind`` and ``items``; what else it has is the
+task's. An item has ``name``, the first part of its files' names, ``size`` (height, width; of scans
+the slices before them), ``seconds``, ``warnings``, ``files`` and what was found, or ``name`` and
+``error``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["item_summary", "run_summary", "spread"]
+
+
+def run_summary(
+    predictor: Any,
+    model: str | os.PathLike[str],
+    kind: str,
+    items: Sequence[Mapping[str, Any]],
+    **facts: Any,
+) -> dict[str, Any]:
+    """The summary of a run.
+
+    Args:
+        predictor: with its `device` and `dtype`.
+        model: as it was asked for.
+        kind: what the items are, such as ``pairs``, which is their key too.
+        items: what `item_summary` made, or ``name`` and ``error``.
+        facts: what else there is to say.
+    """
+    return {
+        "model": os.fspath(model),
+        "device": str(predictor.device),
+        "dtype": str(predictor.dtype).removeprefix("torch."),
+        **facts,
+        "kind": kind,
+        "items": list(items),
+        kind: list(items),
+    }
+
+
+def item_summary(
+    name: str,
+    found: Mapping[str, Any],
+    seconds: float,
+    files: Iterable[str | os.PathLike[str]] = (),
+    warnings: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The summary of one thing.
+
+    Args:
+        name: first part of its files' names.
+        found: its ``size`` and what was found, as a result's ``summary`` says it.
+        seconds: that the predictor took.
+        files: that were written.
+        warnings: that were given.
+    """
+    return {
+        "name": name,
+        **found,
+        "seconds": round(seconds, 4),
+        "warnings": list(warnings),
+        "files": [os.fspath(file) for file in files],
+    }
+
+
+def spread(values: np.ndarray) -> dict[str, float]:
+    """Least, middle and greatest value."""
+    low, middle, high = (float(value) for value in np.quantile(values, (0, 0.5, 1)))
+    return {"min": low, "median": middle, "max": high}
