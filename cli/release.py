@@ -125,9 +125,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def python_record(record: WeightsRecord, tag: str = "TAG") -> str:
+def python_record(record: WeightsRecord) -> str:
     """A record as the entry of the dictionary that a model file hands to `register_model`."""
-    lines = [f'    "{tag}": WeightsRecord(']
+    lines = ['    "TAG": WeightsRecord(']
     values: dict[str, Any] = {"sources": (), **record.to_json()}
     for key, value in values.items():
         if key == "sources":

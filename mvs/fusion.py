@@ -29,7 +29,7 @@ from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import write_ply
 from .presets import DEFAULT, Thresholds
 
-__all__ = ["DepthView", "FusedView", "FusionReport", "agreement", "fuse", "fuse_to_file"]
+__all__ = ["DepthView", "FusedView", "FusionReport", "fuse", "fuse_to_file"]
 
 # Pixels at a time: on a CPU the two dozen maps of so many pixels stay in its cache.
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
@@ -104,41 +104,6 @@ class FusionReport:
     def pixels(self) -> int:
         """Pixels of all views."""
         return self.points + self.unknown + self.unconfirmed + self.out_of_range
-
-
-def agreement(
-    depth: Tensor,
-    intrinsics: Tensor,
-    extrinsics: Tensor,
-    source_depth: Tensor,
-    source_intrinsics: Tensor,
-    source_extrinsics: Tensor,
-    thresholds: Thresholds = DEFAULT,
-) -> tuple[Tensor, Tensor]:
-    """Compare a view's depth with that of another.
-
-    Args:
-        depth: (H, W), 0 where unknown.
-        intrinsics, extrinsics: (3, 3) and (4, 4) of that view.
-        source_depth: (h, w) of the other view, 0 where unknown, with its camera.
-        thresholds: its ``pixels`` and ``relative``.
-
-    Returns:
-        agrees: (H, W) bool.
-        carried: (H, W), the other view's depth in this view's frame; 0 where they disagree.
-
-    Example:
-        >>> agrees, _ = agreement(depth, k, e, depth, k, e)  # a view agrees with itself
-        >>> bool(agrees.all())
-        True
-    """
-    agrees = torch.zeros_like(depth, dtype=torch.bool)
-    carried = torch.zeros_like(depth)
-    pair = _Pair(intrinsics, extrinsics, source_intrinsics, source_extrinsics, depth)
-    source, given = _marked(source_depth), _cleaned(depth)
-    for rows in _rows(depth):
-        agrees[rows], carried[rows] = pair.compare(given[rows], rows.start, source, thresholds)
-    return agrees, carried
 
 
 def fuse(
@@ -328,16 +293,11 @@ class _Maps:
         return marked
 
 
-def _cleaned(depth: Tensor) -> Tensor:
-    known = torch.isfinite(depth) & (depth > 0)
-    return torch.where(known, depth, torch.zeros_like(depth))
-
-
 def _marked(depth: Tensor) -> Tensor:
     """Return the depth with the unknown far below zero."""
-    depth = _cleaned(depth)
-    highest = depth.max().clamp(min=1e-30)
-    return torch.where(depth > 0, depth, highest * _UNKNOWN)
+    known = torch.isfinite(depth) & (depth > 0)
+    highest = torch.where(known, depth, 0).max().clamp(min=1e-30)
+    return torch.where(known, depth, highest * _UNKNOWN)
 
 
 def _rows(depth: Tensor) -> Iterator[slice]:
