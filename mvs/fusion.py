@@ -141,7 +141,6 @@ def fuse_to_file(
     thresholds: Thresholds = DEFAULT,
     *,
     device: torch.device | str = "cpu",
-    cache_bytes: int = 512 << 20,
     each: Callable[[FusedView], None] | None = None,
 ) -> FusionReport:
     """Fuse depth maps into a coloured binary PLY file, written while the views stream by.
@@ -149,7 +148,7 @@ def fuse_to_file(
     Args:
         path: of the file.
         each: called with every view's part, for whatever else is to be made of it.
-        views, thresholds, device, cache_bytes: as for `fuse`.
+        views, thresholds, device: as for `fuse`.
 
     Raises:
         ValueError: as `fuse`; or no point is left: the message says which filter removed how many.
@@ -157,7 +156,7 @@ def fuse_to_file(
     counts = {"unknown": 0, "unconfirmed": 0, "out_of_range": 0}
     kept = {}
     views = list(views)
-    parts = fuse(views, thresholds, device=device, cache_bytes=cache_bytes)
+    parts = fuse(views, thresholds, device=device)
     with write_ply(path) as ply:
         for part in parts:
             ply.write(part.points, part.colours)
