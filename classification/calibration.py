@@ -83,24 +83,21 @@ def reliability(
     return means[0], means[1], counts.numpy()
 
 
-def reliability_picture(
-    probabilities: Tensor, labels: Tensor, title: str = "", bins: int = 15
-) -> np.ndarray:
+def reliability_picture(probabilities: Tensor, labels: Tensor, title: str = "") -> np.ndarray:
     """Accuracy over confidence, and how many samples have which confidence.
 
     Args:
         probabilities: (N, C).
         labels: (N,).
         title: above; the calibration error stands below it.
-        bins: of equal width.
 
     Returns:
         (H, W, 3) uint8 RGB.
     """
     from matplotlib.figure import Figure
 
-    confidence, accuracy, counts = reliability(probabilities, labels, bins)
-    some = counts > 0
+    confidence, accuracy, counts = reliability(probabilities, labels)
+    bins, some = len(counts), counts > 0
     figure = Figure(figsize=(5, 6), dpi=100, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     middles = (np.arange(bins) + 0.5) / bins

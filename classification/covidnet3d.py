@@ -28,7 +28,7 @@ from ..nas import elastic
 from ..nas.space import Architecture, Choice, SearchSpace
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import check_range
+from ..vision.layers import InvertedResidual, check_range
 from ._covidnet3d_inference import FusedCell, FusedConvNorm
 from ._covidnet3d_published import (
     CONVOLUTIONS,
@@ -82,32 +82,6 @@ class ConvNorm(nn.Module):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         return FusedConvNorm(self, dtype)
-
-
-class InvertedResidual(nn.Module):
-    """Expand, depthwise convolution, project (MobileNetV2), stride 1.
-
-    Args:
-        in_channels: of the input.
-        out_channels: of the output.
-        kernel: of the depthwise convolution.
-        ratio: of the inner channels to the input's; 1 leaves the expansion out.
-        residual: whether the input is added.
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, ratio: int, residual: bool
-    ) -> None:
-        super().__init__()
-        middle = in_channels * ratio
-        self.expand = ConvNorm(in_channels, middle, 1) if ratio > 1 else nn.Identity()
-        self.depthwise = ConvNorm(middle, middle, kernel, groups=middle)
-        self.project = ConvNorm(middle, out_channels, 1, activated=False)
-        self.residual = residual
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.project(self.depthwise(self.expand(x)))
-        return x + y if self.residual else y
 
 
 class Doubled(nn.Module):
@@ -173,7 +147,7 @@ class CovidNet3D(nn.Module):
         if operations is not None and len(operations) != plan.total:
             raise ValueError(f"{plan.total} operations are needed, not {len(operations)}")
         self.stem = ConvNorm(1, _STEM, 3, 2)
-        self.first = InvertedResidual(_STEM, _FIRST, 3, 1, residual=False)
+        self.first = _inverted_residual(_STEM, _FIRST, 3, 1, residual=False)
         choices, stages, channels, number = _choices(plan, identity), [], _FIRST, 0
         for width, count, stride in zip(plan.widths, plan.cells, plan.strides, strict=True):
             cells = []
@@ -259,7 +233,18 @@ def _operation(name: str, width: int, residual: bool) -> nn.Module:
     if name == "identity":
         return Doubled() if residual else nn.Identity()
     kernel, ratio = CONVOLUTIONS[name]
-    return InvertedResidual(width, width, kernel, ratio, residual)
+    return _inverted_residual(width, width, kernel, ratio, residual)
+
+
+def _inverted_residual(
+    in_channels: int, out_channels: int, kernel: int, ratio: int, residual: bool
+) -> InvertedResidual:
+    """Of stride 1; a ratio of 1 leaves the expansion out."""
+    middle = in_channels * ratio
+    expand = ConvNorm(in_channels, middle, 1) if ratio > 1 else nn.Identity()
+    depthwise = ConvNorm(middle, middle, kernel, groups=middle)
+    project = ConvNorm(middle, out_channels, 1, activated=False)
+    return InvertedResidual(expand, depthwise, project, residual)
 
 
 def _choices(plan: Plan, identity: bool) -> list[Choice]:

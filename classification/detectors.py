@@ -24,7 +24,6 @@ from ..vision.hub.weights import check_state, existing_file, load_pickle
 from ..vision.layers import check_images
 
 __all__ = [
-    "DETECTORS",
     "RULES",
     "Detections",
     "ImageDetector",
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 #: Kinds of detectors.
-DETECTORS = ("fasterrcnn", "retinanet", "fcos", "ssdlite")
+_DETECTORS = ("fasterrcnn", "retinanet", "fcos", "ssdlite")
 
 #: How boxes become the class of an image.
 RULES = ("best", "sum")
@@ -63,7 +62,7 @@ class ImageDetector(nn.Module):
     """A detector of torchvision for one's own classes.
 
     Args:
-        detector: one of `DETECTORS`.
+        detector: one of `_DETECTORS`.
         classes: how many, without the background.
         backbone: ``resnet18`` to ``resnet152`` with a feature pyramid; SSDlite has its own.
         size: pixels of the shorter side, to which images are resized; SSDlite has 320x320.
@@ -76,8 +75,8 @@ class ImageDetector(nn.Module):
         self, detector: str, classes: int, backbone: str = "resnet50", size: int = 512
     ) -> None:
         super().__init__()
-        if detector not in DETECTORS:
-            raise ValueError(f"detector {detector!r} is none of {', '.join(DETECTORS)}")
+        if detector not in _DETECTORS:
+            raise ValueError(f"detector {detector!r} is none of {', '.join(_DETECTORS)}")
         if detector != "ssdlite" and backbone not in _BACKBONES:
             raise ValueError(f"backbone {backbone!r} is none of {', '.join(_BACKBONES)}")
         if classes < 1 or size < 32:

@@ -28,7 +28,6 @@ def overlay_picture(
     note: str = "",
     label: str = "where the network looked",
     marks: str = "",
-    columns: int | None = None,
     side: int = 512,
 ) -> np.ndarray:
     """Draw heat maps over pictures, side by side, with a colour bar.
@@ -44,7 +43,6 @@ def overlay_picture(
         label: of the colour bar.
         marks: four letters at the left, right, upper and lower edge of each picture, such as
             ``RLAP`` of an axial slice.
-        columns: pictures in a row; by default as many as make a landscape format.
         side: pixels that the longer side of a picture gets.
 
     Returns:
@@ -59,7 +57,7 @@ def overlay_picture(
             "as many of each, at least one"
         )
     panels = [_blended(image, heat, side) for image, heat in zip(images, heats, strict=True)]
-    return _arranged(panels, captions, title, note, label, marks, columns)
+    return _arranged(panels, captions, title, note, label, marks)
 
 
 def _blended(image: np.ndarray | Tensor, heat: np.ndarray | Tensor, side: int) -> np.ndarray:
@@ -92,14 +90,14 @@ def _arranged(
     note: str,
     label: str,
     marks: str,
-    columns: int | None,
 ) -> np.ndarray:
     """Panels in rows on a dark ground, words on and around them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     high, wide = (max(panel.shape[axis] for panel in panels) for axis in (0, 1))
-    columns = columns or min(len(panels), math.ceil(math.sqrt(1.5 * len(panels) * high / wide)))
+    # As many in a row as make a landscape format.
+    columns = min(len(panels), math.ceil(math.sqrt(1.5 * len(panels) * high / wide)))
     rows = math.ceil(len(panels) / columns)
     type_size = min(15.0, max(7.0, wide / 40))  # points
     legend = 2 * _BAR + round(7 * type_size)

@@ -27,7 +27,7 @@ from .confusion import confusion_picture
 from .metrics import ClassificationMetrics, positive_class
 from .reports import write_report
 
-__all__ = ["ClassificationTask", "balanced_weights", "inputs_of", "sets_of"]
+__all__ = ["ClassificationTask", "balanced_weights", "sets_of"]
 
 _ROLES = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
 
@@ -137,7 +137,7 @@ class ClassificationTask(LightningModule):
             if training and self.trainer.lightning_module is not self:
                 # A search counts costs on it. Alone it would only slow the start down.
                 sample = training[0][0]
-                self.example_input_array = inputs_of(sample)[None]
+                self.example_input_array = _inputs_of(sample)[None]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         if self.hparams.mixup:
@@ -149,7 +149,7 @@ class ClassificationTask(LightningModule):
 
     def outputs(self, batch: dict[str, Any]) -> Tensor:
         """Logits of a batch, (B, classes)."""
-        return self.net(inputs_of(batch))
+        return self.net(_inputs_of(batch))
 
     def loss(self, outputs: Tensor, batch: dict[str, Any]) -> Tensor:
         """The loss of `outputs` against the labels."""
@@ -258,7 +258,7 @@ class ClassificationTask(LightningModule):
 
     def _mixed_loss(self, batch: dict[str, Any]) -> Tensor:
         """The loss of samples that are mixed in pairs."""
-        alpha, inputs, labels = self.hparams.mixup, inputs_of(batch), batch["label"]
+        alpha, inputs, labels = self.hparams.mixup, _inputs_of(batch), batch["label"]
         share = float(torch.distributions.Beta(alpha, alpha).sample())
         order = torch.randperm(len(labels), device=inputs.device)
         outputs = self.net(share * inputs + (1 - share) * inputs[order])
@@ -287,7 +287,7 @@ def sets_of(data: Any, stage: str) -> Iterator[tuple[str, Any]]:
             yield role, dataset
 
 
-def inputs_of(sample: dict[str, Any]) -> Tensor:
+def _inputs_of(sample: dict[str, Any]) -> Tensor:
     """What the network is fed: the volume, or else the image, of a sample or a batch.
 
     Raises:

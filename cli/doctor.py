@@ -17,7 +17,7 @@ from pathlib import Path
 from ..common.extras import installs
 from ..common.system import bfloat16_instructions, compiler, missing_library
 
-__all__ = ["CHECKS", "Check", "add_arguments", "examine", "run"]
+__all__ = ["CHECKS", "Check", "add_arguments", "run"]
 
 _FREE_WANTED = 5e9
 """Bytes: PyTorch with its CUDA wheels, or some training runs."""
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; 1 if something is broken that nothing works without, else 0."""
-    checks = list(examine())
+    checks = list(_examine())
     if args.json:
         print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     return int(any(check.core and not check.ok for check in checks))
 
 
-def examine() -> Iterator[Check]:
+def _examine() -> Iterator[Check]:
     """Run every check; one that fails to run is reported as missing."""
     for name, check in CHECKS.items():
         try:

@@ -11,7 +11,7 @@ from ._sizes import add_size, parse_size
 if TYPE_CHECKING:
     from ..vision.hub.registry import ModelEntry
 
-__all__ = ["add_arguments", "describe", "describe_weights", "run"]
+__all__ = ["add_arguments", "describe", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.fetch:
         _fetch(tagged, args.pattern)
     if tagged == [args.pattern]:
-        row = describe_weights(model_info(args.pattern))
+        row = _describe_weights(model_info(args.pattern))
         print(json.dumps(row, indent=2) if args.json else _lines(row))
         return 0
     rows = [describe(name, height, width) for name in names]
@@ -91,11 +91,11 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
         "macs": count(net, *inputs).macs,
         "size": [height, width],
         "arguments": list(info.arguments),
-        "weights": [describe_weights(replace(info, tag=tag)) for tag in info.weights],
+        "weights": [_describe_weights(replace(info, tag=tag)) for tag in info.weights],
     }
 
 
-def describe_weights(info: ModelEntry) -> dict[str, Any]:
+def _describe_weights(info: ModelEntry) -> dict[str, Any]:
     """What is known of one set of weights.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
 
-__all__ = ["add_arguments", "python_record", "run"]
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,13 +121,13 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.out}: {name}, {size}; loaded by create_model('local-dir:{args.out}')")
     where = "" if sources else "; fill in its sources"
     print(f"To register it, hand this to {name}'s register_model(weights=…){where}:\n")
-    print(python_record(record))
+    print(_python_record(record))
     return 0
 
 
-def python_record(record: WeightsRecord, tag: str = "TAG") -> str:
+def _python_record(record: WeightsRecord) -> str:
     """A record as the entry of the dictionary that a model file hands to `register_model`."""
-    lines = [f'    "{tag}": WeightsRecord(']
+    lines = ['    "TAG": WeightsRecord(']
     values: dict[str, Any] = {"sources": (), **record.to_json()}
     for key, value in values.items():
         if key == "sources":

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
 
     from ..common.devices import choose_device
-    from ..nas.lid.profile import named_layers
+    from ..nas.lid.profiles import named_layers
     from ..nas.lid.splitting import Splitter
     from ..nas.lid.tree import ROOT
     from ..nas.recalibration import samples

@@ -14,13 +14,13 @@ __all__ = [
     "broadcast_first",
     "check_same_subnets",
     "digest",
-    "place",
+    "rank_and_size",
     "same_everywhere",
     "tensor_digest",
 ]
 
 
-def place() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """This process's rank and the number of processes; 0 and 1 where there is one."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -54,7 +54,7 @@ def same_everywhere(number: int, device: torch.device | str = "cpu") -> bool:
         number: not negative.
         device: of the tensor that travels, as the process group's backend wants it.
     """
-    if place()[1] == 1:
+    if rank_and_size()[1] == 1:
         return True
     ends = torch.tensor([number, -number], device=device)  # one collective for both ends
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)

@@ -17,10 +17,11 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from ..common.files import atomic_write
 
-__all__ = ["SampleCache"]
+__all__ = ["MadeDataset", "SampleCache"]
 
 _DAMAGED = (ValueError, RuntimeError, SyntaxError, zlib.error)  # of Pillow, PyTorch, zlib
 _FREE = 0.1  # share of the disk that caches leave
@@ -75,6 +76,46 @@ class SampleCache:
             kind = "picture" if picture else str(value.dtype).removeprefix("torch.")
             forms[name] = [kind, list(value.shape)]
         save_file(packed, path, metadata={"forms": json.dumps(forms)})
+
+
+class MadeDataset(Dataset):
+    """Samples that are made from their number, each recalled from a cache.
+
+    A subclass sets the attributes and defines `_make`.
+
+    Attributes:
+        length: number of samples.
+        seed: names the series of them.
+        cache: keeps what was made.
+    """
+
+    series = "generated"
+    """What names of samples begin with."""
+
+    length: int
+    seed: int
+    cache: SampleCache
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Sample ``index``.
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        if not -self.length <= index < self.length:
+            raise IndexError(f"{type(self).__name__}: index {index} of {self.length}")
+        index = int(index) % self.length
+        return {**self.cache.recall(index, self._make), "name": self.name(index)}
+
+    def name(self, index: int) -> str:
+        """What a sample is called."""
+        return f"{self.series}-{self.seed}-{index:06d}"
+
+    def _make(self, index: int) -> dict[str, Tensor]:
+        raise NotImplementedError
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -25,7 +25,6 @@ __all__ = [
     "check_disjoint",
     "collate",
     "draw",
-    "groups_of",
     "split_by_seed",
 ]
 
@@ -173,7 +172,7 @@ def draw(dataset: Dataset, index: int, generator: torch.Generator) -> dict:
     return dataset[index] if chooses is None else chooses(index, generator)
 
 
-def groups_of(dataset: Dataset) -> list[str] | None:
+def _groups_of(dataset: Dataset) -> list[str] | None:
     """Return what each sample belongs to and is never split from, such as a patient; or None."""
     return getattr(dataset, "groups", None)
 
@@ -198,7 +197,7 @@ class Part(Dataset):
     @property
     def groups(self) -> list[str] | None:
         """What each sample belongs to, if the whole says it."""
-        whole = groups_of(self.dataset)
+        whole = _groups_of(self.dataset)
         return None if whole is None else [whole[index] for index in self.indices]
 
     @property
@@ -245,7 +244,7 @@ def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, 
     Returns:
         The training part and the validation part; together they hold every sample once.
     """
-    groups = groups_of(dataset) or range(len(dataset))
+    groups = _groups_of(dataset) or range(len(dataset))
     members: dict[object, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
@@ -276,7 +275,7 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
     """
     seen: dict[str, str] = {}
     for role, sets in roles.items():
-        groups = dict.fromkeys(name for found in sets for name in groups_of(found) or ())
+        groups = dict.fromkeys(name for found in sets for name in _groups_of(found) or ())
         both = [name for name in groups if seen.get(name, role) != role]
         if both:
             raise ValueError(

@@ -18,9 +18,10 @@ from ..datasets.mvs.cameras import camera_centre
 from ..vision.io.ply import read_ply, write_ply
 from ..vision.io.pointcloud import open3d
 
-__all__ = ["TSDFMesh", "crop_to_polygon", "estimate_normals", "refine_file", "voxel_thin"]
+__all__ = ["TSDFMesh", "crop_to_polygon", "refine_file", "voxel_thin"]
 
 _PAIRS = 1 << 22  # of points and cameras looked at together
+_NEIGHBOURS = 20  # of a point, whose plane gives its normal
 
 
 def voxel_thin(
@@ -56,30 +57,6 @@ def voxel_thin(
     return thinned, np.rint(np.asarray(cloud.colors) * 255).astype(np.uint8)
 
 
-def estimate_normals(
-    points: np.ndarray, neighbours: int = 20, towards: np.ndarray | None = None
-) -> np.ndarray:
-    """Return unit normals (N, 3) float32 from each point's nearest neighbours.
-
-    Args:
-        points: (N, 3).
-        neighbours: whose plane gives the normal.
-        towards: (3,) or (N, 3): where the normals point to, such as the cameras that saw the
-            points.
-
-    Raises:
-        ImportError: Open3D cannot be had.
-    """
-    library = open3d()
-    cloud = _cloud(points, None)
-    cloud.estimate_normals(library.geometry.KDTreeSearchParamKNN(neighbours))
-    normals = np.asarray(cloud.normals)
-    if towards is not None:
-        away = ((np.asarray(towards) - points) * normals).sum(axis=1) < 0
-        normals = np.where(away[:, None], -normals, normals)
-    return normals.astype(np.float32)
-
-
 def refine_file(
     path: str | os.PathLike,
     *,
@@ -111,10 +88,22 @@ def refine_file(
         towards = None
         if cameras is not None:
             towards = _nearest(points, camera_centre(cameras.double()).cpu())
-        found = estimate_normals(points, towards=towards)
+        found = _normals(points, towards)
     with write_ply(path) as ply:
         ply.write(points, colours, found)
     return len(points)
+
+
+def _normals(points: np.ndarray, towards: np.ndarray | None) -> np.ndarray:
+    """Unit normals (N, 3) float32 of points (N, 3), turned towards (N, 3) where that is given."""
+    library = open3d()
+    cloud = _cloud(points, None)
+    cloud.estimate_normals(library.geometry.KDTreeSearchParamKNN(_NEIGHBOURS))
+    normals = np.asarray(cloud.normals)
+    if towards is not None:
+        away = ((np.asarray(towards) - points) * normals).sum(axis=1) < 0
+        normals = np.where(away[:, None], -normals, normals)
+    return normals.astype(np.float32)
 
 
 def crop_to_polygon(points: np.ndarray, polygon: str | os.PathLike) -> np.ndarray:

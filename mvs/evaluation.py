@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from scipy.spatial import cKDTree
 
 __all__ = [
-    "DTU_SCANS",
     "TANKS_DISTANCES",
     "DTUScore",
     "DTUTruth",
@@ -35,11 +34,6 @@ __all__ = [
     "read_dtu_truth",
     "thin",
 ]
-
-DTU_SCANS = (
-    *(1, 4, 9, 10, 11, 12, 13, 15, 23, 24, 29, 32, 33, 34, 48, 49, 62, 75, 77, 110, 114, 118),
-)
-"""The 22 scans of the evaluation set."""
 
 TANKS_DISTANCES = {
     "barn": 0.01,

@@ -29,7 +29,7 @@ from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import write_ply
 from .presets import DEFAULT, Thresholds
 
-__all__ = ["DepthView", "FusedView", "FusionReport", "agreement", "fuse", "fuse_to_file"]
+__all__ = ["DepthView", "FusedView", "FusionReport", "fuse", "fuse_to_file"]
 
 # Pixels at a time: on a CPU the two dozen maps of so many pixels stay in its cache.
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
@@ -106,41 +106,6 @@ class FusionReport:
         return self.points + self.unknown + self.unconfirmed + self.out_of_range
 
 
-def agreement(
-    depth: Tensor,
-    intrinsics: Tensor,
-    extrinsics: Tensor,
-    source_depth: Tensor,
-    source_intrinsics: Tensor,
-    source_extrinsics: Tensor,
-    thresholds: Thresholds = DEFAULT,
-) -> tuple[Tensor, Tensor]:
-    """Compare a view's depth with that of another.
-
-    Args:
-        depth: (H, W), 0 where unknown.
-        intrinsics, extrinsics: (3, 3) and (4, 4) of that view.
-        source_depth: (h, w) of the other view, 0 where unknown, with its camera.
-        thresholds: its ``pixels`` and ``relative``.
-
-    Returns:
-        agrees: (H, W) bool.
-        carried: (H, W), the other view's depth in this view's frame; 0 where they disagree.
-
-    Example:
-        >>> agrees, _ = agreement(depth, k, e, depth, k, e)  # a view agrees with itself
-        >>> bool(agrees.all())
-        True
-    """
-    agrees = torch.zeros_like(depth, dtype=torch.bool)
-    carried = torch.zeros_like(depth)
-    pair = _Pair(intrinsics, extrinsics, source_intrinsics, source_extrinsics, depth)
-    source, given = _marked(source_depth), _cleaned(depth)
-    for rows in _rows(depth):
-        agrees[rows], carried[rows] = pair.compare(given[rows], rows.start, source, thresholds)
-    return agrees, carried
-
-
 def fuse(
     views: Sequence[DepthView],
     thresholds: Thresholds = DEFAULT,
@@ -176,7 +141,6 @@ def fuse_to_file(
     thresholds: Thresholds = DEFAULT,
     *,
     device: torch.device | str = "cpu",
-    cache_bytes: int = 512 << 20,
     each: Callable[[FusedView], None] | None = None,
 ) -> FusionReport:
     """Fuse depth maps into a coloured binary PLY file, written while the views stream by.
@@ -184,7 +148,7 @@ def fuse_to_file(
     Args:
         path: of the file.
         each: called with every view's part, for whatever else is to be made of it.
-        views, thresholds, device, cache_bytes: as for `fuse`.
+        views, thresholds, device: as for `fuse`.
 
     Raises:
         ValueError: as `fuse`; or no point is left: the message says which filter removed how many.
@@ -192,7 +156,7 @@ def fuse_to_file(
     counts = {"unknown": 0, "unconfirmed": 0, "out_of_range": 0}
     kept = {}
     views = list(views)
-    parts = fuse(views, thresholds, device=device, cache_bytes=cache_bytes)
+    parts = fuse(views, thresholds, device=device)
     with write_ply(path) as ply:
         for part in parts:
             ply.write(part.points, part.colours)
@@ -328,16 +292,11 @@ class _Maps:
         return marked
 
 
-def _cleaned(depth: Tensor) -> Tensor:
-    known = torch.isfinite(depth) & (depth > 0)
-    return torch.where(known, depth, torch.zeros_like(depth))
-
-
 def _marked(depth: Tensor) -> Tensor:
     """Return the depth with the unknown far below zero."""
-    depth = _cleaned(depth)
-    highest = depth.max().clamp(min=1e-30)
-    return torch.where(depth > 0, depth, highest * _UNKNOWN)
+    known = torch.isfinite(depth) & (depth > 0)
+    highest = torch.where(known, depth, 0).max().clamp(min=1e-30)
+    return torch.where(known, depth, highest * _UNKNOWN)
 
 
 def _rows(depth: Tensor) -> Iterator[slice]:

@@ -202,12 +202,6 @@ class SearchSpace:
         """The same network's only architecture: what does not matter is None. Checked."""
         return self.validate(architecture)
 
-    def is_active(self, name: str, architecture: Mapping[str, Scalar | None]) -> bool:
-        """Whether the choice matters in this architecture."""
-        if name not in self._choices:
-            raise ValueError(f"there is no choice {name!r} in this space{near(name, self.names)}")
-        return self.validate(architecture)[name] is not None
-
     def mutate(
         self, architecture: Architecture, rng: random.Random, probability: float = 0.1
     ) -> Architecture:

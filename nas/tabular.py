@@ -24,7 +24,6 @@ __all__ = [
     "CELL_OPERATIONS",
     "Tabular",
     "cell_architecture",
-    "cell_string",
     "mbnet",
     "nasbench201",
 ]
@@ -125,15 +124,6 @@ def mbnet(path: str | os.PathLike[str]) -> Tabular:
     columns |= {f"cifar10_run{i}": run for i, run in enumerate(runs.T)}
     space = SearchSpace([Choice(f"blocks.{i}", BLOCK_OPERATIONS) for i in range(8)])
     return _table(space, codes, BLOCK_OPERATIONS, columns)
-
-
-def cell_string(architecture: Mapping[str, str]) -> str:
-    """NASBench-201's own name of a cell, such as `|none~0|+|none~0|none~1|+|none~0|…~2|`."""
-    nodes: dict[str, list[str]] = {}
-    for edge in sorted(CELL_EDGES, key=lambda edge: edge[::-1]):
-        source, node = edge.split("_")
-        nodes.setdefault(node, []).append(f"{architecture[f'edges.{edge}']}~{source}")
-    return "+".join(f"|{'|'.join(inputs)}|" for inputs in nodes.values())
 
 
 def cell_architecture(text: str) -> Architecture:

@@ -29,7 +29,6 @@ __all__ = [
     "faces_to_equirectangular",
     "locate",
     "pixel_directions",
-    "pixel_solid_angles",
     "sample_equirectangular",
     "vertex_values",
     "vertex_weights",
@@ -58,12 +57,6 @@ def _looks(row: Tensor, height: int, width: int) -> Tensor:
     across, up = down.sin()[:, None], (math.pi / 2 - down).sin()[:, None]
     x, z = across * turn.sin(), across * (turn + math.pi / 2).sin()
     return torch.stack((x, up.expand_as(x), z), -1)
-
-
-def pixel_solid_angles(height: int, width: int) -> Tensor:
-    """Of one pixel of each row, (H,) float64 in steradian."""
-    edges = torch.linspace(math.pi / 2, -math.pi / 2, height + 1, dtype=torch.float64).sin()
-    return (edges[:-1] - edges[1:]) * (2 * math.pi / width)
 
 
 def sample_equirectangular(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.space import Choice
 from ..nas.values import Computed, Value, maximum
-from ..vision.layers import DeformableConv2d
+from ..vision.layers import ConvNorm, DeformableConv2d
 from ._easnet_inference import FusedBottleneck, FusedInvertedResidual, folded
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
@@ -35,6 +36,8 @@ Number = Value | int
 """Fixed, or dependent on choices."""
 
 _STRIDES = (FINEST, 2, 2, 2)
+
+_leaky_relu = partial(nn.LeakyReLU, 0.2)
 
 
 def _quarter(in_channels: int, ratio: int) -> int:
@@ -179,19 +182,9 @@ def _exchange(steps: int, source: Number, target: Number) -> nn.Module:
     if steps == 0:
         return nn.Identity()
     if steps < 0:
-        return nn.Sequential(
-            elastic.Conv2d(source, target, 1, bias=False), elastic.BatchNorm2d(target)
-        )
-    halvings = []
-    for step in range(steps):
-        last = step == steps - 1
-        width = target if last else source
-        layers = [
-            elastic.Conv2d(source, width, 3, 2, 1, bias=False),
-            elastic.BatchNorm2d(width),
-        ]
-        halvings.append(nn.Sequential(*layers, *([] if last else [nn.LeakyReLU(0.2)])))
-    return nn.Sequential(*halvings)
+        return ConvNorm(source, target)
+    halvings = [ConvNorm(source, source, 3, 2, activation=_leaky_relu) for _ in range(steps - 1)]
+    return nn.Sequential(*halvings, ConvNorm(source, target, 3, 2))
 
 
 class AggregationModule(nn.Module):
@@ -244,19 +237,13 @@ class AggregationModule(nn.Module):
         return fused
 
 
-class LeakyConvolution(nn.Sequential):
+class LeakyConvolution(ConvNorm):
     """Convolution, batch norm and LeakyReLU."""
 
     def __init__(
         self, in_channels: Number, out_channels: Number, kernel: Number = 3, stride: int = 1
     ) -> None:
-        super().__init__(
-            elastic.Conv2d(
-                in_channels, out_channels, kernel, stride, "half", bias=False, transform=True
-            ),
-            elastic.BatchNorm2d(out_channels),
-            nn.LeakyReLU(0.2),
-        )
+        super().__init__(in_channels, out_channels, kernel, stride, activation=_leaky_relu)
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["depth_to_disparity", "depth_to_points", "disparity_to_depth", "smooth_surface"]
+__all__ = ["depth_to_points", "disparity_to_depth", "smooth_surface"]
 
 
 def disparity_to_depth(
@@ -27,19 +27,11 @@ def disparity_to_depth(
         >>> disparity_to_depth(torch.tensor([10.0, 0.0]), focal=500.0, baseline=0.1)
         tensor([5., 0.])
     """
-    return _reciprocal(disparity, disparity + doffs, focal * baseline)
-
-
-def depth_to_disparity(depth: Tensor, focal: float, baseline: float, doffs: float = 0.0) -> Tensor:
-    """Return disparity = focal * baseline / depth - doffs, 0 where depth or disparity is unknown.
-
-    Args:
-        depth: any shape, in the baseline's unit; not finite or not positive where unknown.
-        focal, baseline, doffs: as in ``disparity_to_depth``.
-    """
-    known = torch.isfinite(depth) & (depth > 0)
-    disparity = _reciprocal(depth, depth, focal * baseline) - doffs
-    return torch.where(known & (disparity > 0), disparity, torch.zeros_like(depth))
+    divisor = disparity + doffs
+    known = torch.isfinite(disparity) & (disparity > 0) & (divisor > 0)
+    # Ones where it is unknown, so that gradients stay finite there.
+    depth = focal * baseline / torch.where(known, divisor, torch.ones_like(divisor))
+    return torch.where(known, depth, torch.zeros_like(depth))
 
 
 def depth_to_points(
@@ -86,10 +78,3 @@ def smooth_surface(disparity: Tensor, relative: float = 0.06, absolute: float = 
     highest = pool(torch.where(known, disparity, -infinity), 3, stride=1, padding=1)
     lowest = -pool(torch.where(known, -disparity, -infinity), 3, stride=1, padding=1)
     return known & (highest - lowest <= absolute + relative * disparity)
-
-
-def _reciprocal(given: Tensor, divisor: Tensor, factor: float) -> Tensor:
-    """Return factor / divisor where ``given`` is known and the quotient positive, else 0."""
-    known = torch.isfinite(given) & (given > 0) & (divisor > 0)
-    quotient = factor / torch.where(known, divisor, torch.ones_like(divisor))
-    return torch.where(known, quotient, torch.zeros_like(quotient))

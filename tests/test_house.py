@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -158,6 +159,20 @@ def test_modules_are_imported_plainly(root):
         if looked.search(file.read_text()) and name not in LAZY_DOORS
     }
     assert found == {"vision._export_formats"}  # which asks whether a runtime is loaded
+
+
+def test_lazy_names_are_no_modules(root):
+    """Importing a module below would put it in the place of a lazy name that is spelled alike."""
+    known = modules(root)
+    lazy = re.compile(r"= lazy\(\s*__name__")
+    doors = [name for name, file in known.items() if lazy.search(file.read_text())]
+    clashes = {
+        f"{door}.{name}"
+        for door in doors
+        for name in importlib.import_module(f"vizoo.{door}".rstrip(".")).__all__
+        if f"{door}.{name}".lstrip(".") in known
+    }
+    assert len(doors) > 5 and not clashes
 
 
 def test_import_loads_little():

@@ -20,7 +20,6 @@ __all__ = [
     "depth_to_space",
     "fold_batch_norm",
     "space_to_depth",
-    "upsampling_weight",
 ]
 
 
@@ -36,7 +35,7 @@ def fold_batch_norm(
     return (weight * scale.view(-1, *[1] * (weight.dim() - 1))).detach(), shift.detach()
 
 
-def upsampling_weight(weight: Tensor) -> Tensor:
+def _upsampling_weight(weight: Tensor) -> Tensor:
     """A 3x3 kernel for a transposed convolution with kernel 4, stride 2 and padding 1.
 
     Args:
@@ -254,7 +253,7 @@ class FusedUpsampling2d(nn.Module):
         self.narrow = None
         self.packed = _packs(self.weight)
         if weight.shape[1] <= 8:
-            weight = upsampling_weight(weight)
+            weight = _upsampling_weight(weight)
             self.narrow = FusedConv2d(weight, None, padding=1, slope=slope, dtype=dtype)
         elif self.packed:
             self.weight = torch.ops.mkldnn._reorder_convolution_transpose_weight(

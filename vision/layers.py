@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..nas import elastic
+from ..nas.values import Value
+
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "ConvNorm",
     "DeformableConv2d",
+    "InvertedResidual",
     "check_images",
     "check_normalization",
     "check_range",
@@ -119,6 +125,71 @@ def pad_to(x: Tensor, multiple: int) -> Tensor:
     # Written so that torch.export can bound the result for a range of sizes.
     right, top = ((size + multiple - 1) // multiple * multiple - size for size in (width, height))
     return F.pad(x, (0, right, top, 0))
+
+
+class ConvNorm(nn.Sequential):
+    """Convolution without bias that keeps the size at stride 1, batch norm, perhaps an activation.
+
+    Args:
+        in_channels: of the input, an int or a value.
+        channels: of the output, likewise.
+        kernel: odd, likewise.
+        stride: of the convolution.
+        groups: of the convolution, an int or the value that `in_channels` is.
+        activation: makes one; None for none.
+        eps: of the batch norm.
+    """
+
+    def __init__(
+        self,
+        in_channels: Value | int,
+        channels: Value | int,
+        kernel: Value | int = 1,
+        stride: int = 1,
+        *,
+        groups: Value | int = 1,
+        activation: Callable[[], nn.Module] | None = None,
+        eps: float = 1e-5,
+    ) -> None:
+        conv = elastic.Conv2d(
+            in_channels, channels, kernel, stride, "half", groups=groups, bias=False, transform=True
+        )
+        norm = elastic.BatchNorm2d(channels, eps)
+        super().__init__(conv, norm, *([activation()] if activation is not None else []))
+
+
+class InvertedResidual(nn.Module):
+    """MobileNet's block of any dimension, made of its parts.
+
+    Sandler et al., "MobileNetV2", CVPR 2018; with squeeze-excite Howard et al., "Searching for
+    MobileNetV3", ICCV 2019.
+
+    Args:
+        expand: from the input to more channels, or an identity.
+        depthwise: changes each of them.
+        project: back to few channels, without an activation.
+        residual: whether the input is added.
+        squeeze: weighs the channels before the projection; None for none.
+    """
+
+    def __init__(
+        self,
+        expand: nn.Module,
+        depthwise: nn.Module,
+        project: nn.Module,
+        residual: bool,
+        squeeze: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.expand = expand
+        self.depthwise = depthwise
+        self.squeeze = squeeze or nn.Identity()
+        self.project = project
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.project(self.squeeze(self.depthwise(self.expand(x))))
+        return x + y if self.residual else y
 
 
 def deformable_convolution(

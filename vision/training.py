@@ -22,7 +22,6 @@ from .hub.create import create_model
 from .hub.registry import REMOTE
 
 __all__ = [
-    "SCHEDULES",
     "check_optimisation",
     "keep_arguments",
     "log_metrics",
@@ -33,7 +32,7 @@ __all__ = [
     "starting_network",
 ]
 
-SCHEDULES = ("milestones", "cosine", "constant")
+_SCHEDULES = ("milestones", "cosine", "constant")
 
 
 def starting_network(
@@ -101,7 +100,7 @@ def read_subnet(path: str) -> dict[str, Any]:
 
 def check_optimisation(optimizer: str, lr_schedule: str) -> None:
     """Raise ValueError where `optimisation` would not know a name."""
-    if lr_schedule not in SCHEDULES:
+    if lr_schedule not in _SCHEDULES:
         raise ValueError(
             f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
         )

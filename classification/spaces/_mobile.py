@@ -1,47 +1,30 @@
-"""Blocks that the mobile search spaces share: inverted residuals of images."""
+"""What the mobile search spaces share: inverted residuals of images, and rounded channels."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Callable
 
-__all__ = ["ConvNorm", "InvertedResidual", "rounded"]
+from torch import nn
 
+from ...nas import elastic
+from ...nas.values import Value
+from ...vision.layers import ConvNorm, InvertedResidual
 
-class ConvNorm(nn.Sequential):
-    """Convolution without bias, batch norm, and an activation where there is one.
-
-    Args:
-        in_channels: of the input.
-        channels: of the output.
-        kernel: odd.
-        stride: of the convolution.
-        groups: of the convolution.
-        activation: made anew for each layer; None for none.
-        eps: of the batch norm.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        kernel: int = 1,
-        stride: int = 1,
-        *,
-        groups: int = 1,
-        activation: type[nn.Module] | None = None,
-        eps: float = 1e-5,
-    ) -> None:
-        layers: list[nn.Module] = [
-            nn.Conv2d(
-                in_channels, channels, kernel, stride, kernel // 2, groups=groups, bias=False
-            ),
-            nn.BatchNorm2d(channels, eps=eps),
-        ]
-        super().__init__(*layers, *([activation()] if activation is not None else []))
+__all__ = ["inverted_residual", "rounded"]
 
 
-class InvertedResidual(nn.Module):
-    """Expand, depthwise convolution, project (MobileNetV2); the input is added where shapes agree.
+def inverted_residual(
+    in_channels: int,
+    channels: int,
+    kernel: Value | int,
+    ratio: Value | int,
+    stride: int = 1,
+    *,
+    activation: type[nn.Module] = nn.ReLU,
+    squeezed: bool = False,
+    eps: float = 1e-5,
+) -> InvertedResidual:
+    """A block that adds its input where shapes agree.
 
     Args:
         in_channels: of the input.
@@ -50,34 +33,27 @@ class InvertedResidual(nn.Module):
         ratio: of the inner channels to the input's; 1 leaves the expansion out.
         stride: of the depthwise convolution.
         activation: after expansion and depthwise convolution.
+        squeezed: whether a squeeze-excite gates the inner channels.
         eps: of the batch norms.
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        kernel: int,
-        ratio: int,
-        stride: int = 1,
-        *,
-        activation: type[nn.Module] = nn.ReLU,
-        eps: float = 1e-5,
-    ) -> None:
-        super().__init__()
-        inner = in_channels * ratio
-        same = {"activation": activation, "eps": eps}
-        self.expand = ConvNorm(in_channels, inner, **same) if ratio > 1 else nn.Identity()
-        self.depthwise = ConvNorm(inner, inner, kernel, stride, groups=inner, **same)
-        self.project = ConvNorm(inner, channels, eps=eps)
-        self.residual = stride == 1 and in_channels == channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.project(self.depthwise(self.expand(x)))
-        return x + y if self.residual else y
+    inner = _of(ratio, lambda number: rounded(in_channels * number))
+    same = {"activation": activation, "eps": eps}
+    # One after the other as they run, since each draws random weights.
+    expand = nn.Identity() if ratio == 1 else ConvNorm(in_channels, inner, **same)
+    depthwise = ConvNorm(inner, inner, kernel, stride, groups=inner, **same)
+    squeeze = None
+    if squeezed:
+        squeeze = elastic.SqueezeExcite(inner, _of(inner, lambda number: rounded(number // 4)))
+    project = ConvNorm(inner, channels, eps=eps)
+    residual = stride == 1 and in_channels == channels
+    return InvertedResidual(expand, depthwise, project, residual, squeeze)
 
 
 def rounded(channels: float) -> int:
     """The nearest multiple of 8, unless that is less than 0.9 of it (MobileNetV2's rule)."""
     found = max(8, int(channels + 4) // 8 * 8)
     return found + 8 if found < 0.9 * channels else found
+
+
+def _of(number: Value | int, function: Callable[[int], int]) -> Value | int:
+    return number.map(function) if isinstance(number, Value) else function(number)

@@ -15,7 +15,8 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import BLOCK_OPERATIONS
 from ...vision.hub.registry import register_model
-from ._mobile import ConvNorm, InvertedResidual
+from ...vision.layers import ConvNorm
+from ._mobile import inverted_residual
 from ._searched import SearchedClassifier
 
 __all__ = ["MBNet", "mbnet"]
@@ -63,7 +64,7 @@ def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Mo
         same = stride == 1 and in_channels == channels
         return nn.Identity() if same else ConvNorm(in_channels, channels, 1, stride)
     kernel, ratio = int(name[2]), int(name[-1])
-    return InvertedResidual(in_channels, channels, kernel, ratio, stride)
+    return inverted_residual(in_channels, channels, kernel, ratio, stride)
 
 
 def _choices() -> list[Choice]:

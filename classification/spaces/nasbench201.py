@@ -20,6 +20,7 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import CELL_EDGES, CELL_OPERATIONS, cell_architecture
 from ...vision.hub.registry import register_model
+from ...vision.layers import ConvNorm
 from ._searched import SearchedClassifier
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
@@ -107,9 +108,7 @@ class NASBench201(SearchedClassifier):
         if channels < 1 or cells < 1:
             raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
         choices = operations or {edge: _choice(edge) for edge in CELL_EDGES}
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-        )
+        self.stem = ConvNorm(3, channels, 3)
         layers: list[nn.Module] = []
         for width in (channels, 2 * channels, 4 * channels):
             if layers:

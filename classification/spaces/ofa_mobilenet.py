@@ -15,7 +15,8 @@ from ...nas import elastic
 from ...nas.space import Architecture, Choice
 from ...nas.supernet import extract
 from ...vision.hub.registry import register_model
-from ._mobile import ConvNorm, InvertedResidual, rounded
+from ...vision.layers import ConvNorm
+from ._mobile import inverted_residual, rounded
 from ._searched import SearchedClassifier
 
 __all__ = ["OFAMobileNet", "ofa_mobilenet"]
@@ -25,62 +26,6 @@ STRIDES = (2, 2, 2, 1, 2)
 SQUEEZED = (False, True, False, True, True)
 DEPTHS, KERNELS, EXPANSIONS = (2, 3, 4), (3, 5, 7), (3, 4, 6)
 _FIRST, _EXPANDED, _HEAD = 16, 960, 1280
-
-
-class Block(nn.Module):
-    """Expand, depthwise convolution, squeeze-excite where wanted, project.
-
-    Args:
-        in_channels: of the input.
-        channels: of the output; the input is added where shapes agree.
-        kernel: choice of the depthwise convolution's.
-        expansion: choice of the ratio of inner channels to the input's.
-        stride: of the depthwise convolution.
-        activation: after expansion and depthwise convolution.
-        squeezed: whether channels are gated.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        kernel: Choice,
-        expansion: Choice,
-        stride: int,
-        activation: type[nn.Module],
-        squeezed: bool,
-    ) -> None:
-        super().__init__()
-        inner = expansion.map(lambda ratio: rounded(in_channels * ratio))
-        self.expand = nn.Sequential(
-            elastic.Conv2d(in_channels, inner, 1, bias=False),
-            elastic.BatchNorm2d(inner),
-            activation(),
-        )
-        self.depthwise = nn.Sequential(
-            elastic.Conv2d(
-                inner,
-                inner,
-                kernel,
-                stride,
-                padding="half",
-                groups=inner,
-                bias=False,
-                transform=True,
-            ),
-            elastic.BatchNorm2d(inner),
-            activation(),
-        )
-        reduced = inner.map(lambda number: rounded(number // 4))
-        self.squeeze = elastic.SqueezeExcite(inner, reduced) if squeezed else nn.Identity()
-        self.project = nn.Sequential(
-            elastic.Conv2d(inner, channels, 1, bias=False), nn.BatchNorm2d(channels)
-        )
-        self.residual = stride == 1 and in_channels == channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.project(self.squeeze(self.depthwise(self.expand(x))))
-        return x + y if self.residual else y
 
 
 class OFAMobileNet(SearchedClassifier):
@@ -100,7 +45,7 @@ class OFAMobileNet(SearchedClassifier):
             raise ValueError(f"width {width} must be more than 0")
         channels = rounded(_FIRST * width)
         self.stem = ConvNorm(3, channels, 3, 2, activation=nn.Hardswish)
-        self.first = InvertedResidual(channels, channels, 3, 1)
+        self.first = inverted_residual(channels, channels, 3, 1)
         stages = []
         for stage, (out, stride) in enumerate(zip(WIDTHS, STRIDES, strict=True)):
             out, blocks, name = rounded(out * width), [], f"stages.{stage}"
@@ -109,8 +54,8 @@ class OFAMobileNet(SearchedClassifier):
                 kernel = Choice(f"{name}.{index}.kernel", KERNELS)
                 expansion = Choice(f"{name}.{index}.expand", EXPANSIONS)
                 step = stride if index == 0 else 1
-                same = (kernel, expansion, step, activation, SQUEEZED[stage])
-                blocks.append(Block(channels, out, *same))
+                how = {"activation": activation, "squeezed": SQUEEZED[stage]}
+                blocks.append(inverted_residual(channels, out, kernel, expansion, step, **how))
                 channels = out
             stages.append(elastic.Sequential(*blocks, length=Choice(f"{name}.depth", DEPTHS)))
         self.stages = nn.Sequential(*stages)

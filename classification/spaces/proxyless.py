@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...vision.hub.registry import register_model
-from ._mobile import ConvNorm, InvertedResidual, rounded
+from ...vision.layers import ConvNorm
+from ._mobile import inverted_residual, rounded
 from ._searched import SearchedClassifier
 
 __all__ = ["Proxyless", "proxyless"]
@@ -53,7 +54,7 @@ class Proxyless(SearchedClassifier):
         same = {"activation": nn.ReLU6, "eps": _EPS}
         stem, channels = rounded(_STEM * width), rounded(_FIRST * width)
         self.stem = ConvNorm(3, stem, 3, 2, **same)
-        self.first = InvertedResidual(stem, channels, 3, 1, **same)
+        self.first = inverted_residual(stem, channels, 3, 1, **same)
         stages = []
         for stage, (out, count, stride) in enumerate(zip(WIDTHS, CELLS, STRIDES, strict=True)):
             out, blocks = rounded(out * width), []
@@ -79,7 +80,7 @@ def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Mo
         return nn.Identity()
     kernel, ratio = int(name[2]), int(name[-1])
     same = {"activation": nn.ReLU6, "eps": _EPS}
-    return InvertedResidual(in_channels, channels, kernel, ratio, stride, **same)
+    return inverted_residual(in_channels, channels, kernel, ratio, stride, **same)
 
 
 def _name(stage: int, index: int) -> str:

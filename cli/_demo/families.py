@@ -12,10 +12,7 @@ from ...vision.io.images import to_bytes
 if TYPE_CHECKING:
     from .pair import Sample
 
-__all__ = ["UNTRAINED", "Card", "family_cards"]
-
-UNTRAINED = ("dispmvs", "spheredepth", "covidnet3d")
-"""Families whose cards show a generated input and its truth, since no weights come with vizoo."""
+__all__ = ["Card", "family_cards"]
 
 _ROOM = {"layouts": ("room",), "floating": 0, "photometric": False}
 _UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."

@@ -71,14 +71,12 @@ class Candidate:
         net: extracted, in evaluation mode, on the CPU.
         weights: where it comes from.
         architecture: of a subnet.
-        position: error and cost on the front, if it is from there.
     """
 
     name: str
     net: nn.Module
     weights: Weights
     architecture: Architecture | None = None
-    position: tuple[float, float] | None = None
 
 
 def choose(model: str | os.PathLike[str] | None) -> list[str]:
@@ -168,15 +166,14 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     space = search_space(weights.net)
     front = Front.load(weights.front, space) if weights.front and weights.front.is_file() else None
     if front is not None:
-        rows = front.spread(3)
-        chosen = [(row.architecture, (row.costs[front.cost], row.error)) for row in rows]
+        chosen = [row.architecture for row in front.spread(3)]
     else:
         middle = space.build(lambda choice: choice.values[len(choice.values) // 2])
-        chosen = [(a, None) for a in (space.largest(), middle, space.smallest())]
+        chosen = [space.largest(), middle, space.smallest()]
     names = _SIZES if len(chosen) == 3 else (_SIZES[0], _SIZES[-1])
     found = [
-        Candidate(name, extract(weights.net, architecture).eval(), weights, architecture, position)
-        for name, (architecture, position) in zip(names, chosen, strict=False)
+        Candidate(name, extract(weights.net, architecture).eval(), weights, architecture)
+        for name, architecture in zip(names, chosen, strict=False)
     ]
     return found, front
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .networks import Candidate
 
 __all__ = [
-    "CLASSICAL",
     "Finding",
     "Sample",
     "generated_sample",
@@ -26,7 +25,7 @@ __all__ = [
     "show_all",
 ]
 
-CLASSICAL = "StereoSGBM (OpenCV)"
+_CLASSICAL = "StereoSGBM (OpenCV)"
 _ROOM = {"height": 540, "width": 960, "max_disparity": 64, "layouts": ("room",), "floating": 0}
 _SECONDS, _MOST = 6.0, 20  # of all timing together, and repetitions
 
@@ -194,7 +193,7 @@ def show_all(
         costs = count(on_meta(candidate.net), *inputs)
         known = (candidate.name, result, timing, scores(sample, result))
         findings.append(Finding(*known, candidate, costs.parameters, costs.macs))
-    classical = Finding(CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
+    classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
     return [*findings, classical]
 
 

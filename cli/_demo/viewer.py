@@ -8,6 +8,8 @@ import json
 
 import numpy as np
 
+from ...vision.viz.cloud import points_ahead
+
 __all__ = ["cloud_viewer"]
 
 
@@ -36,15 +38,7 @@ def cloud_viewer(
     Raises:
         ValueError: the shapes differ, or there is no point in front of the camera.
     """
-    points, colours = np.asarray(points, np.float32), np.asarray(colours, np.uint8)
-    if points.ndim != 2 or points.shape[1:] != (3,) or points.shape != colours.shape:
-        raise ValueError(
-            f"points and colours are both (N, 3), got {points.shape} and {colours.shape}"
-        )
-    ahead = np.isfinite(points).all(axis=1) & (points[:, 2] > 0)
-    points, colours = points[ahead], colours[ahead]
-    if not len(points):
-        raise ValueError("the point cloud has no point in front of the camera")
+    points, colours = points_ahead(points, colours)
     spacing = 1 / focal
     if len(points) > most:
         spacing *= (len(points) / most) ** 0.5

@@ -14,14 +14,14 @@ import numpy as np
 
 from ..draws import Draws
 
-__all__ = ["CHEST_VERSION", "FINDINGS", "Chest"]
+__all__ = ["CHEST_VERSION", "Chest"]
 
 #: Counted up when the same seed gives another chest.
 CHEST_VERSION = 1
 
 #: What a chest can have: ``covid`` ground-glass opacities, small, near the pleura, in both lungs;
 #: ``pneumonia`` a dense consolidation in one lung.
-FINDINGS = ("normal", "covid", "pneumonia")
+_FINDINGS = ("normal", "covid", "pneumonia")
 
 _EXTENT = (300.0, 360.0, 360.0)  # of a scan, mm: slices, rows, columns
 _SLAB = 16  # slices at a time, which bounds the memory
@@ -51,15 +51,15 @@ class Chest:
 
     Args:
         seed: names it.
-        finding: one of ``FINDINGS``. The same seed gives the same chest around the lesions.
+        finding: one of ``_FINDINGS``. The same seed gives the same chest around the lesions.
 
     Raises:
         ValueError: an unknown finding.
     """
 
     def __init__(self, seed: int, finding: str = "normal") -> None:
-        if finding not in FINDINGS:
-            raise ValueError(f"finding {finding!r} is none of {', '.join(FINDINGS)}")
+        if finding not in _FINDINGS:
+            raise ValueError(f"finding {finding!r} is none of {', '.join(_FINDINGS)}")
         self.seed, self.finding = seed, finding
         body = Draws("chest", seed)
         size = body.uniform(0.9, 1.08)

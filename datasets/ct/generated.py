@@ -12,13 +12,13 @@ from .chest import CHEST_VERSION, Chest
 from .preparation import CTPreset, frames_of, take
 from .volume import CTVolume
 
-__all__ = ["CLASSES", "FINDING_OF", "GeneratedCT"]
+__all__ = ["CLASSES", "GeneratedCT"]
 
 #: Names of the classes, by their number, as in the published sets.
 CLASSES = {2: ("Normal", "NCP"), 3: ("CP", "NCP", "Normal")}
 
 #: What the chest of a class has.
-FINDING_OF = {"Normal": "normal", "NCP": "covid", "CP": "pneumonia"}
+_FINDING_OF = {"Normal": "normal", "NCP": "covid", "CP": "pneumonia"}
 
 
 class GeneratedCT(Dataset):
@@ -97,7 +97,7 @@ class GeneratedCT(Dataset):
         """The chest of a scan, to scan it at another resolution."""
         kind = self.classes[index % len(self.classes)]
         number = index // len(self.classes) if self.paired else index
-        return Chest(Draws("item", self.seed, number).bits(), FINDING_OF[kind])
+        return Chest(Draws("item", self.seed, number).bits(), _FINDING_OF[kind])
 
     def _sample(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         if not -self.length <= index < self.length:

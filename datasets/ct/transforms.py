@@ -15,10 +15,10 @@ from torch import Generator, Tensor
 from ...common.extras import from_extra
 from ..files import check_choice
 
-__all__ = ["AUGMENTATIONS", "VolumeAugmentation", "augmentation"]
+__all__ = ["VolumeAugmentation", "augmentation"]
 
 #: Names that ``augmentation`` knows.
-AUGMENTATIONS = ("none", "flips", "full")
+_AUGMENTATIONS = ("none", "flips", "full")
 
 _GEOMETRY = ("affine", "shape", "grid", "slices")
 _SEEDS = 1 << 31
@@ -71,7 +71,7 @@ def augmentation(name: str) -> Callable | None:
         ImportError: ``full`` without MONAI.
         ValueError: there is none of that name.
     """
-    check_choice("augmentation", name, AUGMENTATIONS)
+    check_choice("augmentation", name, _AUGMENTATIONS)
     return None if name == "none" else VolumeAugmentation(full=name == "full")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-__all__ = ["PARTS", "part_of", "split_groups"]
+__all__ = ["part_of", "split_groups"]
 
 #: Names of the parts of a split, besides ``all``.
-PARTS = ("train", "val", "test")
+_PARTS = ("train", "val", "test")
 
 
 def split_groups(
@@ -84,14 +84,14 @@ def part_of(
     Raises:
         ValueError: an unknown part, or numbers out of their range.
     """
-    if part not in ("all", *PARTS):
-        raise ValueError(f"part {part!r} is none of all, {', '.join(PARTS)}")
+    if part not in ("all", *_PARTS):
+        raise ValueError(f"part {part!r} is none of all, {', '.join(_PARTS)}")
     if part == "all":
         return list(range(len(labels)))
     if folds is None:
-        if len(shares) != len(PARTS):
-            raise ValueError(f"shares {list(shares)}: want three, of {', '.join(PARTS)}")
-        return split_groups(labels, groups, shares, seed)[PARTS.index(part)]
+        if len(shares) != len(_PARTS):
+            raise ValueError(f"shares {list(shares)}: want three, of {', '.join(_PARTS)}")
+        return split_groups(labels, groups, shares, seed)[_PARTS.index(part)]
     if folds < 3 or not 0 <= fold < folds:
         raise ValueError(f"fold {fold} of {folds}: wants three folds or more, and one of them")
     found = split_groups(labels, groups, [1] * folds, seed)

@@ -16,10 +16,10 @@ from torchvision.transforms import v2
 
 from ..files import check_choice
 
-__all__ = ["AUGMENTATIONS", "ImageAugmentation", "augmentation"]
+__all__ = ["ImageAugmentation", "augmentation"]
 
 #: Names that ``augmentation`` knows.
-AUGMENTATIONS = ("none", "flips", "colour", "randaugment", "trivialaugment")
+_AUGMENTATIONS = ("none", "flips", "colour", "randaugment", "trivialaugment")
 
 _SEEDS = 1 << 31
 
@@ -39,7 +39,7 @@ class ImageAugmentation:
     """
 
     def __init__(self, name: str = "colour", magnitude: int = 9) -> None:
-        check_choice("augmentation", name, AUGMENTATIONS[1:])
+        check_choice("augmentation", name, _AUGMENTATIONS[1:])
         more = {
             "flips": [v2.Identity()],
             "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
@@ -85,5 +85,5 @@ def augmentation(name: str) -> Callable | None:
     Raises:
         ValueError: there is none of that name.
     """
-    check_choice("augmentation", name, AUGMENTATIONS)
+    check_choice("augmentation", name, _AUGMENTATIONS)
     return None if name == "none" else ImageAugmentation(name)

@@ -17,10 +17,10 @@ import numpy as np
 
 from .camera_files import read_text
 
-__all__ = ["CAMERA_MODELS", "Camera", "Model", "Photograph", "find_model", "read_model"]
+__all__ = ["Camera", "Model", "Photograph", "find_model", "read_model"]
 
 #: Names and numbers of parameters, in the order of the binary format's numbers.
-CAMERA_MODELS = (
+_CAMERA_MODELS = (
     ("SIMPLE_PINHOLE", 3),
     ("PINHOLE", 4),
     ("SIMPLE_RADIAL", 4),
@@ -33,7 +33,7 @@ CAMERA_MODELS = (
     ("RADIAL_FISHEYE", 5),
     ("THIN_PRISM_FISHEYE", 12),
 )
-_COUNTS = dict(CAMERA_MODELS)
+_COUNTS = dict(_CAMERA_MODELS)
 
 
 class Camera(NamedTuple):
@@ -247,9 +247,9 @@ def _binary_cameras(path: Path) -> dict[int, Camera]:
     data, cameras = _Bytes(path), {}
     for _ in range(data.count(24)):
         identifier, model, width, height = data.take("iiQQ")
-        if not 0 <= model < len(CAMERA_MODELS):
+        if not 0 <= model < len(_CAMERA_MODELS):
             data.fail(f"no camera model has the number {model}")
-        name, count = CAMERA_MODELS[model]
+        name, count = _CAMERA_MODELS[model]
         cameras[identifier] = Camera(name, width, height, data.take("d" * count))
     data.end()
     return cameras

@@ -43,7 +43,7 @@ from .cameras import check_camera, invert_pose
 from .pairs import pairs_from_scores, score_by_poses
 from .scene import Scene, View, check_range, derive_range
 
-__all__ = ["CAMERAS_FILE", "open_folder", "open_middlebury", "pairs_by_poses"]
+__all__ = ["CAMERAS_FILE", "open_folder", "open_middlebury"]
 
 CAMERAS_FILE = "cameras.json"
 _SHARED = ("intrinsics", "depth_range")
@@ -81,7 +81,7 @@ def open_folder(path: str | os.PathLike) -> Scene:
     check_files("scene", root, parts, f"images as {file} names them", what="photographs")
     scene = Scene(root.name, views, [[] for _ in views], "folder", str(file))
     if all(sources is None for sources in listed):
-        return pairs_by_poses(scene)
+        return _pairs_by_poses(scene)
     names = {view.name: place for place, view in enumerate(views)}
     pairs = [
         _sources(sources or [], names, f"{file}: view {number}")
@@ -133,10 +133,12 @@ def open_middlebury(path: str | os.PathLike) -> Scene:
         )
     parts = {"photographs": [view.image for view in views]}
     check_files(f"scene {root.name}", root, parts, f"images as in {files[0]}", what="photographs")
-    return pairs_by_poses(Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0])))
+    return _pairs_by_poses(
+        Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))
+    )
 
 
-def pairs_by_poses(scene: Scene) -> Scene:
+def _pairs_by_poses(scene: Scene) -> Scene:
     """Return the scene with pairs scored by its cameras alone."""
     count = range(len(scene))
     scores = score_by_poses(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from ..cache import SampleCache
+from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
 from .generator import GENERATOR_VERSION, generate_scene
 
 __all__ = ["GeneratedMVS"]
 
 
-class GeneratedMVS(Dataset):
+class GeneratedMVS(MadeDataset):
     """Map-style data set; item i depends on ``seed`` and i alone, in any order and any worker.
 
     A different seed gives different scenes, so training, validation and test sets of one seed
-    each never meet.
+    each never meet. Samples are as ``vizoo.datasets.mvs.scene`` says.
 
     Args:
         length: number of scenes, each of which gives one sample.
@@ -57,21 +56,6 @@ class GeneratedMVS(Dataset):
         kind = f"{views}-{supersample}-{int(wide_range)}-{int(untextured)}"
         name = f"mvs{GENERATOR_VERSION}-{seed}-{height}x{width}-{kind}"
         self.cache = SampleCache(cache, name, ["images"])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Sample ``index`` (see ``vizoo.datasets.mvs.scene``).
-
-        Raises:
-            IndexError: beyond the ends, so that the data set can be iterated.
-        """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"generated scenes: index {index} of {self.length}")
-        index = int(index) % self.length
-        made = self.cache.recall(index, self._make)
-        return {**made, "name": f"generated-{self.seed}-{index:06d}"}
 
     def _make(self, index: int) -> dict[str, Tensor]:
         scene = generate_scene(

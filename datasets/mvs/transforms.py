@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 
 from .cameras import crop_intrinsics
 
-__all__ = ["AUGMENTATIONS", "ColourJitter", "RandomCrop", "augmentation"]
+__all__ = ["ColourJitter", "RandomCrop", "augmentation"]
 
 _GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
 
 #: Names that ``augmentation`` knows.
-AUGMENTATIONS = ("none", "colour")
+_AUGMENTATIONS = ("none", "colour")
 
 
 class ColourJitter:
@@ -96,8 +96,8 @@ def augmentation(
     Raises:
         ValueError: there is none of that name, or only one side of the crop is given.
     """
-    if name not in AUGMENTATIONS:
-        raise ValueError(f"no augmentation {name!r}: choose {', '.join(AUGMENTATIONS)}")
+    if name not in _AUGMENTATIONS:
+        raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
     if (crop_height is None) != (crop_width is None):
         raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
     steps: list[Callable] = []

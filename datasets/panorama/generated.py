@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from ..cache import SampleCache
+from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
 from .rooms import ROOMS_VERSION, Room, furnished_room
 
 __all__ = ["GeneratedRooms"]
 
 
-class GeneratedRooms(Dataset):
+class GeneratedRooms(MadeDataset):
     """Map-style data set; item i depends on ``seed`` and i alone, in any order and any worker.
 
     A different seed gives different rooms, so training, validation and test sets of one seed each
-    never meet.
+    never meet. Samples are as ``vizoo.datasets.panorama.base`` says; all depth is known.
 
     Args:
         length: number of rooms.
@@ -49,21 +48,6 @@ class GeneratedRooms(Dataset):
         self.length, self.height, self.seed, self.supersample = length, height, seed, supersample
         name = f"rooms{ROOMS_VERSION}-{seed}-{height}-{supersample}"
         self.cache = SampleCache(cache, name, ["image"])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Sample ``index`` (see ``vizoo.datasets.panorama.base``); all its depth is known.
-
-        Raises:
-            IndexError: beyond the ends, so that the data set can be iterated.
-        """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"generated rooms: index {index} of {self.length}")
-        index = int(index) % self.length
-        made = self.cache.recall(index, self._make)
-        return {**made, "name": f"generated-{self.seed}-{index:06d}"}
 
     def room(self, index: int) -> Room:
         """The room of a sample, to cast other rays into."""

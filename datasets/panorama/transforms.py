@@ -14,10 +14,10 @@ import torch
 from torch import Generator, Tensor
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["AUGMENTATIONS", "SphereAugmentation", "augmentation", "sphere_rotation"]
+__all__ = ["SphereAugmentation", "augmentation", "sphere_rotation"]
 
 #: Names that ``augmentation`` knows.
-AUGMENTATIONS = ("none", "sphere")
+_AUGMENTATIONS = ("none", "sphere")
 
 
 class SphereAugmentation:
@@ -80,8 +80,8 @@ def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
     Raises:
         ValueError: there is none of that name, or the tilt is out of its range.
     """
-    if name not in AUGMENTATIONS:
-        raise ValueError(f"no augmentation {name!r}: choose {', '.join(AUGMENTATIONS)}")
+    if name not in _AUGMENTATIONS:
+        raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
     return SphereAugmentation(tilt) if name == "sphere" else None
 
 

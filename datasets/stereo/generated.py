@@ -1,20 +1,21 @@
 """A data set of generated stereo scenes, made on the fly: nothing to download."""
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from ..cache import SampleCache
+from ..cache import MadeDataset, SampleCache
 from .scenes import SCENES_VERSION, generate_scenes
 
 __all__ = ["GeneratedStereo"]
 
 
-class GeneratedStereo(Dataset):
+class GeneratedStereo(MadeDataset):
     """Map-style data set; item i depends on ``seed`` and i alone, in any order and any worker.
 
     A different seed gives different scenes, so training, validation and test sets of one seed
     each never meet. Workers of one thread each scale best; each builds the texture bank once (or
     inherits it, when the parent has generated an item before forking).
+
+    Samples have left and right (3, H, W), disparity, valid and occluded (1, H, W), and a name.
 
     Args:
         length: number of scenes.
@@ -58,21 +59,6 @@ class GeneratedStereo(Dataset):
         name = f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
         # Pictures with photometric changes come in steps of 1/255: a byte loses nothing.
         self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Sample ``index``: left and right (3, H, W), disparity, valid, occluded (1, H, W), name.
-
-        Raises:
-            IndexError: beyond the ends, so that the data set can be iterated.
-        """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"generated scenes: index {index} of {self.length}")
-        index = int(index) % self.length
-        scene = self.cache.recall(index, self._make)
-        return {**scene, "name": f"generated-{self.seed}-{index:06d}"}
 
     def _make(self, index: int) -> dict[str, Tensor]:
         scene = generate_scenes(

@@ -20,7 +20,7 @@ from ...vision.io.pairing import doubtful_pairing, read_columns
 from ..files import check_files, expand_path
 from .base import StereoDataset, StereoRecord
 
-__all__ = ["PairList", "StereoPairs", "find_pairs", "read_pair_list"]
+__all__ = ["PairList", "StereoPairs", "find_pairs"]
 
 
 class StereoPairs(StereoDataset):
@@ -73,7 +73,7 @@ class PairList(StereoDataset):
     ) -> None:
         path = expand_path(list_file)
         base = path.parent if root is None else expand_path(root)
-        records = read_pair_list(path, base, encoding)
+        records = _read_pair_list(path, base, encoding)
         check_files(
             f"list {path}",
             base,
@@ -120,7 +120,7 @@ def find_pairs(
     ]
 
 
-def read_pair_list(list_file: Path, root: Path, encoding: str | None = None) -> list[StereoRecord]:
+def _read_pair_list(list_file: Path, root: Path, encoding: str | None = None) -> list[StereoRecord]:
     """Read a list file (see the module's text) without checking that its files exist."""
     lines = read_columns(list_file, 2, 4, "left right [disparity [normal]]")
     rows = [[os.path.normpath(root / word) for word in words[:3]] for _, words in lines]

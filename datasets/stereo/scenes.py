@@ -21,7 +21,7 @@ from .scene_layers import BACKGROUNDS, LAYERS, draw_scene
 from .scene_masks import coverage, sample
 from .scene_textures import SIZE, TextureBank, texture_bank
 
-__all__ = ["SCENES_VERSION", "generate_scenes", "scene_seed"]
+__all__ = ["SCENES_VERSION", "generate_scenes"]
 
 # Raise it with every change that makes other scenes of a seed: caches hold the scenes they made.
 SCENES_VERSION = 1
@@ -29,7 +29,7 @@ SCENES_VERSION = 1
 _NEWTON_STEPS = 4
 
 
-def scene_seed(seed: int, index: int) -> int:
+def _scene_seed(seed: int, index: int) -> int:
     """Seed of scene ``index`` of a series (splitmix64), as `generate_scenes` numbers them."""
     mask = (1 << 64) - 1
     z = (seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & mask
@@ -299,7 +299,7 @@ def generate_scenes(
     parts = []
     for start in range(first, first + count, batch):
         numbers = range(start, min(start + batch, first + count))
-        seeds = [scene_seed(seed, i) for i in numbers]
+        seeds = [_scene_seed(seed, i) for i in numbers]
         with _one_thread(device):
             parts.append(
                 _generate(

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from ..cache import SampleCache
+from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
 from .cameras import Pinhole, View, largest_share
@@ -35,7 +34,7 @@ def quantile(values: Tensor, share: float) -> float:
     return float(values.kthvalue(max(1, round(share * len(values)))).values)
 
 
-class WorldDataset(Dataset):
+class WorldDataset(MadeDataset):
     """Map-style data set; item i depends on its arguments and i alone, in any order and worker.
 
     A different seed gives different worlds, so training, validation and test sets of one seed each
@@ -63,6 +62,7 @@ class WorldDataset(Dataset):
     """
 
     has_truth = True
+    series = "world"
 
     def __init__(
         self,
@@ -103,30 +103,9 @@ class WorldDataset(Dataset):
         name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}"
         self.cache = SampleCache(cache, name, pictures if photometric else ())
 
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Sample ``index``.
-
-        Raises:
-            IndexError: beyond the ends, so that the data set can be iterated.
-        """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"world: index {index} of {self.length}")
-        index = int(index) % self.length
-        return {**self.cache.recall(index, self._make), "name": self.name(index)}
-
-    def name(self, index: int) -> str:
-        """What a sample is called."""
-        return f"world-{self.seed}-{index:06d}"
-
     def __repr__(self) -> str:
         size = f"{self.height}x{self.width}"
         return f"{type(self).__name__}({self.length} of {size}, seed {self.seed})"
-
-    def _make(self, index: int) -> dict[str, Tensor]:
-        raise NotImplementedError
 
     def _draws(self, index: int) -> Draws:
         """What is random in a sample."""

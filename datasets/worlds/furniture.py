@@ -29,7 +29,7 @@ from .shapes import (
     tube,
 )
 
-__all__ = ["BODIES", "FURNITURE", "OUTDOORS", "SMALL", "Parts", "hanging", "picture", "railing"]
+__all__ = ["BODIES", "FURNITURE", "SMALL", "Parts", "hanging", "picture", "railing"]
 
 Parts = list[tuple[Shape, str]]
 """Shapes, each with what `materials.draw_material` takes as kind."""
@@ -383,5 +383,4 @@ FURNITURE: tuple[Callable[[Draws], Parts], ...] = (
     table, table, chair, chair, shelf, bed, sofa, lamp, plant, cabinet,
 )  # fmt: skip
 SMALL: tuple[Callable[[Draws], Parts], ...] = (vase, vase, book, screen, fruit, loop, block, plant)
-OUTDOORS: tuple[Callable[[Draws], Parts], ...] = (tree, car, pole)
 BODIES: tuple[Callable[[Draws], Parts], ...] = (ball, ring, block, block, star, bent, loop, chair)

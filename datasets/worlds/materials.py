@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..draws import Draws
 
-__all__ = ["SIDE", "Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
+__all__ = ["Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
 
-SIDE = 512
+_SIDE = 512
 """Of a texture, texels."""
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 _LEVELS = 8
@@ -68,14 +68,14 @@ class TextureBank:
     """
 
     def __init__(self, drawn: Sequence[Tensor], photographs: Iterable[Tensor], count: int) -> None:
-        """Take drawn textures and ``count`` photographs, (3, SIDE, SIDE) each, one at a time."""
+        """Take drawn textures and ``count`` photographs, (3, side, side) each, one at a time."""
         self.procedural, self.count = len(drawn), len(drawn) + count
-        sizes = torch.tensor([self.count * (SIDE >> level) ** 2 for level in range(_LEVELS)])
+        sizes = torch.tensor([self.count * (_SIDE >> level) ** 2 for level in range(_LEVELS)])
         self._starts = sizes.cumsum(0) - sizes
         self._texels = torch.empty(int(sizes.sum()), dtype=torch.int32)
         for number, texture in enumerate(itertools.chain(drawn, photographs)):
             for level, start in enumerate(self._starts.tolist()):
-                size = (SIDE >> level) ** 2
+                size = (_SIDE >> level) ** 2
                 first = start + number * size
                 self._texels[first : first + size] = _packed(texture).flatten()
                 texture = torch.nn.functional.avg_pool2d(texture, 2)
@@ -94,7 +94,7 @@ class TextureBank:
         left, top = u.floor(), v.floor()
         share_x, share_y = u - left, v - top
         level = level.long()
-        side = SIDE >> level
+        side = _SIDE >> level
         last = side - 1  # sides are powers of two
         columns = [(left.long() + step) & last for step in (0, 1)]
         start = self._starts[level] + index * side * side
@@ -162,9 +162,9 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     turn = draws.uniform(0, 2 * math.pi) if draws.uniform() < 0.3 else 0.0
     return Material(
         texture,
-        SIDE / 2 ** draws.uniform(-1.5, 1.8),
+        _SIDE / 2 ** draws.uniform(-1.5, 1.8),
         turn if kind != "print" else math.pi,  # upright on the front of what stands or hangs
-        (draws.uniform(0, SIDE), draws.uniform(0, SIDE)),
+        (draws.uniform(0, _SIDE), draws.uniform(0, _SIDE)),
         tuple(float(value) for value in base),
         contrast,
         1.0 if photographic else draws.uniform() ** 2,
@@ -194,13 +194,13 @@ def _page(number: int) -> Tensor:
     from PIL import Image, ImageDraw, ImageFont
 
     draws = Draws("page", number)
-    sheet = Image.new("L", (SIDE, SIDE), 255)
+    sheet = Image.new("L", (_SIDE, _SIDE), 255)
     pen, line = ImageDraw.Draw(sheet), 8
     size = draws.uniform(12, 60)
-    while line < SIDE:
+    while line < _SIDE:
         if draws.uniform() < 0.15:
             size = draws.uniform(12, 60)
-        count = int(draws.uniform(0.3, 1.0) * SIDE / (0.55 * size))
+        count = int(draws.uniform(0.3, 1.0) * _SIDE / (0.55 * size))
         letters = "".join(chr(97 + int(draws.uniform(0, 26))) for _ in range(count))
         words = " ".join(letters[i : i + 6] for i in range(0, count, 6)).capitalize()
         pen.text((10, line), words, fill=0, font=ImageFont.load_default(size))
@@ -215,9 +215,9 @@ def _photograph(path: Path) -> Tensor:
     """The middle square of a picture, mirrored to tile, of zero mean, in deviations of 0.22."""
     from PIL import Image
 
-    half = SIDE // 2
+    half = _SIDE // 2
     with Image.open(path) as image:
-        image.draft("RGB", (SIDE, SIDE))  # of a large JPEG only what is needed is decoded
+        image.draft("RGB", (_SIDE, _SIDE))  # of a large JPEG only what is needed is decoded
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         square = image.convert("RGB").crop((left, top, left + side, top + side))

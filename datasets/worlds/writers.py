@@ -22,7 +22,7 @@ from .panorama import WorldPanoramas
 from .stereo import WorldStereo
 from .views import WorldViews
 
-__all__ = ["LAYOUTS", "ContactSheet", "write_worlds"]
+__all__ = ["LAYOUTS", "write_worlds"]
 
 _SHOWN = 64
 _THUMBNAIL = 160  # pixels
@@ -70,7 +70,7 @@ def write_worlds(
         )
     if layout == "matterport3d" and "street" in worlds.layouts:
         raise ValueError("layout matterport3d holds no depth beyond 16 m: leave the street out")
-    root, sheet = expand_path(folder), ContactSheet()
+    root, sheet = expand_path(folder), _ContactSheet()
     if isinstance(worlds, WorldPanoramas):
         write_panoramas({"train": _Seen(worlds, sheet)}, root, layout, report)
     else:
@@ -82,7 +82,7 @@ def write_worlds(
     return root
 
 
-class ContactSheet:
+class _ContactSheet:
     """Small pictures side by side, of the first that are added."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class ContactSheet:
 class _Seen:
     """Samples of which a sheet gets the pictures while they are written."""
 
-    def __init__(self, worlds: WorldPanoramas, sheet: ContactSheet) -> None:
+    def __init__(self, worlds: WorldPanoramas, sheet: _ContactSheet) -> None:
         self.worlds, self.sheet = worlds, sheet
 
     def __len__(self) -> int:

@@ -24,7 +24,6 @@ __all__ = [
     "Uniform",
     "Weights",
     "gumbel_softmax",
-    "straight_through",
 ]
 
 
@@ -142,7 +141,7 @@ class BinaryGates(MixtureSampler):
         pair = torch.multinomial(chances, count, generator=generator)
         among = torch.softmax(logits[pair] / temperature, -1)
         first = int(torch.multinomial(among.detach(), 1, generator=generator))
-        weights = torch.zeros_like(logits).index_put((pair,), straight_through(among, first))
+        weights = torch.zeros_like(logits).index_put((pair,), _straight_through(among, first))
         paths = [int(pair[first]), *(int(i) for place, i in enumerate(pair) if place != first)]
         return Weights(weights, tuple(paths))
 
@@ -223,10 +222,10 @@ def gumbel_softmax(logits: Tensor, noise: Tensor, temperature: float, hard: bool
     Source: Jang et al., "Categorical Reparameterization with Gumbel-Softmax", ICLR 2017.
     """
     soft = torch.softmax((logits + noise) / temperature, -1)
-    return straight_through(soft, _strongest(logits + noise)) if hard else soft
+    return _straight_through(soft, _strongest(logits + noise)) if hard else soft
 
 
-def straight_through(weights: Tensor, chosen: int) -> Tensor:
+def _straight_through(weights: Tensor, chosen: int) -> Tensor:
     """One-hot at `chosen`, exactly, with the gradient of `weights`."""
     return _one_hot(weights, chosen) + (weights - weights.detach())
 

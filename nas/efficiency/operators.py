@@ -62,9 +62,6 @@ def add_operators(
     operators: Sequence[Operator],
     device: torch.device | str,
     dtype: torch.dtype,
-    *,
-    repetitions: int = 5,
-    seconds: float = 0.01,
 ) -> int:
     """Measure those operators that have no entry yet; return how many there were.
 
@@ -73,8 +70,6 @@ def add_operators(
         operators: of any number of networks.
         device: to measure on.
         dtype: of floating-point tensors; an operator without it runs in float32.
-        repetitions: of each, at least.
-        seconds: for each, at least.
     """
     missing = {op.key: op for op in operators if op.key not in entries}
     for key, operator in missing.items():
@@ -82,7 +77,7 @@ def add_operators(
         for kind in dict.fromkeys((dtype, torch.float32)):
             try:
                 call = _call(operator, device, kind)
-                timing = measure(call, device, warmup=2, repetitions=repetitions, seconds=seconds)
+                timing = measure(call, device, warmup=2, repetitions=5, seconds=0.01)
             except (RuntimeError, NotImplementedError, IndexError):
                 continue  # no kernel of this type, or one that wants more than random values
             entries[key] = round(timing.median, 5)

@@ -31,8 +31,6 @@ class CostRegressor:
 
     Attributes:
         space: whose architectures it predicts.
-        ridge: the regularisation chosen.
-        left_out_error: median relative error where each sample is predicted from the others.
     """
 
     def __init__(self, space: SearchSpace, features: NDArray, costs: NDArray) -> None:
@@ -41,8 +39,7 @@ class CostRegressor:
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
         kernel = self._kernel(self._samples)
-        self.ridge, self._dual, errors = _ridge_regression(kernel, costs)
-        self.left_out_error = float(np.median(errors))
+        self._dual = _ridge_regression(kernel, costs)
 
     @classmethod
     def fit(
@@ -92,7 +89,7 @@ def _relevance(space: SearchSpace, features: NDArray, costs: NDArray) -> NDArray
     for _ in range(_ROUNDS):
         weighted = features * weights
         scale = _scale(weighted)
-        _, dual, _ = _ridge_regression(1.0 + weighted @ weighted.T / scale, costs)
+        dual = _ridge_regression(1.0 + weighted @ weighted.T / scale, costs)
         effects = features * (weights * (dual @ weighted) / scale)
         starts = np.cumsum([0, *widths[:-1]])
         shares = np.add.reduceat(effects, starts, axis=1).std(axis=0)
@@ -105,8 +102,8 @@ def _scale(features: NDArray) -> float:
     return float((features**2).sum(axis=1).mean()) or 1.0
 
 
-def _ridge_regression(kernel: NDArray, costs: NDArray) -> tuple[float, NDArray, NDArray]:
-    """The best regularisation, its dual weights, and the relative errors with one left out."""
+def _ridge_regression(kernel: NDArray, costs: NDArray) -> NDArray:
+    """The dual weights by the regularisation with the least relative errors, one left out."""
     # A measurement errs by so many per cent of itself.
     noise = np.diag((costs / np.exp(np.log(costs).mean())) ** 2) * np.trace(kernel) / len(costs)
     found = []
@@ -114,6 +111,5 @@ def _ridge_regression(kernel: NDArray, costs: NDArray) -> tuple[float, NDArray, 
         inverse = np.linalg.inv(kernel + ridge * noise)
         dual = inverse @ costs
         errors = np.abs(dual / np.diag(inverse) / costs)
-        found.append((float(np.mean(np.minimum(errors, 1.0))), ridge, dual, errors))
-    _, *best = min(found, key=lambda row: row[0])
-    return tuple(best)
+        found.append((float(np.mean(np.minimum(errors, 1.0))), dual))
+    return min(found, key=lambda row: row[0])[1]

@@ -15,10 +15,10 @@ from ...common.lazy import lazy
 if TYPE_CHECKING:
     from .estimators import distances, lid, two_nn
     from .leaves import Leaves
-    from .partition import Partition, choose_edge, mean_gaps, partition, rate
-    from .profile import gradients, named_layers, profile
+    from .partitions import Partition, choose_edge, mean_gaps, partition, rate
+    from .profiles import gradients, named_layers, profile
     from .ranking import Comparison, compare
-    from .similarity import similarity
+    from .similarities import similarity
     from .splitting import Splitter, joined
     from .training import FewShotTraining
     from .tree import Split, SplitTree, splittable
@@ -28,10 +28,10 @@ __all__, __getattr__, __dir__ = lazy(
     {
         ".estimators": ["distances", "lid", "two_nn"],
         ".leaves": ["Leaves"],
-        ".partition": ["Partition", "choose_edge", "mean_gaps", "partition", "rate"],
-        ".profile": ["gradients", "named_layers", "profile"],
+        ".partitions": ["Partition", "choose_edge", "mean_gaps", "partition", "rate"],
+        ".profiles": ["gradients", "named_layers", "profile"],
         ".ranking": ["Comparison", "compare"],
-        ".similarity": ["similarity"],
+        ".similarities": ["similarity"],
         ".splitting": ["Splitter", "joined"],
         ".training": ["FewShotTraining"],
         ".tree": ["Split", "SplitTree", "splittable"],

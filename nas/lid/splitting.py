@@ -16,9 +16,9 @@ from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, active
 from .estimators import Estimator, check_neighbours
-from .partition import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
-from .profile import gradients, named_layers, profile
-from .similarity import Measure, similarity
+from .partitions import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
+from .profiles import gradients, named_layers, profile
+from .similarities import Measure, similarity
 from .tree import Split, splittable
 
 __all__ = ["Splitter", "joined"]

@@ -26,7 +26,7 @@ from ..training.sampling import Sampler
 from ..training.task import SupernetTask, check_strategy
 from .folder import TreeFolder
 from .helpers import HelperProcesses, leader_is_gone
-from .profile import named_layers
+from .profiles import named_layers
 from .schedule import LevelSchedule, set_step
 from .splitting import Splitter, joined
 from .tree import ROOT, Split, SplitTree, depth, parent_name

@@ -20,7 +20,6 @@ __all__ = [
     "ROOT",
     "Split",
     "SplitTree",
-    "child_names",
     "depth",
     "nodes_of_level",
     "parent_name",
@@ -142,7 +141,7 @@ class SplitTree:
                 f"node {name!r}: {[list(g) for g in split.groups]} are not two to ten groups that "
                 f"hold each value of {split.choice!r} once; it has {list(own)}"
             )
-        children = child_names(name, len(split.groups))
+        children = _child_names(name, len(split.groups))
         for child, group in zip(children, split.groups, strict=True):
             self._spaces[child] = space.restrict({split.choice: group})
         self.splits[name] = split
@@ -159,7 +158,7 @@ class SplitTree:
             split = self.splits[name]
             value = architecture[split.choice]
             index = next(i for i, group in enumerate(split.groups) if value in group)
-            name = child_names(name, len(split.groups))[index]
+            name = _child_names(name, len(split.groups))[index]
         return name
 
     def weights_of(self, name: str) -> str:
@@ -258,7 +257,7 @@ def splittable(space: SearchSpace) -> tuple[str, ...]:
     return tuple(c.name for c in space if len(c.values) > 1 and c.name not in space.conditions)
 
 
-def child_names(name: str, count: int = 2) -> tuple[str, ...]:
+def _child_names(name: str, count: int = 2) -> tuple[str, ...]:
     """The names of a node's children."""
     return tuple(f"{'' if name == ROOT else name}{index}" for index in range(count))
 

@@ -28,16 +28,6 @@ class SearchResult:
     score: float
     evaluated: tuple[Evaluated, ...]
 
-    @property
-    def history(self) -> list[float]:
-        """The best score up to each generation."""
-        best: list[float] = []
-        for item in self.evaluated:
-            if item.generation == len(best):
-                best.append(best[-1] if best else math.inf)
-            best[-1] = min(best[-1], item.scores[0])
-        return best
-
 
 def evolve(
     space: SearchSpace,

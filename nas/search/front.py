@@ -11,9 +11,9 @@ from typing import Any
 from ...common.files import read_json
 from ..space import Architecture, SearchSpace
 
-__all__ = ["COSTS", "Front", "FrontRow"]
+__all__ = ["Front", "FrontRow"]
 
-COSTS = ("latency", "parameters", "macs", "memory")
+_COSTS = ("latency", "parameters", "macs", "memory")
 """Milliseconds, values, multiply-adds, bytes."""
 
 
@@ -24,7 +24,7 @@ class FrontRow:
     Attributes:
         architecture: which.
         error: small is good.
-        costs: those of `COSTS` that are known.
+        costs: those of `_COSTS` that are known.
     """
 
     architecture: Architecture
@@ -39,7 +39,7 @@ class Front:
     Attributes:
         supernet: what the search was given: a name or a file.
         metric: what was measured, such as ``val/epe``.
-        cost: which of `COSTS` was traded against it.
+        cost: which of `_COSTS` was traded against it.
         evaluated: how many subnets were measured in all.
         rows: the front; at least one.
         conditions: of the latencies: device, device_name, dtype, threads, height, width, batch.
@@ -81,8 +81,8 @@ class Front:
             ) from error
         if not rows:
             raise ValueError(f"{path}: the front is empty")
-        if found.cost not in COSTS or any(found.cost not in row.costs for row in rows):
-            raise ValueError(f"{path}: no cost {found.cost!r} in every row; known: {COSTS}")
+        if found.cost not in _COSTS or any(found.cost not in row.costs for row in rows):
+            raise ValueError(f"{path}: no cost {found.cost!r} in every row; known: {_COSTS}")
         if space is not None:
             for row in rows:
                 try:
@@ -107,7 +107,7 @@ class Front:
 
 def _row(content: Mapping[str, Any]) -> FrontRow:
     error = float(content["error"])
-    costs = {name: float(content[name]) for name in COSTS if content.get(name) is not None}
+    costs = {name: float(content[name]) for name in _COSTS if content.get(name) is not None}
     if not all(map(math.isfinite, (error, *costs.values()))):
         raise ValueError("a figure that is not finite")
     return FrontRow(Architecture.from_json(content["architecture"]), error, costs)

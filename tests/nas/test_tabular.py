@@ -12,7 +12,7 @@ import pytest
 from vizoo.nas import Architecture, Choice, SearchSpace
 from vizoo.nas.differentiable import search_by_score
 from vizoo.nas.search import Constraint, UnreachableError
-from vizoo.nas.tabular import cell_architecture, cell_string, mbnet, nasbench201
+from vizoo.nas.tabular import cell_architecture, mbnet, nasbench201
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,6 @@ def test_cells_have_the_published_names_and_counts(cells, shared):
     cases = json.loads((shared / "golden/nas/nb201_counts.json").read_text())["cases"]
     for case in cases:
         architecture = cell_architecture(case["arch"])
-        assert cell_string(architecture) == case["arch"]
         assert architecture in cells.space
         assert cells.look_up(architecture, "params") == case["params_10"]
         assert cells.look_up(architecture, "flops") == case["table_flops_cifar10"]

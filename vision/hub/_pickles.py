@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-__all__ = ["blocked_globals", "load_pickle", "stand_in"]
+__all__ = ["load_pickle", "stand_in"]
 
 SHOWN = 12
 """How many blocked names an error lists before it only counts."""
@@ -53,7 +53,7 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
             warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        names = blocked_globals(path)
+        names = _blocked_globals(path)
         if names:
             more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise ValueError(
@@ -85,7 +85,7 @@ def stand_in(path: Path) -> str:
     return ""
 
 
-def blocked_globals(path: Path) -> list[str]:
+def _blocked_globals(path: Path) -> list[str]:
     """Names in a pickle that are not read, those beyond PyTorch first; nothing is run.
 
     Empty where the file is damaged, so that there is nothing to name.

@@ -7,7 +7,7 @@ import math
 import cv2
 import numpy as np
 
-__all__ = ["cloud_picture", "inside_picture"]
+__all__ = ["cloud_picture", "inside_picture", "points_ahead"]
 
 _BACKGROUND = (18, 20, 26)
 _OVERSAMPLE = 2  # squares are drawn at this many times the size, then averaged
@@ -44,16 +44,7 @@ def cloud_picture(
     Raises:
         ValueError: the shapes differ, or there is no point in front of the camera.
     """
-    points, colours = np.asarray(points, np.float32), np.asarray(colours, np.uint8)
-    if points.ndim != 2 or points.shape[1:] != (3,) or points.shape != colours.shape:
-        raise ValueError(
-            f"points and colours are both (N, 3), got {points.shape} and {colours.shape}"
-        )
-    ahead = np.isfinite(points).all(axis=1) & (points[:, 2] > 0)
-    if not ahead.any():
-        raise ValueError("the point cloud has no point in front of the camera")
-    points, colours = points[ahead], colours[ahead]
-
+    points, colours = points_ahead(points, colours)
     distance = float(np.percentile(points[:, 2], 30))
     x, y, depth = _project(points, distance, yaw, pitch)
     seen = depth > 0.05 * distance
@@ -73,6 +64,23 @@ def cloud_picture(
     for _ in range(2):
         picture, buffer = _close_gaps(picture, buffer)
     return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+
+
+def points_ahead(points: np.ndarray, colours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points, (N, 3) float32, that lie in front of the camera, and their colours, uint8.
+
+    Raises:
+        ValueError: the shapes differ, or there is no such point.
+    """
+    points, colours = np.asarray(points, np.float32), np.asarray(colours, np.uint8)
+    if points.ndim != 2 or points.shape[1:] != (3,) or points.shape != colours.shape:
+        raise ValueError(
+            f"points and colours are both (N, 3), got {points.shape} and {colours.shape}"
+        )
+    ahead = np.isfinite(points).all(axis=1) & (points[:, 2] > 0)
+    if not ahead.any():
+        raise ValueError("the point cloud has no point in front of the camera")
+    return points[ahead], colours[ahead]
 
 
 def inside_picture(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture", "draw_figure"]
 
 _UNKNOWN = (0, 0, 0)
+_ERROR_LIMIT = 4.0  # absolute error of the last colour, pixels
 
 
 def colour_range(
@@ -112,9 +113,6 @@ def comparison_picture(
     prediction: Tensor | np.ndarray,
     truth: Tensor | np.ndarray | None = None,
     valid: np.ndarray | None = None,
-    *,
-    title: str | None = None,
-    error_limit: float = 4.0,
 ) -> np.ndarray:
     """Draw left image, ground truth, prediction and error as one figure.
 
@@ -123,8 +121,6 @@ def comparison_picture(
         prediction: (H, W) or (1, H, W) disparity, pixels.
         truth: the same for the ground truth; without it only image and prediction are drawn.
         valid: (H, W) bool, where the ground truth counts; by default where it is positive.
-        title: a line above all.
-        error_limit: absolute error of the last colour, pixels.
 
     Returns:
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
@@ -147,11 +143,11 @@ def comparison_picture(
             )
         panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
         panels.append((f"prediction: {summary}", found, (span, "turbo", "px")))
-        panels.append(("absolute error", error, ((0.0, error_limit), "inferno", "px")))
-    return _arrange(panels, width, height, title)
+        panels.append(("absolute error", error, ((0.0, _ERROR_LIMIT), "inferno", "px")))
+    return _arrange(panels, width, height)
 
 
-def _arrange(panels: list[tuple], width: int, height: int, title: str | None) -> np.ndarray:
+def _arrange(panels: list[tuple], width: int, height: int) -> np.ndarray:
     """Draw (name, content, scale) panels in two columns, every one with room for a colour bar."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
@@ -159,12 +155,12 @@ def _arrange(panels: list[tuple], width: int, height: int, title: str | None) ->
     across, bar, gap, heading = 6.0, 0.16, 0.1, 0.32  # inches
     tall = across * height / width
     column, row = across + bar + 8 * gap, tall + heading
-    rows, above = len(panels) // 2, heading if title else 0.0
-    size = (2 * column, rows * row + above + gap)
+    rows = len(panels) // 2
+    size = (2 * column, rows * row + gap)
     figure = Figure(size, dpi=100, facecolor="white")
     for index, (name, content, scale) in enumerate(panels):
         x = gap + index % 2 * column
-        y = size[1] - above - (index // 2 + 1) * row
+        y = size[1] - (index // 2 + 1) * row
         axes = figure.add_axes((x / size[0], y / size[1], across / size[0], tall / size[1]))
         axes.set_title(name, fontsize=11)
         axes.set_axis_off()
@@ -178,8 +174,6 @@ def _arrange(panels: list[tuple], width: int, height: int, title: str | None) ->
         place = ((x + across + gap) / size[0], y / size[1], bar / size[0], tall / size[1])
         legend = figure.colorbar(shown, cax=figure.add_axes(place), label=unit)
         legend.outline.set_linewidth(0.5)
-    if title:
-        figure.text(0.5, 1 - 0.6 * heading / size[1], title, ha="center", va="center", fontsize=12)
     return draw_figure(figure)
 
 

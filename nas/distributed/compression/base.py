@@ -17,13 +17,13 @@ from ...space import Architecture
 from ..gradients.hooks import CommHook
 from ..gradients.regions import active_regions, grid
 
-__all__ = ["CommThread", "Compressor", "Item"]
+__all__ = ["Compressor", "Item"]
 
 Item = tuple[str, Tensor]
 """A parameter's name and its gradient, of a supernet that of the channels in use."""
 
 
-class CommThread:
+class _CommThread:
     """Runs what compressors compute and send, one after the other, beside the backward pass.
 
     Several messages that depend on each other would cross those of other buckets if they were
@@ -106,7 +106,7 @@ class Compressor(CommHook):
         self.start_step = start_step
         self.error_feedback = error_feedback
         self.forget_after = forget_after
-        self._thread: CommThread | None = None
+        self._thread: _CommThread | None = None
         self.grids: dict[str, tuple[Tensor, ...]] = {}
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
@@ -116,7 +116,7 @@ class Compressor(CommHook):
         self.step = -1
         self.used_at: dict[str, int] = {}
         self.rank = dist.get_rank()
-        self._thread = CommThread(device)
+        self._thread = _CommThread(device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
         self.grids = {}

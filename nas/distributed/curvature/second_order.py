@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ....common.ranks import place
+from ....common.ranks import rank_and_size
 from ...training.task import SupernetTask
 from .layers import Layer, layers_of
 
@@ -119,7 +119,7 @@ class Preconditioner(Callback):
         weight = self.layers[0].module.weight
         self.device = weight.device
         self.dtype = torch.promote_types(weight.dtype, torch.float32)
-        self.rank, self.world_size = place()
+        self.rank, self.world_size = rank_and_size()
         self.start(self._resumed)
         self._resumed = {}
         for layer in self.layers:

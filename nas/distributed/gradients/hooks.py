@@ -18,7 +18,7 @@ from torch.futures import Future
 from ...space import Architecture
 from .regions import Region, active_regions, views
 
-__all__ = ["AllReduce", "CommHook", "TorchHook", "completed", "devices_of"]
+__all__ = ["AllReduce", "CommHook", "TorchHook", "devices_of"]
 
 _LARGEST_HALF = 60_000.0  # with room below 65,504, since partial sums are rounded
 
@@ -135,7 +135,7 @@ class AllReduce(CommHook):
                 for view in views(gradient, self._regions.get(id(parameter)))
             ]
         if not pieces:
-            return completed(buffer)
+            return _completed(buffer)
         buffer.div_(self.world_size)  # before half precision could overflow
         flat = buffer if pieces[0] is buffer else torch.cat([p.reshape(-1) for p in pieces])
         if self.dtype == torch.float16 and self.loss_scale() == 1:
@@ -191,7 +191,7 @@ def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
     return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
 
 
-def completed(buffer: Tensor) -> Future[Tensor]:
+def _completed(buffer: Tensor) -> Future[Tensor]:
     """A future that has its value."""
     future: Future[Tensor] = Future(devices=devices_of(buffer))
     future.set_result(buffer)

@@ -25,7 +25,7 @@ from ....common.ranks import broadcast_first
 from ...training.task import SupernetTask
 from ..gradients.norm import SyncedBatchNorm
 
-__all__ = ["DeARStrategy", "DelayedUpdates"]
+__all__ = ["DeARStrategy"]
 
 
 class DeARStrategy(DDPStrategy):
@@ -54,7 +54,7 @@ class DeARStrategy(DDPStrategy):
         if not group_mb > 0:
             raise ValueError(f"group_mb {group_mb}: must be more than 0")
         self.group_mb = group_mb
-        self._updates: DelayedUpdates | None = None
+        self._updates: _DelayedUpdates | None = None
 
     def setup(self, trainer: Trainer) -> None:
         if self._layer_sync is not None:
@@ -74,7 +74,7 @@ class DeARStrategy(DDPStrategy):
                 f"other than LBFGS, not by {names}: choose sgd or adamw, or take HookDDPStrategy"
             )
         size = int(self.group_mb * 2**20)
-        self._updates = DelayedUpdates(self.lightning_module, optimizers[0], size)
+        self._updates = _DelayedUpdates(self.lightning_module, optimizers[0], size)
 
     def configure_ddp(self) -> None:
         """Start from the first process's parameters."""
@@ -174,7 +174,7 @@ class _Group:
         self.settings, self.waiting = settings, set(self.parameters)
 
 
-class DelayedUpdates:
+class _DelayedUpdates:
     """Sends gradients as they get ready, and updates parameters as modules need them.
 
     Groups are in the order of the first forward pass. All processes have to run the same modules.

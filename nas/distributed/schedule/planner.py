@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-__all__ = ["BUCKET", "FIRST_BUCKET", "bucket_groups", "finish_time", "plan_groups"]
+__all__ = ["BUCKET", "FIRST_BUCKET", "bucket_groups", "plan_groups"]
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Bytes at which DistributedDataParallel closes its first bucket and the others."""
@@ -45,29 +45,6 @@ def plan_groups(
         groups.append(last - before[last])
         last = before[last]
     return groups[::-1]
-
-
-def finish_time(
-    ready: Sequence[float],
-    sizes: Sequence[float],
-    groups: Sequence[int],
-    alpha: float,
-    beta: float,
-) -> float:
-    """When the last message of a plan ends; arguments as for `plan_groups`.
-
-    Raises:
-        ValueError: the groups do not take every gradient once.
-    """
-    _check(ready, sizes)
-    if sum(groups) != len(sizes):
-        raise ValueError(f"groups of {sum(groups)} gradients, where there are {len(sizes)}")
-    end, first = 0.0, 0
-    for count in groups:
-        last = first + count
-        end = max(end, ready[last - 1]) + alpha + beta * sum(sizes[first:last])
-        first = last
-    return end
 
 
 def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None) -> list[int]:

@@ -97,7 +97,10 @@ def test_shadows_and_edges():
     assert colours[:, 1].min() > 1.5 * colours[:, 0].max()
 
 
-@pytest.mark.parametrize("kind", [*furniture.FURNITURE, *furniture.SMALL, *furniture.OUTDOORS])
+@pytest.mark.parametrize(
+    "kind",
+    [*furniture.FURNITURE, *furniture.SMALL, furniture.tree, furniture.car, furniture.pole],
+)
 def test_things_stand_on_the_floor(kind):
     for seed in range(3):
         parts = kind(Draws("thing", seed))

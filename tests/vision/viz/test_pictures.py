@@ -81,7 +81,7 @@ def test_comparison():
     left = torch.rand(3, 40, 60)
     truth = np.full((40, 60), 5.0, np.float32)
     truth[:10] = 0
-    full = comparison_picture(left, truth + 1, truth, title="a scene")
+    full = comparison_picture(left, truth + 1, truth)
     half = comparison_picture(left, torch.from_numpy(truth)[None] + 1)
     assert full.dtype == np.uint8 and full.shape[2] == 3
     assert half.shape[1] == full.shape[1] and half.shape[0] < full.shape[0]
