@@ -102,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
         if name == next(iter(pairs)):
             for note in predictor.forewarnings(*left.shape[1:], args.scale):
                 warn(f"{pairs[name].left}: {note}")
+        if calibrations[name] is not None:  # refused before the network runs
+            calibrations[name].fitted(*left.shape[:0:-1])
         chosen = {"formats": args.format, "max_depth": args.max_depth}
         found = infer_one(
             name,

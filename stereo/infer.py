@@ -232,14 +232,13 @@ class StereoResult:
         if isinstance(calibration, (str, os.PathLike)):
             calibration = read_calibration(calibration)
         height, width = self.disparity.shape
-        if (calibration.width, calibration.height) in ((None, None), (width, height)):
-            return calibration
-        fitted = calibration.resized(width, height)
-        warnings.warn(
-            f"the calibration is for {calibration.width}x{calibration.height} images and was "
-            f"scaled to {width}x{height}",
-            stacklevel=3,
-        )
+        fitted = calibration.fitted(width, height)
+        if fitted is not calibration:
+            warnings.warn(
+                f"the calibration is for {calibration.width}x{calibration.height} images and was "
+                f"scaled to {width}x{height}",
+                stacklevel=3,
+            )
         return fitted
 
 

@@ -70,6 +70,16 @@ class StereoCalibration:
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"calibration: {name} must be finite, got {value}")
 
+    def fitted(self, width: int, height: int) -> StereoCalibration:
+        """The calibration of images of a size: itself, where it is of that size or of none.
+
+        Raises:
+            ValueError: as `resized`.
+        """
+        if (self.width, self.height) in ((None, None), (width, height)):
+            return self
+        return self.resized(width, height)
+
     def resized(self, width: int, height: int) -> StereoCalibration:
         """Return the calibration of the same images scaled to another size.
 

@@ -16,7 +16,7 @@ others. It does no more: reading, unwrapping, refusing unsafe pickles, asking ev
 (`recognise`), comparing every name and shape, and writing are done here and in `weights`. A test
 sends a published file with known outputs through the command line and compares the outputs; where
 no file may be kept, one of the published names and shapes with made-up values
-(tests/stereo/commands/test_convert.py).
+(tests/cli/test_convert_stereo.py).
 
 A record may name such a file as a source: `create_model("name.tag")` then reads it the same way.
 """
