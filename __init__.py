@@ -7,8 +7,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .common.lazy import lazy
-from .common.renamed import install
+from .common.lazy import lazy as _lazy
+from .common.renamed import install as _install
 
 if TYPE_CHECKING:
     from .classification.ct_infer import CTPredictor
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .mvs.reconstruction import reconstruct
     from .panorama.infer import PanoramaPredictor
     from .stereo.infer import StereoPredictor
+    from .vision.configs.task import FitConfig
     from .vision.export import export
     from .vision.hub.create import create_model
     from .vision.hub.registry import list_models, model_info
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from .vision.subnets.bench import latency_table
     from .vision.subnets.best import best_subnet
     from .vision.subnets.front import search
+    from .vision.subnets.leaves import open_supernet, open_tree
     from .vision.subnets.ranking import rank, split
 
-_NAMES, _get, __dir__ = lazy(
+_NAMES, _get, __dir__ = _lazy(
     __name__,
     {
         ".classification.ct_infer": ["CTPredictor"],
@@ -36,6 +38,7 @@ _NAMES, _get, __dir__ = lazy(
         ".mvs.reconstruction": ["reconstruct"],
         ".panorama.infer": ["PanoramaPredictor"],
         ".stereo.infer": ["StereoPredictor"],
+        ".vision.configs.task": ["FitConfig"],
         ".vision.export": ["export"],
         ".vision.hub.create": ["create_model"],
         ".vision.hub.registry": ["list_models", "model_info"],
@@ -44,11 +47,12 @@ _NAMES, _get, __dir__ = lazy(
         ".vision.subnets.bench": ["latency_table"],
         ".vision.subnets.best": ["best_subnet"],
         ".vision.subnets.front": ["search"],
+        ".vision.subnets.leaves": ["open_supernet", "open_tree"],
         ".vision.subnets.ranking": ["rank", "split"],
     },
 )
 __all__ = ["__version__", *_NAMES]
-install()
+_install()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,7 +53,7 @@ def infer_items(
     """
     names, items = list(sources), []
     told = {name: {key: str(path) for key, path in sources[name].items()} for name in names}
-    with progress() as bar:
+    with progress() if len(names) > 1 else nullcontext() as bar:
         for start in range(0, len(names), batch):
             done, failed = {}, {}
             for name in names[start : start + batch]:
@@ -63,7 +64,7 @@ def infer_items(
                     if len(names) == 1:
                         raise ValueError(failed[name]) from error
                     print(f"vizoo: error: {failed[name]}", file=sys.stderr)
-            found = dict(zip(done, finish(done), strict=True))
+            found = _finished(done, finish, failed, told)
             for name in names[start : start + batch]:
                 item = {"name": name, **told[name]}
                 item |= {"error": failed[name]} if name in failed else found[name]
@@ -72,9 +73,30 @@ def infer_items(
                     warn(_named(note, list(told[name].values())[:1]))
                 if show is not None and name not in failed:
                     show(item)
-                if len(names) > 1:
+                if bar is not None:
                     bar(kind, len(items), len(names))
     return items
+
+
+def _finished(
+    done: dict[str, T],
+    finish: Callable[[dict[str, T]], Iterable[dict[str, Any]]],
+    failed: dict[str, str],
+    told: Mapping[str, Mapping[str, str]],
+) -> dict[str, dict[str, Any]]:
+    """The summaries of a batch; where it fails as a whole, of each that does not fail alone."""
+    try:
+        return dict(zip(done, finish(done), strict=True))
+    except (ValueError, OSError) as error:
+        if len(done) > 1:
+            parts = [_finished({name: done[name]}, finish, failed, told) for name in done]
+            return {name: item for part in parts for name, item in part.items()}
+        (name,) = done
+        failed[name] = _named(_reason(error), told[name].values())
+        if len(told) == 1:
+            raise ValueError(failed[name]) from error
+        print(f"vizoo: error: {failed[name]}", file=sys.stderr)
+        return {}
 
 
 def infer_one(

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for name in given:
         if name not in model_info(stored.name).arguments:
             raise ValueError(f"{stored.name} has no --{name.replace('_', '-')}; leave it out")
-    if "max_disparity" in model_info(stored.name).arguments:
+    if not known and "max_disparity" in model_info(stored.name).arguments:
         if "max_disparity" not in {**stored.architecture, **given}:
             taken = model_info(stored.name).defaults["max_disparity"]
             notes.append(

@@ -155,7 +155,7 @@ def _searched(
     """The best subnet, and what it was chosen for; `own` is where a table that is needed goes."""
     from ..common.progress import progress_bar
     from ..vision.subnets.bench import begun
-    from ..vision.subnets.best import OWN_TABLE, best_subnet, moved_table
+    from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors, moved_table
 
     if near is not None:
         table = moved_table(near, bench)
@@ -170,11 +170,13 @@ def _searched(
 
         objective, named = Evaluations.load(args.evaluations, bench.space).objective(args.seed)
     settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}
-    with progress_bar("counting subnets") as tell:
-        found = best_subnet(
-            bench, bounds, table=table, objective=objective, report=tell, **settings
-        )
-    return found, named
+    if table is None:
+        with progress_bar("counting subnets") as tell:
+            predictors = cost_predictors(bench, None, tell)
+    else:
+        predictors = cost_predictors(bench, table)
+    # No bar from here on: it would take time from what is measured.
+    return best_subnet(bench, bounds, objective=objective, predictors=predictors, **settings), named
 
 
 def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:

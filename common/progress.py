@@ -29,8 +29,10 @@ def progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield _lines()
         return
     tasks = {}
+    # What is printed meanwhile stays on stdout where that is a file.
+    shown = {"redirect_stdout": sys.stdout.isatty()}
     # A slow step now and then would make the estimate jump.
-    with Progress(*columns, console=console, speed_estimate_period=120) as bars:
+    with Progress(*columns, console=console, speed_estimate_period=120, **shown) as bars:
 
         def report(what: str, done: int, total: int | None) -> None:
             if what not in tasks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -34,6 +34,7 @@ RENAMED: dict[str, str] = {
     "nas.files": "common.files",
     "vision.cameras": "datasets.mvs.cameras",
     "vision.classification": "classification",
+    "vision.complexity": "vision.inputs",
     "vision.classification.baselines": "classification.ct_baselines",
     "vision.classification.infer": "classification.ct_infer",
     **{f"vision.classification.{name}": f"classification.spaces.{name}" for name in _SPACES},
@@ -57,11 +58,13 @@ def present_name(name: str) -> str:
         'vizoo.classification.task.ClassificationTask'
     """
     package, _, inner = name.partition(".")
+    if package != _PACKAGE:
+        return name
     old, below = inner, ""
     while old and old not in RENAMED:
         old, _, last = old.rpartition(".")
         below = f".{last}{below}"
-    return f"{package}.{RENAMED[old]}{below}" if old and package == _PACKAGE else name
+    return f"{package}.{RENAMED[old]}{below}" if old else name
 
 
 class _Finder(MetaPathFinder):
@@ -71,7 +74,9 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         name = present_name(fullname)
-        return None if name == fullname else ModuleSpec(fullname, _Loader(name))
+        if name == fullname or importlib.util.find_spec(name) is None:
+            return None
+        return ModuleSpec(fullname, _Loader(name))
 
 
 class _Loader(Loader):

@@ -29,7 +29,8 @@ def run_summary(
     Args:
         predictor: with its `device` and `dtype`.
         model: as it was asked for.
-        kind: what the items are, such as ``pairs``, which is their key too.
+        kind: what the items are, such as ``pairs``; they stand under this key too, where scripts
+            of earlier versions look for them.
         items: what `item_summary` made, or ``name`` and ``error``.
         facts: what else there is to say.
     """

@@ -41,8 +41,10 @@ def plane_sweep(
         Depth (H, W) in the cameras' unit, and the score (H, W) in [-1, 1] of its plane.
 
     Raises:
-        ValueError: fewer than two views or planes, or no odd window.
+        ValueError: fewer than two views or planes, no odd window, or a range that is none.
     """
+    if not 0 < depth_range[0] < depth_range[1]:
+        raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
     if len(images) < 2 or planes < 2 or window < 1 or window % 2 == 0:
         raise ValueError(
             f"plane sweep over {len(images)} views, {planes} planes, window {window}: want two "

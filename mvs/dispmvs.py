@@ -231,7 +231,7 @@ class DispMVS(nn.Module):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> tuple[Tensor, ...]:
-        """Random images, cameras side by side, and a start; see `vision.complexity`."""
+        """Random images, cameras side by side, and a start; see `vision.inputs`."""
         views = self.example_views if self.views is None else self.views.value
         like = {"device": device, "dtype": torch.promote_types(dtype, torch.float32)}
         images = torch.rand(batch, views, 3, height, width, device=device, dtype=dtype)

@@ -33,7 +33,7 @@ __all__ = [
     "maximum",
     "resolve",
 ]
-__all__ += ["outcomes", "resolve", "segments"]
+__all__ += ["outcomes", "segments"]
 
 
 class Value(ABC):

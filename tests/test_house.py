@@ -150,6 +150,13 @@ def test_no_circles(root, tmp_path):
     assert circles(tmp_path) == [["a", "b", "c"]]
 
 
+def test_imports_name_files(root):
+    """By the names of today, which old ones are only redirected to."""
+    known = modules(root)
+    named = {(name, other) for name, file in known.items() for other in imports(name, file, known)}
+    assert sorted(pair for pair in named if pair[1] not in known) == []
+
+
 def test_modules_are_imported_plainly(root):
     """None of ours is looked up by its name, but where names are kept on purpose."""
     looked = re.compile(r"sys\.modules|import_module\(f?[\"'](?!cuda|lightning)")
@@ -198,8 +205,7 @@ assert vizoo.__version__
 def _style(module: str, tree: ast.Module) -> list[str]:
     """What style.md of this project forbids and a parser can see, as ``line: what``."""
     found = []
-    prints = module.split(".")[0] in ("", "__main__") or ".commands" in module
-    prints = prints or module.split(".")[0] == "cli"
+    prints = module.split(".")[0] in ("", "__main__", "cli")
     for node in ast.walk(tree):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
         if called == "eval" or (called == "print" and not prints):
@@ -233,7 +239,7 @@ def test_style_checker_sees():
     bad = "print(eval('1'))\ntry:\n    assert 1\nexcept:\n    pass\n"
     bad += "import warnings\nwarnings.filterwarnings('ignore')\n"
     assert len(_style("vision.x", ast.parse(bad))) == 6
-    assert _style("vision.commands.x", ast.parse("'''doc'''\nprint(1)")) == []
+    assert _style("cli.x", ast.parse("'''doc'''\nprint(1)")) == []
 
 
 def test_readme(root):

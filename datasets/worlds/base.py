@@ -53,7 +53,8 @@ class WorldDataset(MadeDataset):
         photometric: whether pictures have the faults of photographs, each its own.
         surfaces: whether samples also hold ``normal`` (3, H, W), of length 1, in the frame of the
             (first) camera (x right, y down, z ahead) and towards it, and ``instance`` (1, H, W),
-            which thing a pixel is of; 0 both for the sky.
+            which thing a pixel is of; 0 both for the sky. Not for augmentation, which knows
+            neither.
         cache: folder that keeps the samples, so that later epochs read what the first one made.
 
     Raises:

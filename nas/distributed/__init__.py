@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .callbacks import BytesSent, ReplicaDriftCheck
-    from .dear import DeARStrategy
-    from .eva import Eva
-    from .executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
-    from .hooks import AllReduce, CommHook
-    from .kfac import KFACPreconditioner
-    from .lowrank import ACPSGD, PowerSGD
-    from .merging import MergePlan
-    from .population import Evaluator, SavedSearch
-    from .ray import RayExecutor
-    from .sharded import FSDP2Strategy
-    from .signs import EFSign
-    from .snapshot import InMemorySnapshot
-    from .sparse import GTopK, TopK
-    from .strategy import HookDDPStrategy
+    from .compression.lowrank import ACPSGD, PowerSGD
+    from .compression.signs import EFSign
+    from .compression.sparse import GTopK, TopK
+    from .curvature.eva import Eva
+    from .curvature.kfac import KFACPreconditioner
+    from .gradients.callbacks import BytesSent, ReplicaDriftCheck
+    from .gradients.hooks import AllReduce, CommHook
+    from .gradients.sharded import FSDP2Strategy
+    from .gradients.strategy import HookDDPStrategy
+    from .recovery.snapshot import InMemorySnapshot
+    from .schedule.dear import DeARStrategy
+    from .schedule.merging import MergePlan
+    from .search.executor import Executor, QueueExecutor, SerialExecutor, job_store, serve
+    from .search.population import Evaluator, SavedSearch
+    from .search.ray import RayExecutor
 
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
-        ".callbacks": ["BytesSent", "ReplicaDriftCheck"],
-        ".dear": ["DeARStrategy"],
-        ".eva": ["Eva"],
-        ".executor": ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "serve"],
-        ".hooks": ["AllReduce", "CommHook"],
-        ".kfac": ["KFACPreconditioner"],
-        ".lowrank": ["ACPSGD", "PowerSGD"],
-        ".merging": ["MergePlan"],
-        ".population": ["Evaluator", "SavedSearch"],
-        ".ray": ["RayExecutor"],
-        ".sharded": ["FSDP2Strategy"],
-        ".signs": ["EFSign"],
-        ".snapshot": ["InMemorySnapshot"],
-        ".sparse": ["GTopK", "TopK"],
-        ".strategy": ["HookDDPStrategy"],
+        ".gradients.callbacks": ["BytesSent", "ReplicaDriftCheck"],
+        ".schedule.dear": ["DeARStrategy"],
+        ".curvature.eva": ["Eva"],
+        ".search.executor": ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "serve"],
+        ".gradients.hooks": ["AllReduce", "CommHook"],
+        ".curvature.kfac": ["KFACPreconditioner"],
+        ".compression.lowrank": ["ACPSGD", "PowerSGD"],
+        ".schedule.merging": ["MergePlan"],
+        ".search.population": ["Evaluator", "SavedSearch"],
+        ".search.ray": ["RayExecutor"],
+        ".gradients.sharded": ["FSDP2Strategy"],
+        ".compression.signs": ["EFSign"],
+        ".recovery.snapshot": ["InMemorySnapshot"],
+        ".compression.sparse": ["GTopK", "TopK"],
+        ".gradients.strategy": ["HookDDPStrategy"],
     },
 )

@@ -64,3 +64,5 @@ def test_refused(sample, settings):
         plane_sweep(
             sample["images"][:1], sample["intrinsics"][:1], sample["extrinsics"][:1], (1.0, 2.0)
         )
+    with pytest.raises(ValueError, match="depth range 2 to 1 is none"):
+        plane_sweep(sample["images"], sample["intrinsics"], sample["extrinsics"], (2.0, 1.0))

@@ -17,12 +17,12 @@ from .record import REPOSITORY, Source, WeightsRecord, thaw
 from .registry import model_info
 from .weights import StoredWeights, check_stored, names_its_model, read_weights
 
-__all__ = ["CONFIG", "FORMAT", "open_released", "read_pretrained", "read_recorded"]
+__all__ = ["ADDRESS", "CONFIG", "FORMAT", "open_released", "read_pretrained", "read_recorded"]
 
 CONFIG = "config.json"
 FORMAT = 1
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
-_REPOSITORY = re.compile(rf"({REPOSITORY})(?:@(.+))?")
+ADDRESS = re.compile(rf"({REPOSITORY})(?:@(.+))?")
 
 
 def read_pretrained(name: str) -> StoredWeights:
@@ -91,7 +91,7 @@ def open_released(name: str) -> tuple[str, WeightsRecord, Path]:
         if not weights.is_file():
             raise FileNotFoundError(f"{weights}: missing, though {CONFIG} names it")
         return model, record, weights
-    found = _REPOSITORY.fullmatch(rest)
+    found = ADDRESS.fullmatch(rest)
     if not found:
         raise ValueError(f"{name!r}: a repository is spelled hf-hub:ORG/NAME[@REVISION]")
     repository, revision = found[1], found[2] or ""

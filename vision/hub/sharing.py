@@ -22,7 +22,7 @@ from .card import model_card
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
-from .released import CONFIG, FORMAT, open_released, read_pretrained
+from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
 from .weights import (
     build,
     few,
@@ -43,7 +43,6 @@ __all__ = [
 
 WEIGHTS = "model.safetensors"
 CARD = "README.md"
-_REPOSITORY = re.compile(rf"({REPOSITORY})(?:@(.+))?")
 
 
 def save_pretrained(
@@ -214,7 +213,7 @@ def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:
     if not name.startswith(REMOTE):
         if isinstance(source, os.PathLike) or os.path.exists(name):
             name = f"local-dir:{name}"
-        elif _REPOSITORY.fullmatch(name):
+        elif ADDRESS.fullmatch(name):
             name = f"hf-hub:{name}"
         else:
             raise ValueError(f"{name!r} is neither a folder nor ORG/NAME on the Hugging Face Hub")

@@ -25,7 +25,7 @@ from ..hub.registry import list_models, model_info
 from ..inference import optimize
 from ..inputs import example_inputs
 
-__all__ = ["Bench", "begun", "latency_table", "load_supernet", "space_of", "supernets"]
+__all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "space_of", "supernets"]
 
 Report = Callable[[str, int, int | None], None]
 _SIZE = (288, 576)
@@ -195,6 +195,42 @@ class Bench:
             raise
 
 
+def bench_for(
+    net: nn.Module | Bench,
+    table: LatencyTable | None = None,
+    size: tuple[int, int] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Bench:
+    """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32.
+
+    Args:
+        net: the supernet, or its bench, which is taken as it is.
+        table: its conditions hold where the others are None; checked.
+        size: (height, width) of the images.
+        device: ``cpu``, ``cuda``, ``cuda:1`` …
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+
+    Raises:
+        ValueError: conditions beside a bench, or a table of another supernet or other conditions.
+    """
+    if isinstance(net, Bench):
+        if (size, device, dtype) != (None, None, None):
+            raise ValueError("a bench has its size, device and dtype: leave these out")
+        bench = net
+    else:
+        given = None if table is None else table.conditions
+        bench = Bench.here(
+            net,
+            size=size or (_SIZE if given is None else (given.height, given.width)),
+            device=device or ("cpu" if given is None else given.device),
+            dtype=dtype or ("float32" if given is None else given.dtype),
+        )
+    if table is not None:
+        bench.check(table)
+    return bench
+
+
 def latency_table(
     net: nn.Module,
     path: str | os.PathLike[str] | None = None,
@@ -228,7 +264,7 @@ def latency_table(
     Example:
         >>> net = vizoo.create_model("easnet_light", pretrained=True)
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
-        >>> table.regressor()(search_space(net).smallest())  # milliseconds
+        >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
     bench = Bench.here(net, size=size, device=device, dtype=dtype)
     table = begun(bench, path)

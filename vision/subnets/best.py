@@ -25,7 +25,7 @@ from ...nas.search.constraints import Constraint
 from ...nas.search.evolution import evolve
 from ...nas.space import Architecture
 from ...nas.supernet import activate, extract
-from .bench import Bench
+from .bench import Bench, bench_for
 
 __all__ = [
     "OWN_TABLE",
@@ -99,6 +99,7 @@ def best_subnet(
     dtype: str | None = None,
     table: LatencyTable | None = None,
     objective: Objective | None = None,
+    predictors: Mapping[str, CostRegressor] | None = None,
     seed: int = 0,
     population: int = 64,
     generations: int = 30,
@@ -119,6 +120,7 @@ def best_subnet(
             latency is limited.
         objective: what is minimised, of architectures; by default the most multiply-adds win:
             capacity stands in for accuracy, which nobody has measured.
+        predictors: of `cost_predictors`, in place of a table.
         seed, population, generations: of the search.
         rounds: at most so many subnets are measured.
         report: called as ``report(done, total)`` while subnets are measured or counted.
@@ -136,21 +138,11 @@ def best_subnet(
         >>> vizoo.save_weights(subnet.network, "small.safetensors")
     """
     bounds = checked_limits(limits)
-    if isinstance(net, Bench):
-        bench = net
-    else:
-        given = None if table is None else table.conditions
-        bench = Bench.here(
-            net,
-            size=size or ((288, 576) if given is None else (given.height, given.width)),
-            device=device or ("cpu" if given is None else given.device),
-            dtype=dtype or ("float32" if given is None else given.dtype),
-        )
-        if table is not None:
-            bench.check(table)
-    if table is None and "latency" in bounds:
-        table = bench.complete(bench.table(), report=report, **OWN_TABLE)
-    predictors = cost_predictors(bench, table, report)
+    bench = bench_for(net, table, size, device, dtype)
+    if predictors is None:
+        if table is None and "latency" in bounds:
+            table = bench.complete(bench.table(), report=report, **OWN_TABLE)
+        predictors = cost_predictors(bench, table, report)
     architecture, costs, told = search_within(
         bench,
         predictors,
@@ -202,7 +194,7 @@ def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
     }
     for kind, bound in bounds.items():
         if not 0 < bound < math.inf:
-            raise ValueError(f"{kind} {bound:g}: must be more than 0")
+            raise ValueError(f"{kind} {bound:g}: must be more than 0, and finite")
     return bounds
 
 

@@ -19,7 +19,7 @@ from ...nas.search.front import FrontRow
 from ...nas.search.pareto import evolve_pareto, pareto_front
 from ...nas.space import Architecture
 from ...nas.supernet import extract
-from .bench import Bench
+from .bench import Bench, bench_for
 from .best import checked_limits, constraints, cost_predictors
 from .evaluations import Evaluations
 
@@ -56,6 +56,9 @@ def search(
     *,
     cost: str | None = None,
     limits: Mapping[str, float | str] | None = None,
+    size: tuple[int, int] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
     table: LatencyTable | None = None,
     samples: int = 50,
     direct: bool = False,
@@ -77,10 +80,10 @@ def search(
     Args:
         net: the supernet, or the bench of its costs.
         evaluate: architecture to error, small is good; infinite where there is none. See
-            `FitConfig.evaluate` for that of a config's validation.
+            `FitConfig.errors` for that of a config's validation.
         cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
             latency with a table, else multiply-adds.
-        limits: as those of `best_subnet`.
+        limits, size, device, dtype: as those of `best_subnet`; the costs are of these conditions.
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.
@@ -97,14 +100,16 @@ def search(
         ValueError: no supernet, limits out of reach, or latency without a table.
 
     Example:
+        >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
+        >>> errors = vizoo.FitConfig.read("mine.yaml").errors(leaves, "val/epe")
         >>> front = vizoo.search(net, errors, limits={"parameters": "2M"})
-        >>> small = vizoo.nas.extract(net, front.rows[0].architecture)
+        >>> cheapest = vizoo.nas.extract(net, front.rows[-1].architecture)
     """
     cost = cost or ("macs" if table is None else "latency")
     bounds = checked_limits(limits) if limits else {}
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs a table of latencies; `latency_table` measures one")
-    bench = net if isinstance(net, Bench) else Bench.here(net)
+    bench = bench_for(net, table, size, device, dtype)
     space = bench.space
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)
@@ -212,6 +217,6 @@ def _front(
     if not front:
         raise ValueError(
             f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits: evaluate "
-            "more, by --samples and --verify, with --direct by --population and --generations"
+            "more, by samples and verify, if direct by population and generations"
         )
     return sorted((rows[a] for a in front), key=lambda row: row.error), left_out

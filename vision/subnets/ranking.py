@@ -59,8 +59,8 @@ def rank(
         report: called as ``report(done, total)``.
 
     Example:
-        >>> leaves, net, space = open_supernet("supernet.safetensors")
-        >>> errors = FitConfig.read("mine.yaml").errors(leaves, "val/epe")
+        >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
+        >>> errors = vizoo.FitConfig.read("mine.yaml").errors(leaves, "val/epe")
         >>> best = vizoo.rank(leaves, errors, [space.smallest(), space.largest()])[0]
     """
     if evaluations is None:
@@ -112,7 +112,7 @@ def split(
         ValueError: no supernet, or more levels than there are values to split.
 
     Example:
-        >>> tree = vizoo.split(net, FitConfig.read("search/nas_lid_nasbench201.yaml"))
+        >>> tree = vizoo.split(net, vizoo.FitConfig.read("search/nas_lid_nasbench201.yaml"))
         >>> tree.save("tree.json")
     """
     splitter = Splitter() if splitter is None else splitter

@@ -15,6 +15,7 @@ from vizoo.vision.configs import FitConfig
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.inputs import input_names
 from vizoo.vision.subnets import best
+from vizoo.vision.subnets.bench import Bench
 from vizoo.vision.subnets.leaves import open_supernet
 
 
@@ -80,6 +81,14 @@ def test_a_table_goes_on_and_serves(net, tmp_path):
         vizoo.latency_table(net, "table.json", **{**settings, "size": (16, 32)})
     limit = sum(table.of(sample) for sample in table.samples[:2]) / 2
     subnet = vizoo.best_subnet(net, {"latency": limit}, table=table)
+    front = vizoo.search(net, lambda _: 1.0, table=table, samples=12, generations=1, verify=0)
+    assert front.cost == "latency" and front.rows[0].architecture == search_space(net).smallest()
+    for call in (vizoo.best_subnet, vizoo.search):
+        wrong = {"latency": 1.0} if call is vizoo.best_subnet else (lambda _: 1.0)
+        with pytest.raises(ValueError, match="measured under other conditions: input 16x24"):
+            call(net, wrong, table=table, size=(16, 32))
+    with pytest.raises(ValueError, match="a bench has its size"):
+        vizoo.best_subnet(Bench.here(net, size=(16, 24)), {"macs": 1e9}, size=(16, 24))
     assert subnet.conditions.width == 24 and subnet.predicted["latency"] <= limit
 
 
