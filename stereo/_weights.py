@@ -50,7 +50,7 @@ EASNET_SMALL = {
         sha256="d109dd0d4132416b680d74fd98ab1cbfdff4646dac26a270e6b12abeee840e72",
         size=1_352_180,
         licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, and layered scenes",
+        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground": {"epe": 0.432, "bad1": 0.068, "bad2": 0.024},
             "cones": {"epe": 1.034, "bad1": 0.183, "bad2": 0.104},
