@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import signal
 from pathlib import Path
 from unittest import mock
 
@@ -26,6 +27,9 @@ for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "VIZOO_TRACEBA
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+# A shell ignores it for what runs in the background, and the tests' own processes would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine makes any limit of time a lottery; where CI is set, runs are repeatable.
 hypothesis.settings.register_profile(
