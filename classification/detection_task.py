@@ -9,21 +9,20 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from lightning import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
 from ..common.extras import installs
 from ..vision.hub.weights import check_state
-from ..vision.training import check_optimisation, optimisation
+from ..vision.training import OptimisedTask
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
 from .task import sets_of
 
 __all__ = ["DetectionTask"]
 
 
-class DetectionTask(LightningModule):
+class DetectionTask(OptimisedTask):
     """Trains a detector on boxes; reports mean average precision and the accuracy of images.
 
     A batch has `image` (B, 3, H, W), `label` (B,), and of each image `boxes` (N, 4) and
@@ -42,12 +41,9 @@ class DetectionTask(LightningModule):
         rule: how boxes become the class of an image, see `class_scores`.
         threshold: score below which boxes do not count for that.
         optimizer: any name that `timm.optim` knows.
-        optimizer_args: its further arguments.
         lr: learning rate at the start.
-        lr_schedule: see `ClassificationTask`.
-        lr_milestones: see there.
-        lr_gamma: see there.
-        warmup_steps: see there.
+        lr_gamma: factor at each milestone.
+        **optimisation: see `OptimisedTask`.
 
     Raises:
         ValueError: a setting is unknown, or out of its range, or the checkpoint is of another
@@ -64,20 +60,15 @@ class DetectionTask(LightningModule):
         rule: Literal["best", "sum"] = "best",
         threshold: float = 0.3,
         optimizer: str = "adamw",
-        optimizer_args: dict[str, Any] | None = None,
         lr: float = 1e-4,
-        lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
-        lr_milestones: list[int] | None = None,
         lr_gamma: float = 0.1,
-        warmup_steps: int = 0,
+        **optimisation: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
         if rule not in RULES or not 0 <= threshold < 1:
             raise ValueError(
                 f"rule {rule!r} must be one of {', '.join(RULES)}, threshold {threshold} 0 to 1"
             )
-        check_optimisation(optimizer, lr_schedule)
+        super().__init__(optimizer=optimizer, lr=lr, lr_gamma=lr_gamma, **optimisation)
         self.net = ImageDetector(detector, classes, backbone, size)
         if init_weights == "pretrained":
             self.net.load_pretrained()
@@ -133,9 +124,6 @@ class DetectionTask(LightningModule):
             "classes": names,
             "boxes": found,
         }
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        return optimisation(self, self.net)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset

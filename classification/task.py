@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning import LightningModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..vision.hub.registry import model_info
-from ..vision.training import (
-    check_optimisation,
-    keep_arguments,
-    log_metrics,
-    log_picture,
-    optimisation,
-    starting_network,
-)
+from ..vision.training import NetworkTask, log_metrics, log_picture
 from .confusion import confusion_picture
 from .metrics import ClassificationMetrics, positive_class
 from .reports import write_report
@@ -32,7 +24,7 @@ __all__ = ["ClassificationTask", "balanced_weights", "sets_of"]
 _ROLES = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
 
 
-class ClassificationTask(LightningModule):
+class ClassificationTask(NetworkTask):
     """Trains a classifier by cross-entropy; reports scores of the whole set, not of batches.
 
     A batch has `volume` (B, 1, D, H, W) or `image` (B, 3, H, W), and `label` (B,). The names of the
@@ -45,9 +37,7 @@ class ClassificationTask(LightningModule):
 
     Args:
         model: name of a classifier, see `vizoo models`.
-        model_args: its architecture arguments; `subnet` may be the file in which a search wrote it.
-        init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
-            To go on with an interrupted run use `--ckpt_path` instead.
+        model_args: its architecture arguments.
         classes: names of the classes; needed only for data that do not say them.
         positive: the class of `precision`, `sensitivity`, `f1` and `auc`; by default the one called
             NCP, COVID or positive, else of two classes the second.
@@ -56,40 +46,27 @@ class ClassificationTask(LightningModule):
         label_smoothing: share of the truth that is spread over all classes.
         mixup: of the Beta distribution by which pairs of training samples are mixed (Zhang et al.,
             ICLR 2018), such as 0.2; 0 mixes none.
-        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
-        optimizer_args: its further arguments.
-        lr: learning rate at the start.
-        lr_schedule: `milestones` multiplies by `lr_gamma` after epochs; `cosine` falls to zero at
-            the end of training; `constant` stays.
-        lr_milestones: epochs after which to do so.
-        lr_gamma: factor at each milestone.
-        warmup_steps: steps of linear warm-up at the start.
+        **training: see `NetworkTask`.
 
     Raises:
         ValueError: a setting is unknown, or out of its range; in `setup` also where classes do not
             fit.
     """
 
+    quantity, shown = "label", "accuracy"
+
     def __init__(
         self,
         model: str = "covidnet3d_tiny",
         model_args: dict[str, Any] | None = None,
-        init_weights: str | None = None,
+        *,
         classes: list[str] | None = None,
         positive: str | None = None,
         class_weights: Literal["none", "balanced"] | list[float] = "none",
         label_smoothing: float = 0.0,
         mixup: float = 0.0,
-        optimizer: str = "adam",
-        optimizer_args: dict[str, Any] | None = None,
-        lr: float = 1e-3,
-        lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
-        lr_milestones: list[int] | None = None,
-        lr_gamma: float = 0.5,
-        warmup_steps: int = 0,
+        **training: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
         if isinstance(class_weights, str) and class_weights not in ("none", "balanced"):
             raise ValueError(
                 f"class_weights {class_weights!r}: choose none, balanced or a number for each class"
@@ -99,9 +76,7 @@ class ClassificationTask(LightningModule):
                 f"label_smoothing {label_smoothing} must be at least 0 and below 1, and mixup "
                 f"{mixup} not negative"
             )
-        check_optimisation(optimizer, lr_schedule)
-        self.net = starting_network(model, model_args, init_weights)
-        keep_arguments(self)
+        super().__init__(model, model_args, **training)
         self.classes: tuple[str, ...] = ()
         self.preset: dict[str, Any] = {}
         self._weights: Tensor | None = None
@@ -140,10 +115,9 @@ class ClassificationTask(LightningModule):
                 self.example_input_array = _inputs_of(sample)[None]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        if self.hparams.mixup:
-            loss = self._mixed_loss(batch)
-        else:
-            loss = self.loss(self.outputs(batch), batch)
+        if not self.hparams.mixup:
+            return super().training_step(batch, batch_idx)
+        loss = self._mixed_loss(batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["label"]))
         return loss
 
@@ -199,9 +173,6 @@ class ClassificationTask(LightningModule):
             "class": found,
             "classes": names,
         }
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        return optimisation(self, self.net)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
@@ -267,7 +238,7 @@ class ClassificationTask(LightningModule):
 
     def _report(self, stage: str, metrics: ClassificationMetrics) -> Tensor:
         """Log the scores; returns the confusion matrix."""
-        log_metrics(self, stage, {"": metrics}, shown="accuracy")
+        log_metrics(self, stage, metrics, self.shown)
         confusion = metrics.confusion
         if self.trainer.sanity_checking:
             return confusion

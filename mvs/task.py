@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from lightning import LightningModule
 from torch import Tensor
 
 from ..vision.io.images import to_bytes
-from ..vision.training import (
-    check_optimisation,
-    keep_arguments,
-    log_metrics,
-    log_picture,
-    optimisation,
-    starting_network,
-)
+from ..vision.training import NetworkTask
 from ..vision.viz.colour import colour_range, colourise
 from .losses import sequence_loss
 from .metrics import DepthMetrics
@@ -27,59 +19,46 @@ __all__ = ["MVSTask", "depth_comparison"]
 Outputs = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
-class MVSTask(LightningModule):
+class MVSTask(NetworkTask):
     """Trains a depth network on every iteration of both stages; reports depth errors.
 
     Args:
         model: name of a multi-view-stereo network, see `vizoo models`.
         model_args: its architecture arguments.
-        init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
-            To go on with an interrupted run use `--ckpt_path` instead.
         loss_gamma: weight of an iteration's loss relative to the one before.
-        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
-        optimizer_args: its further arguments.
         lr: learning rate at the start.
-        lr_schedule: `milestones` multiplies by `lr_gamma` after epochs; `cosine` falls to zero at
-            the end of training; `constant` stays.
-        lr_milestones: epochs after which to do so.
-        lr_gamma: factor at each milestone.
-        warmup_steps: steps of linear warm-up at the start.
+        lr_schedule: see `OptimisedTask`.
         checkpointing: compute iterations again in the backward pass instead of keeping them:
             much less memory, about a third more time.
         thresholds: absolute errors in the scene's unit whose inlier shares are reported.
         relative_thresholds: the same relative to the true depth, in per cent.
         range_factor: validate and test with depth ranges wider by this factor at both ends, to
             see how little the network depends on them.
+        **training: see `NetworkTask`.
 
     Raises:
         ValueError: a setting is unknown, or out of its range.
     """
 
+    quantity, shown = "depth", "rel_median"
+
     def __init__(
         self,
         model: str = "dispmvs",
         model_args: dict[str, Any] | None = None,
-        init_weights: str | None = None,
+        *,
         loss_gamma: float = 0.9,
-        optimizer: str = "adam",
-        optimizer_args: dict[str, Any] | None = None,
         lr: float = 2e-4,
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
-        lr_milestones: list[int] | None = None,
-        lr_gamma: float = 0.5,
-        warmup_steps: int = 0,
         checkpointing: bool = False,
         thresholds: list[float] | None = None,
         relative_thresholds: list[float] | None = None,
         range_factor: float = 1.0,
+        **training: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        check_optimisation(optimizer, lr_schedule)
         if not range_factor >= 1:
             raise ValueError(f"range_factor must be at least 1, not {range_factor}")
-        self.net = starting_network(model, model_args, init_weights)
-        keep_arguments(self)
+        super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
         self.net.checkpointing = checkpointing
         if relative_thresholds is None:
             relative_thresholds = [1.0, 2.0, 5.0]
@@ -89,11 +68,6 @@ class MVSTask(LightningModule):
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Depth (B, 1, H, W) of the reference views of a batch."""
         return self.net(*self._inputs(batch))
-
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        loss = self.loss(self.outputs(batch), batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["images"]))
-        return loss
 
     def outputs(self, batch: dict[str, Any]) -> Outputs:
         """What the network predicts in training: depth after each iteration, coarse and fine."""
@@ -110,27 +84,14 @@ class MVSTask(LightningModule):
         """The loss of `outputs` against a teacher's last depth where truth is known."""
         return self.loss(outputs, {**batch, "depth": teacher_outputs[1][-1].detach().float()})
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        depth, confidence = self._predict(batch)
-        self.val_metrics.update(depth, batch["depth"], batch["valid"])
-        if batch_idx == 0:
-            log_picture(self, "val/depth", lambda: self._picture(batch, depth, confidence))
-
-    def on_validation_epoch_end(self) -> None:
-        log_metrics(self, "val", {"": self.val_metrics}, shown="rel_median")
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self.test_metrics.update(self._predict(batch)[0], batch["depth"], batch["valid"])
-
-    def on_test_epoch_end(self) -> None:
-        log_metrics(self, "test", {"": self.test_metrics}, shown="rel_median")
+    def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Depth and confidence (B, 1, H, W) of the reference views."""
+        depth, confidence = self.net.predict(*self._inputs(batch, self.hparams.range_factor))
+        return depth.float(), confidence.float()
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        depth, confidence = self._predict(batch)
+        depth, confidence = self.predictions(batch)
         return {"name": batch["name"], "depth": depth, "confidence": confidence}
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        return optimisation(self, self.net)
 
     def _inputs(self, batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
         depth_range = batch["depth_range"]
@@ -138,13 +99,8 @@ class MVSTask(LightningModule):
             depth_range = depth_range * depth_range.new_tensor([1 / factor, factor])
         return batch["images"], batch["intrinsics"], batch["extrinsics"], depth_range
 
-    def _predict(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        inputs = self._inputs(batch, self.hparams.range_factor)
-        depth, confidence = self.net.predict(*inputs)
-        return depth.float(), confidence.float()
-
-    @staticmethod
-    def _picture(batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> np.ndarray:
+    def picture(self, batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> np.ndarray:
+        """The first sample's `depth_comparison`."""
         return depth_comparison(
             batch["images"][0, 0], depth[0], batch["depth"][0], batch["valid"][0], confidence[0]
         )

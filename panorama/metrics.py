@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -99,33 +97,24 @@ def sphere_weights(depth: Tensor) -> Tensor:
 
 
 class PanoramaMetrics(Metric):
-    """Mean over images of `depth_errors`, by the names in `NAMES`.
+    """Means over images of `depth_errors`, by the names in `NAMES`, twice.
 
-    Images of which nothing counts are left out; without any image every value is NaN.
+    `mre` counts all pixels (or faces) alike, as publications do; `mre_sphere` by how much of the
+    sphere they cover. Images of which nothing counts are left out; without any image every value
+    is NaN.
 
     Args:
-        weighting: `erp` counts all pixels (or faces) alike, as publications do; `sphere` by how
-            much of the sphere they cover.
         min_depth: see `depth_errors`.
         max_depth: see there.
-
-    Raises:
-        ValueError: an unknown weighting.
     """
 
     full_state_update = False
 
-    def __init__(
-        self,
-        weighting: Literal["erp", "sphere"] = "erp",
-        min_depth: float = 0.1,
-        max_depth: float = 10.0,
-    ) -> None:
+    def __init__(self, min_depth: float = 0.1, max_depth: float = 10.0) -> None:
         super().__init__()
-        if weighting not in ("erp", "sphere"):
-            raise ValueError(f"weighting {weighting!r} is unknown: choose 'erp' or 'sphere'")
-        self.weighting, self.min_depth, self.max_depth = weighting, min_depth, max_depth
-        self.add_state("total", torch.zeros(len(NAMES), dtype=torch.float64), dist_reduce_fx="sum")
+        self.min_depth, self.max_depth = min_depth, max_depth
+        total = torch.zeros(2, len(NAMES), dtype=torch.float64)
+        self.add_state("total", total, dist_reduce_fx="sum")
         self.add_state("images", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, depth: Tensor, valid: Tensor) -> None:
@@ -139,15 +128,15 @@ class PanoramaMetrics(Metric):
         Raises:
             ValueError: the shapes differ.
         """
-        weights = sphere_weights(depth) if self.weighting == "sphere" else None
         bounds = {"min_depth": self.min_depth, "max_depth": self.max_depth}
-        errors = depth_errors(prediction, depth, valid, weights, **bounds)
         counted = valid & depth.isfinite() & (depth > 0) & (depth <= self.max_depth)
         seen = counted.flatten(1).any(1)
-        self.total += errors[seen].sum(0)
+        for total, weights in zip(self.total, (None, sphere_weights(depth)), strict=True):
+            total += depth_errors(prediction, depth, valid, weights, **bounds)[seen].sum(0)
         self.images += seen.sum()
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name, float32 scalars."""
-        means = (self.total / self.images).float()
-        return dict(zip(NAMES, means.unbind(), strict=True))
+        names = (*NAMES, *(f"{name}_sphere" for name in NAMES))
+        means = (self.total / self.images).float().flatten()
+        return dict(zip(names, means.unbind(), strict=True))

@@ -7,18 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from lightning import LightningModule
 from torch import Tensor
 
-from ..vision.training import (
-    check_optimisation,
-    keep_arguments,
-    log_metrics,
-    log_picture,
-    optimisation,
-    round_at,
-    starting_network,
-)
+from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
 from .losses import matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
@@ -44,7 +35,7 @@ class Outputs(NamedTuple):
     volumes: Sequence[tuple[Tensor, int]] = ()
 
 
-class StereoTask(LightningModule):
+class StereoTask(NetworkTask):
     """Trains a disparity network on several scales and reports EPE, bad-N and D1.
 
     Training goes in rounds: each has its own scale weights, and the learning rate starts anew.
@@ -52,8 +43,6 @@ class StereoTask(LightningModule):
     Args:
         model: name of a stereo network, see `vizoo models`.
         model_args: its architecture arguments.
-        init_weights: file to start from (safetensors or a Lightning checkpoint); weights only.
-            To go on with an interrupted run use `--ckpt_path` instead.
         loss: `pooled` compares each scale with ground truth averaged to its size (FADNet);
             `upsampled` compares every prediction at full size (EASNet); `matching` adds to this
             the cross-entropy of the matching scores, of a network that has `forward_volumes`.
@@ -61,54 +50,43 @@ class StereoTask(LightningModule):
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
         round_epochs: length of each round; the last goes on until training ends.
-        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
-        optimizer_args: its further arguments.
         lr: learning rate at the start of a round.
-        lr_schedule: `milestones` multiplies by `lr_gamma` at epochs of the round; `cosine` falls
-            to zero at the end of the round; `constant` stays.
-        lr_milestones: epochs counted from the start of the round.
-        lr_gamma: factor at each milestone.
-        warmup_steps: steps of linear warm-up at the start of each round.
+        lr_schedule: of a round, see `OptimisedTask`.
         max_disparity: ground truth from here on is left out of the loss.
         metric_max_disparity: the same for the metrics; None for no bound (KITTI).
+        **training: see `NetworkTask`.
 
     Raises:
         ValueError: a setting is unknown, or two do not fit together.
     """
 
+    quantity, shown = "disparity", "epe"
+
     def __init__(
         self,
         model: str = "fadnet_plus_tiny",
         model_args: dict[str, Any] | None = None,
-        init_weights: str | None = None,
+        *,
         loss: Literal["pooled", "upsampled", "matching"] = "pooled",
         scale_weights: list[list[float]] | None = None,
         round_epochs: list[int] | None = None,
-        optimizer: str = "adam",
-        optimizer_args: dict[str, Any] | None = None,
         lr: float = 1e-4,
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
-        lr_milestones: list[int] | None = None,
-        lr_gamma: float = 0.5,
-        warmup_steps: int = 0,
         max_disparity: float = 192.0,
         metric_max_disparity: float | None = 192.0,
+        **training: Any,
     ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
         if loss not in _LOSSES:
             raise ValueError(f"loss {loss!r} is unknown: choose {', '.join(_LOSSES)}")
-        self.stage_loss, published = _LOSSES[loss]
-        self.scale_weights = scale_weights or [published]
-        self.round_epochs = round_epochs or [1]
-        if len(self.scale_weights) != len(self.round_epochs) or min(self.round_epochs) < 1:
+        stage_loss, published = _LOSSES[loss]
+        weights, epochs = scale_weights or [published], round_epochs or [1]
+        if len(weights) != len(epochs) or min(epochs) < 1:
             raise ValueError(
-                f"{len(self.scale_weights)} lists of scale_weights and round_epochs "
-                f"{self.round_epochs}: give one list of weights and one positive length a round"
+                f"{len(weights)} lists of scale_weights and round_epochs {epochs}: give one list "
+                "of weights and one positive length a round"
             )
-        check_optimisation(optimizer, lr_schedule)
-        self.net = starting_network(model, model_args, init_weights)
-        keep_arguments(self)
+        super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
+        self.stage_loss, self.scale_weights, self.round_epochs = stage_loss, weights, epochs
         if loss == "matching" and not hasattr(self.net, "forward_volumes"):
             raise ValueError(
                 f"loss 'matching' needs a network that gives its matching scores, such as "
@@ -125,11 +103,6 @@ class StereoTask(LightningModule):
     def round_at(self, epoch: int) -> tuple[int, int]:
         """The round that an epoch belongs to, and the epoch at which that round starts."""
         return round_at(self.round_epochs, epoch)
-
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        loss = self.loss(self.outputs(batch), batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
-        return loss
 
     def outputs(self, batch: dict[str, Tensor]) -> Outputs:
         """What the network predicts in training."""
@@ -152,30 +125,15 @@ class StereoTask(LightningModule):
         valid = batch["valid"] & (truth > 0) & (truth < self.hparams.max_disparity)
         return self.loss(outputs, {**batch, "disparity": finest, "valid": valid})
 
-    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        prediction = self(batch["left"], batch["right"]).float()
-        self.val_metrics.update(prediction, batch["disparity"], batch["valid"])
-        if batch_idx == 0:
-            log_picture(self, "val/disparity", lambda: self._picture(batch, prediction))
-
-    def on_validation_epoch_end(self) -> None:
-        log_metrics(self, "val", {"": self.val_metrics}, shown="epe")
-
-    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        prediction = self(batch["left"], batch["right"]).float()
-        self.test_metrics.update(prediction, batch["disparity"], batch["valid"])
-
-    def on_test_epoch_end(self) -> None:
-        log_metrics(self, "test", {"": self.test_metrics}, shown="epe")
+    def predictions(self, batch: dict[str, Any]) -> tuple[Tensor]:
+        """Disparity (B, 1, H, W)."""
+        return (self(batch["left"], batch["right"]).float(),)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        disparity = self(batch["left"], batch["right"]).float()
-        return {"name": batch["name"], "disparity": disparity}
+        return {"name": batch["name"], "disparity": self.predictions(batch)[0]}
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        return optimisation(self, self.net, self.round_epochs)
-
-    def _picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:
+    def picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:
+        """The first sample's view, truth, prediction and error."""
         return comparison_picture(
             batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
         )

@@ -1,4 +1,4 @@
-"""What training shares among the tasks: optimiser, learning rate, logged numbers and pictures."""
+"""What tasks share: the network, optimiser and learning rate, logged numbers and pictures."""
 
 from __future__ import annotations
 
@@ -9,30 +9,188 @@ from difflib import get_close_matches
 from itertools import accumulate
 from math import ceil, cos, pi
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from lightning import LightningModule
 from timm.optim import create_optimizer_v2, list_optimizers
-from torch import nn
+from torch import Tensor, nn
 from torchmetrics import Metric
 
 from .hub.create import create_model
 from .hub.registry import REMOTE
 
 __all__ = [
-    "check_optimisation",
-    "keep_arguments",
+    "NetworkTask",
+    "OptimisedTask",
     "log_metrics",
     "log_picture",
-    "optimisation",
     "read_subnet",
     "round_at",
     "starting_network",
 ]
 
 _SCHEDULES = ("milestones", "cosine", "constant")
+
+
+class OptimisedTask(LightningModule):
+    """Trains its network `net` by one optimiser; the learning rate changes with every step.
+
+    Args:
+        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
+        optimizer_args: its further arguments.
+        lr: learning rate at the start of a round.
+        lr_schedule: `milestones` multiplies by `lr_gamma` after epochs; `cosine` falls to zero at
+            the end of the round; `constant` stays.
+        lr_milestones: epochs after which to do so, counted from the start of the round.
+        lr_gamma: factor at each milestone.
+        warmup_steps: steps of linear warm-up at the start of a round.
+
+    Attributes:
+        round_epochs: lengths of rounds, at each of which warm-up and schedule start anew; the last
+            goes on until training ends.
+
+    Raises:
+        ValueError: optimizer or schedule is unknown; when training starts, also where
+            `optimizer_args` do not fit, or a cosine schedule has no end.
+    """
+
+    net: nn.Module
+    round_epochs: Sequence[int] = (1,)
+
+    def __init__(
+        self,
+        optimizer: str = "adam",
+        optimizer_args: dict[str, Any] | None = None,
+        lr: float = 1e-3,
+        lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
+        lr_milestones: list[int] | None = None,
+        lr_gamma: float = 0.5,
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if lr_schedule not in _SCHEDULES:
+            raise ValueError(
+                f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
+            )
+        known = list_optimizers()
+        if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
+            near = get_close_matches(optimizer, known) or known
+            raise ValueError(
+                f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
+            )
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser, and the factor of its learning rate at each step."""
+        hparams, trainer = self.hparams, self.trainer
+        try:
+            optimizer = create_optimizer_v2(
+                self.net,
+                opt=hparams.optimizer,
+                lr=hparams.lr,
+                **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
+            )
+        except TypeError as error:
+            raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
+        for group in optimizer.param_groups:  # of `layer_decay`, which timm leaves to schedulers
+            group["lr"] *= group.get("lr_scale", 1.0)
+        total = trainer.estimated_stepping_batches
+        if hparams.lr_schedule == "cosine" and total == float("inf"):
+            raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
+        if trainer.num_training_batches == float(
+            "inf"
+        ):  # not asked yet, where max_steps is the end
+            trainer.fit_loop.setup_data()
+        per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
+
+        def factor(step: int) -> float:
+            epoch = step // per_epoch
+            index, start = round_at(self.round_epochs, epoch)
+            done = step - start * per_epoch
+            warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
+            if hparams.lr_schedule == "milestones":
+                passed = bisect_right(hparams.lr_milestones or [], epoch - start)
+                return warm * hparams.lr_gamma**passed
+            if hparams.lr_schedule == "cosine":
+                last = index == len(self.round_epochs) - 1
+                steps = total - start * per_epoch if last else self.round_epochs[index] * per_epoch
+                return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, steps))))
+            return warm
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+
+class NetworkTask(OptimisedTask):
+    """Trains a network of the zoo on truth that stands in the batch, and measures it.
+
+    A subclass has `outputs(batch)` and their `loss(outputs, batch)` for training, and
+    `predictions(batch)` for measuring, of which the first one is what `val_metrics` and
+    `test_metrics` take, and `picture(batch, *predictions)` shows all.
+
+    Args:
+        model: name of a network, see `vizoo models`.
+        model_args: its architecture arguments; `subnet` may be the file in which a search wrote it.
+        init_weights: file to start from (safetensors or a Lightning checkpoint), weights only, or
+            `pretrained` for a network that brings weights of another task. To go on with an
+            interrupted run use `--ckpt_path` instead.
+        **optimisation: see `OptimisedTask`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a setting is unknown, or arguments or a file do not fit.
+    """
+
+    quantity: ClassVar[str]
+    """Key of the truth in a batch; `valid` says where it is known."""
+    shown: ClassVar[str]
+    """The metric beside the progress bar."""
+    val_metrics: Metric
+    test_metrics: Metric
+
+    def __init__(
+        self,
+        model: str,
+        model_args: dict[str, Any] | None = None,
+        init_weights: str | None = None,
+        **optimisation: Any,
+    ) -> None:
+        super().__init__(**optimisation)
+        self.net = starting_network(model, model_args, init_weights)
+        # Some arguments may come from files; checkpoints have to stand without these.
+        arguments = {key: value for key, value in self.net.architecture.items() if key != "name"}
+        if arguments != (self.hparams["model_args"] or {}):
+            self.hparams["model_args"] = arguments
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch."""
+        loss = self.loss(self.outputs(batch), batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch[self.quantity]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Measure a batch, and draw the first one."""
+        predictions = self.predictions(batch)
+        self.val_metrics.update(predictions[0], batch[self.quantity], batch["valid"])
+        if batch_idx == 0:
+            log_picture(self, f"val/{self.quantity}", lambda: self.picture(batch, *predictions))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics."""
+        log_metrics(self, "val", self.val_metrics, self.shown)
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Measure a batch."""
+        self.test_metrics.update(self.predictions(batch)[0], batch[self.quantity], batch["valid"])
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics."""
+        log_metrics(self, "test", self.test_metrics, self.shown)
 
 
 def starting_network(
@@ -67,16 +225,6 @@ def starting_network(
     return net
 
 
-def keep_arguments(task: LightningModule) -> None:
-    """Let a task's hyper-parameter `model_args` hold all arguments of its network `net`.
-
-    Some may come from files that `starting_network` read; checkpoints have to stand without these.
-    """
-    arguments = {key: value for key, value in task.net.architecture.items() if key != "name"}
-    if arguments != (task.hparams["model_args"] or {}):
-        task.hparams["model_args"] = arguments
-
-
 def read_subnet(path: str) -> dict[str, Any]:
     """What a search wrote to `architecture.json`, as networks take it for `subnet`.
 
@@ -98,71 +246,6 @@ def read_subnet(path: str) -> dict[str, Any]:
     return found
 
 
-def check_optimisation(optimizer: str, lr_schedule: str) -> None:
-    """Raise ValueError where `optimisation` would not know a name."""
-    if lr_schedule not in _SCHEDULES:
-        raise ValueError(
-            f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
-        )
-    known = list_optimizers()
-    if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
-        near = get_close_matches(optimizer, known) or known
-        raise ValueError(f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?")
-
-
-def optimisation(
-    task: LightningModule, net: nn.Module, round_epochs: Sequence[int] = (1,)
-) -> dict[str, Any]:
-    """What `configure_optimizers` of a task returns; the learning rate changes with every step.
-
-    Args:
-        task: its hyper-parameters `optimizer` (any name that `timm.optim` knows),
-            `optimizer_args`, `lr`, `lr_schedule`, `lr_milestones`, `lr_gamma` and `warmup_steps`
-            (of linear warm-up) are used.
-        net: what to train.
-        round_epochs: lengths of rounds, at each of which warm-up and schedule start anew; the last
-            goes on until training ends.
-
-    Raises:
-        ValueError: `optimizer_args` do not fit, or a cosine schedule has no end.
-    """
-    hparams, trainer = task.hparams, task.trainer
-    try:
-        optimizer = create_optimizer_v2(
-            net,
-            opt=hparams.optimizer,
-            lr=hparams.lr,
-            **{"weight_decay": 0.0, **(hparams.optimizer_args or {})},
-        )
-    except TypeError as error:
-        raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
-    for group in optimizer.param_groups:  # of `layer_decay`, which timm leaves to its schedulers
-        group["lr"] *= group.get("lr_scale", 1.0)
-    total = trainer.estimated_stepping_batches
-    if hparams.lr_schedule == "cosine" and total == float("inf"):
-        raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
-    if trainer.num_training_batches == float("inf"):  # not asked yet, where max_steps is the end
-        trainer.fit_loop.setup_data()
-    per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
-
-    def factor(step: int) -> float:
-        epoch = step // per_epoch
-        index, start = round_at(round_epochs, epoch)
-        done = step - start * per_epoch
-        warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
-        if hparams.lr_schedule == "milestones":
-            passed = bisect_right(hparams.lr_milestones or [], epoch - start)
-            return warm * hparams.lr_gamma**passed
-        if hparams.lr_schedule == "cosine":
-            last = index == len(round_epochs) - 1
-            length = total - start * per_epoch if last else round_epochs[index] * per_epoch
-            return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, length))))
-        return warm
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
 def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
     """The round that an epoch belongs to, and the epoch at which that round starts."""
     starts = [0, *accumulate(round_epochs[:-1])]
@@ -170,21 +253,17 @@ def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
     return index, starts[index]
 
 
-def log_metrics(
-    task: LightningModule, stage: str, metrics: Mapping[str, Metric], shown: str
-) -> None:
-    """Log what metrics have counted, by names such as `val/epe`, and reset them.
+def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) -> None:
+    """Log what `metrics` has counted, by names such as `val/epe`, and reset it.
 
     Args:
         task: logs them.
         stage: `val` or `test`.
-        metrics: by what is put behind their names: `{"": plain, "_sphere": weighted}`.
+        metrics: computes numbers by name.
         shown: which one to show beside the progress bar.
     """
-    values = {}
-    for ending, metric in metrics.items():
-        values |= {f"{stage}/{name}{ending}": value for name, value in metric.compute().items()}
-        metric.reset()
+    values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
+    metrics.reset()
     main = values.pop(f"{stage}/{shown}")
     # Equal on all processes already; Lightning cannot know and would warn.
     task.log_dict(values, sync_dist=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vizoo.nas.supernet import activate, search_space
-from vizoo.stereo._fadnet_training import convolve_joined, predict_finest
+from vizoo.stereo._fadnet_layers import convolve_joined, predict_finest
 from vizoo.vision.hub.create import create_model
 
 
