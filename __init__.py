@@ -58,9 +58,6 @@ _install()
 def __getattr__(name: str) -> Any:
     if name != "__version__":
         return _get(name)
-    from importlib.metadata import PackageNotFoundError, version
+    from .common.system import installed_version
 
-    try:
-        return version("vizoo")
-    except PackageNotFoundError:
-        return "0+uninstalled"
+    return installed_version()

@@ -1,4 +1,4 @@
-"""What the machine brings: bfloat16, a C++ compiler, the system libraries that wheels load."""
+"""What the machine brings: our version, bfloat16, a C++ compiler, libraries that wheels load."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import os
 import re
 import shutil
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["DEBIAN", "bfloat16_instructions", "compiler", "missing_library"]
+__all__ = [
+    "DEBIAN",
+    "bfloat16_instructions",
+    "compiler",
+    "installed_version",
+    "missing_library",
+]
 
 DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
@@ -20,6 +27,14 @@ DEBIAN = {
     "libudev.so.1": "libudev1",
 }
 """System library to the Debian package that has it; scripts/system-libraries.sh installs them."""
+
+
+def installed_version() -> str:
+    """Version of this package, `0+uninstalled` where it runs from a folder."""
+    try:
+        return version("vizoo")
+    except PackageNotFoundError:
+        return "0+uninstalled"
 
 
 def missing_library(error: Exception) -> str | None:

@@ -27,7 +27,7 @@ class MVSTask(NetworkTask):
         model_args: its architecture arguments.
         loss_gamma: weight of an iteration's loss relative to the one before.
         lr: learning rate at the start.
-        lr_schedule: see `OptimisedTask`.
+        lr_schedule: `milestones`, `cosine` to zero at the end, or `constant`.
         checkpointing: compute iterations again in the backward pass instead of keeping them:
             much less memory, about a third more time.
         thresholds: absolute errors in the scene's unit whose inlier shares are reported.

@@ -51,7 +51,7 @@ class StereoTask(NetworkTask):
             of FADNet's first, or EASNet's.
         round_epochs: length of each round; the last goes on until training ends.
         lr: learning rate at the start of a round.
-        lr_schedule: of a round, see `OptimisedTask`.
+        lr_schedule: of a round: `milestones`, `cosine` to zero at its end, or `constant`.
         max_disparity: ground truth from here on is left out of the loss.
         metric_max_disparity: the same for the metrics; None for no bound (KITTI).
         **training: see `NetworkTask`.

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from vizoo.__main__ import main
-from vizoo.cli import demo
-from vizoo.cli._demo import families, pair, subnets, training
+from vizoo.cli._demo import families, pair, subnets, tour, training
 from vizoo.common.timing import Timing
 from vizoo.nas.space import Architecture
 from vizoo.stereo.infer import StereoPredictor
@@ -122,7 +121,7 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
-    for card in families.family_cards(pair.generated_sample(demo._SEED), "cpu", "l.png r.png"):
+    for card in families.family_cards(pair.generated_sample(tour._SEED), "cpu", "l.png r.png"):
         assert card.pictures and all(
             re.match("vizoo |pip install ", line) for line in card.commands
         )

@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 
 from vizoo.__main__ import main
-from vizoo.cli import doctor
+from vizoo.vision import health
 from vizoo.vision.hub import weights
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
@@ -28,38 +28,15 @@ def test_doctor(capsys):
 
 def test_doctor_says_what_to_do(monkeypatch, capsys):
     def absent(core):
-        return doctor._package("no_such_module", "no-such-wheel", core=core)
+        return health._package("no_such_module", "no-such-wheel", core=core)
 
-    monkeypatch.setattr(doctor, "CHECKS", {"absent": absent(False), "odd": lambda: 1 / 0})
+    monkeypatch.setattr(health, "CHECKS", {"absent": absent(False), "odd": lambda: 1 / 0})
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "missing  no-such-wheel" in said and "-> pip install no-such-wheel" in said
     assert "ZeroDivisionError" in said
-    monkeypatch.setattr(doctor, "CHECKS", {"absent": absent(True)})
+    monkeypatch.setattr(health, "CHECKS", {"absent": absent(True)})
     assert main(["doctor"]) == 1
-
-
-def test_doctor_looks_for_the_compiler(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    check = doctor.CHECKS["C++ compiler"]()
-    assert not check.ok and check.found == "no no-such-compiler" and "apt install" in check.remedy
-    monkeypatch.setenv("CXX", "sh")
-    assert doctor.CHECKS["C++ compiler"]().ok
-
-
-@pytest.mark.parametrize(
-    ("message", "says"),
-    [
-        ("libGL.so.1: cannot open shared object file: No such file", "apt-get install libgl1 "),
-        ("No module named 'open3d'", "pip install open3d"),
-    ],
-)
-def test_remedies(monkeypatch, message, says):
-    def fail(name):
-        raise ImportError(message)
-
-    monkeypatch.setattr(doctor.importlib, "import_module", fail)
-    assert says in doctor._package("open3d", "open3d", core=False)().remedy
 
 
 def test_bench(tmp_path, capsys, micro):

@@ -1,0 +1,200 @@
+"""What `vizoo demo` shows: one pair, or a tour of the zoo, each as a page of its own."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...common.devices import choose_device
+from ...common.files import atomic_write
+from ...datasets.stereo.calibration import write_calibration
+from ...nas.efficiency.provenance import device_name
+from ...nas.search.front import Front
+from ...vision.io.images import write_image
+from ...vision.viz.colour import comparison_picture
+from .._work import warn
+from .families import family_cards
+from .networks import candidates, choose, open_weights
+from .pair import Finding, Sample, generated_sample, own_sample, show_all
+from .report import pair_page, tour_page
+from .subnets import cut_subnets
+from .training import test, train
+
+__all__ = ["show_pair", "show_tour"]
+
+Tell = Callable[[str], None]
+
+_SEED = 42
+
+
+def show_pair(
+    out: Path,
+    command: str,
+    tell: Tell,
+    model: str | None = None,
+    device: str = "auto",
+    seed: int | None = None,
+    own: tuple[str, str, str | None] | None = None,
+) -> dict[str, Any]:
+    """One pair, seen by the network that was asked for and by those to compare it with.
+
+    Args:
+        out: folder of the page.
+        command: what infers the pair again, for the page.
+        tell: is told what begins.
+        model: name or file of the weights; None for the best that ship.
+        device: such as `auto` or `cuda:1`.
+        seed: of the generated pair.
+        own: left and right image and calibration file of another pair.
+
+    Returns:
+        What was written and measured.
+    """
+    where = choose_device(device)
+    if own is not None:
+        sample = own_sample(*own)
+    else:
+        seed = _SEED if seed is None else seed
+        tell(f"generated room {seed}")
+        sample = generated_sample(seed)
+    findings, front = _look(sample, model, where, tell)
+    name = "pair" if own is None else "yours"
+    files = _write_pair(out / name, sample, findings[0], own=own is not None)
+    page = pair_page(sample, findings, front, _machine(where), command)
+    return _write(out / f"{name}.html", page, sample, findings, front, _machine(where), files)
+
+
+def show_tour(
+    out: Path, command: str, tell: Tell, epochs: int = 1, tested: bool = False, device: str = "auto"
+) -> dict[str, Any]:
+    """The pair, subnets for this machine, a training, a picture of every other family.
+
+    Args:
+        out: folder of the page.
+        command: what infers the pair again, for the page.
+        tell: is told what begins.
+        epochs: of the training, at most a minute each.
+        tested: test what was trained.
+        device: such as `auto` or `cuda:1`.
+
+    Returns:
+        What was written and measured.
+    """
+    where = choose_device(device)
+    clock = _Clock(tell)
+    clock.start("pair", "1/4 a generated pair, its disparity and StereoSGBM's; about 20 s")
+    sample = generated_sample(_SEED)
+    findings, _ = _look(sample, None, where, tell)
+    folder = out / "pair"
+    files = _write_pair(folder, sample, findings[0], own=False)
+    clock.start(
+        "subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute"
+    )
+    subnets = cut_subnets(sample, out / "subnets", tell)
+    minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"
+    clock.start("training", f"3/4 a training of {minutes}, interrupted once and resumed")
+    training = train(out, epochs, device, tell)
+    scores = test(training, device, tell) if tested else None
+    clock.start("families", "4/4 the other families; seconds")
+    views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
+    cards = family_cards(sample, device, views)
+    clock.stop()
+    machine = _machine(where)
+    page = tour_page(sample, findings, subnets, training, cards, machine, command)
+    report = _write(out / "index.html", page, sample, findings, None, machine, files)
+    report["subnets"] = [subnet.to_json() for subnet in subnets]
+    report["training"] = {**training.to_json(), "test": scores}
+    report["families"] = [card.title for card in cards]
+    report["seconds"] = clock.seconds
+    return report
+
+
+def _look(
+    sample: Sample, model: str | None, device: torch.device, tell: Tell
+) -> tuple[list[Finding], Front | None]:
+    for note in sample.notes:
+        warn(note)
+    networks, front = candidates([open_weights(source) for source in choose(model)], device, tell)
+    said = len(sample.notes)
+    findings = show_all(sample, networks, str(device), tell)
+    for note in sample.notes[said:]:
+        warn(note)
+    return findings, front
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "device": device_name(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else 0,
+        "software": f"torch {torch.__version__}, Python {platform.python_version()}",
+    }
+
+
+def _write(
+    path: Path,
+    text: str,
+    sample: Sample,
+    findings: list[Finding],
+    front: Front | None,
+    machine: dict[str, Any],
+    files: list[Path],
+) -> dict[str, Any]:
+    """Write the page last, so that it is there only if all else is."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    height, width = sample.size
+    weights = findings[0].candidate.weights
+    return {
+        "page": str(path),
+        "bytes": path.stat().st_size,
+        "files": [str(file) for file in files],
+        "pair": {"title": sample.title, "size": [height, width], "warnings": sample.notes},
+        "weights": {"source": weights.source, **weights.facts},
+        "networks": [finding.to_json() for finding in findings],
+        "front": None if front is None else {"metric": front.metric, "subnets": len(front.rows)},
+        "machine": machine,
+    }
+
+
+def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[Path]:
+    """The disparity, and of a generated room what is needed to infer it again."""
+    camera = sample.calibration if sample.metric else None
+    if own:
+        return main.result.save(folder, Path(sample.title).stem, calibration=camera)
+    write_image(folder / "left.png", sample.left)
+    write_image(folder / "right.png", sample.right)
+    write_calibration(folder / "calib.txt", sample.calibration)
+    picture = comparison_picture(
+        sample.left, main.result.disparity, sample.truth, sample.valid[0].numpy()
+    )
+    write_image(folder / "comparison.png", picture)
+    written = [folder / name for name in ("left.png", "right.png", "calib.txt", "comparison.png")]
+    return written + main.result.save(folder, "scene", calibration=camera)
+
+
+class _Clock:
+    """Says what begins and how long each part took."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self.seconds: dict[str, float] = {}
+        self._part = ""
+        self._started = 0.0
+
+    def start(self, part: str, said: str) -> None:
+        """End the part before and begin another."""
+        self.stop()
+        self._part, self._started = part, time.perf_counter()
+        self._tell(said)
+
+    def stop(self) -> None:
+        """End the part that runs, if one does."""
+        if self._part:
+            self.seconds[self._part] = round(time.perf_counter() - self._started, 1)
+        self._part = ""

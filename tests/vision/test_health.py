@@ -1,0 +1,28 @@
+"""What is looked at on a machine, and what is said to do."""
+
+import pytest
+
+from vizoo.vision import health
+
+
+def test_looks_for_the_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    check = health.CHECKS["C++ compiler"]()
+    assert not check.ok and check.found == "no no-such-compiler" and "apt install" in check.remedy
+    monkeypatch.setenv("CXX", "sh")
+    assert health.CHECKS["C++ compiler"]().ok
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("libGL.so.1: cannot open shared object file: No such file", "apt-get install libgl1 "),
+        ("No module named 'open3d'", "pip install open3d"),
+    ],
+)
+def test_remedies(monkeypatch, message, says):
+    def fail(name):
+        raise ImportError(message)
+
+    monkeypatch.setattr(health.importlib, "import_module", fail)
+    assert says in health._package("open3d", "open3d", core=False)().remedy

@@ -1,0 +1,258 @@
+"""What works on this machine, and how to get the rest."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..common.extras import installs
+from ..common.system import bfloat16_instructions, compiler, installed_version, missing_library
+
+__all__ = ["CHECKS", "Check", "examine"]
+
+_FREE_WANTED = 5e9
+"""Bytes: PyTorch with its CUDA wheels, or some training runs."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        ok: whether it works.
+        found: version, count or reason.
+        remedy: what to do where it does not work, else empty.
+        core: nothing works without it.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    core: bool = False
+
+
+def examine() -> Iterator[Check]:
+    """Run every one of `CHECKS`; one that fails to run is reported as missing."""
+    for name, check in CHECKS.items():
+        try:
+            yield check()
+        except Exception as error:
+            yield Check(name, False, f"{type(error).__name__}: {error}")
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 10)
+    return Check(
+        "Python",
+        ok,
+        f"{platform.python_version()} ({sys.executable})",
+        "" if ok else "install Python 3.10 or newer",
+        core=True,
+    )
+
+
+def _vizoo() -> Check:
+    return Check("vizoo", True, f"{installed_version()} ({Path(__file__).resolve().parents[1]})")
+
+
+def _package(module: str, wheel: str, *, core: bool) -> Callable[[], Check]:
+    def check() -> Check:
+        try:
+            found = importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            todo = missing_library(error) or f"pip install {wheel}"
+            return Check(wheel, False, _reason(error), todo, core)
+        return Check(wheel, True, getattr(found, "__version__", "present"), core=core)
+
+    return check
+
+
+def _extra(module: str, extra: str) -> Callable[[], Check]:
+    """A package that only what `_EXTRAS` says needs."""
+
+    def check() -> Check:
+        if find_spec(module) is not None:
+            return _package(module, module, core=False)()
+        todo = installs(extra)
+        return Check(module, False, f"not installed; for {_EXTRAS[extra]}", todo)
+
+    return check
+
+
+def _cuda() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+        return Check("CUDA", True, f"{torch.version.cuda}, {', '.join(sorted(names))}")
+    if torch.version.cuda is None:
+        found, todo = "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
+    elif Path("/proc/driver/nvidia").exists():
+        found = f"driver found, but PyTorch (CUDA {torch.version.cuda}) cannot use it"
+        todo = "update the NVIDIA driver or install a PyTorch for its CUDA version"
+    else:
+        found, todo = "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
+    return Check("CUDA", False, found, todo)
+
+
+def _operator(name: str) -> Callable[[], Check]:
+    """Which implementation an operator would take here."""
+
+    def check() -> Check:
+        import torch
+
+        from .ops._kernels import implementation, setting
+
+        taken, why = implementation()
+        label = f"operator {name}"
+        if taken == "cuda":
+            return Check(label, True, f"CUDA kernel, {why}; float64: PyTorch")
+        if setting() == "cuda" and not torch.cuda.is_available():
+            return Check(label, False, why, "unset VIZOO_OPS, or operators refuse to run")
+        ok = setting() == "torch" or not torch.cuda.is_available()
+        return Check(label, ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY)
+
+    return check
+
+
+def _gather() -> Check:
+    return Check("operator gather_faces", True, "PyTorch: its own kernels serve on every device")
+
+
+_EXTRAS = {
+    "scipy": "vizoo evaluate mvs and vizoo ensemble",
+    "tensorboard": "curves and pictures of a training in a browser",
+    "export": "ONNX files",
+    "ct": "DICOM, NIfTI and augmentation of CT scans",
+    "detection": "mean average precision of detectors",
+}
+"""Extra of pyproject.toml to what needs it."""
+
+_OPERATOR_REMEDY = (
+    'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
+)
+_OPERATORS = (
+    "correlation",
+    "correlation_2d",
+    "group_wise_correlation",
+    "concat_volume",
+    "epipolar_correlation",
+    "warp_by_disparity",
+    "soft_argmin",
+    "mesh_convolution",
+)
+
+
+def _compiler() -> Check:
+    name, path = compiler()
+    todo = (
+        "" if path else "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
+    )
+    return Check("C++ compiler", path is not None, path or f"no {name}", todo)
+
+
+def _bf16() -> Check:
+    fast = bfloat16_instructions()
+    found = ", ".join(fast) if fast else "the CPU computes bfloat16 without hardware for it, slowly"
+    return Check("bfloat16 on the CPU", bool(fast), found, "" if fast else "use float32 on the CPU")
+
+
+def _threads() -> Check:
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = torch.get_num_threads()
+    ok = threads <= (usable or 1)
+    todo = "" if ok else f"export OMP_NUM_THREADS={usable}"
+    return Check("threads", ok, f"{threads} used by PyTorch, {usable} cores usable", todo)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(".").free
+    ok = free > _FREE_WANTED
+    todo = "" if ok else "checkpoints may not fit; free some space or run in another folder"
+    return Check("disk", ok, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo)
+
+
+def _writable() -> Check:
+    ok = os.access(".", os.W_OK)
+    todo = "" if ok else "run in a folder of your own, or name one by --out"
+    return Check("working folder", ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo)
+
+
+def _configs() -> Check:
+    from .configs.builtin import CONFIGS, list_configs
+
+    names = list_configs()
+    todo = "" if names else "install again: pip install --force-reinstall vizoo"
+    return Check("configs", bool(names), f"{len(names)} in {CONFIGS}", todo)
+
+
+def _models() -> Check:
+    from .hub.registry import list_models
+
+    have = list_models(pretrained=True)
+    found = f"{len(list_models())}, with trained weights: {', '.join(have) or 'none'}"
+    return Check("models", True, found, core=True)
+
+
+def _dicom() -> Check:
+    if find_spec("pydicom") is None:
+        return Check("compressed DICOM", False, "pydicom is not installed", installs("ct"))
+
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless
+
+    kinds = {
+        "JPEG lossless": JPEGLosslessSV1,
+        "JPEG-LS": JPEGLSLossless,
+        "JPEG 2000": JPEG2000Lossless,
+    }
+    missing = [name for name, syntax in kinds.items() if not get_decoder(syntax).is_available]
+    found = f"cannot read {', '.join(missing)}" if missing else ", ".join(kinds)
+    todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg" if missing else ""
+    return Check("compressed DICOM", not missing, found, todo)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "Python": _python,
+    "vizoo": _vizoo,
+    "torch": _package("torch", "torch", core=True),
+    "lightning": _package("lightning", "lightning", core=True),
+    "CUDA": _cuda,
+    **{f"operator {name}": _operator(name) for name in _OPERATORS},
+    "operator gather_faces": _gather,
+    "bfloat16 on the CPU": _bf16,
+    "threads": _threads,
+    "opencv": _package("cv2", "opencv-python-headless", core=True),
+    "open3d": _package("open3d", "open3d", core=False),
+    "tensorboard": _extra("tensorboard", "tensorboard"),
+    "scipy": _extra("scipy", "scipy"),
+    "onnx": _extra("onnx", "export"),
+    "onnxscript": _extra("onnxscript", "export"),
+    "onnxruntime": _extra("onnxruntime", "export"),
+    "pydicom": _extra("pydicom", "ct"),
+    "compressed DICOM": _dicom,
+    "nibabel": _extra("nibabel", "ct"),
+    "monai": _extra("monai", "ct"),
+    "pycocotools": _extra("pycocotools", "detection"),
+    "C++ compiler": _compiler,
+    "models": _models,
+    "configs": _configs,
+    "working folder": _writable,
+    "disk": _disk,
+}
+"""Name to check, in the order shown."""
