@@ -29,10 +29,14 @@ def progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield _lines()
         return
     tasks = {}
-    # What is printed meanwhile stays on stdout where that is a file.
-    shown = {"redirect_stdout": sys.stdout.isatty()}
-    # A slow step now and then would make the estimate jump.
-    with Progress(*columns, console=console, speed_estimate_period=120, **shown) as bars:
+    with Progress(
+        *columns,
+        console=console,
+        # A slow step now and then would make the estimate jump.
+        speed_estimate_period=120,
+        # What is printed meanwhile stays on stdout where that is a file.
+        redirect_stdout=sys.stdout.isatty(),
+    ) as bars:
 
         def report(what: str, done: int, total: int | None) -> None:
             if what not in tasks:

@@ -19,7 +19,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .architecture import Architecture, Scalar
 
@@ -104,7 +104,7 @@ class Choice(Value):
             raise ValueError(f"choice {name!r} needs a list of at least one value, not {values!r}")
         if any(value is None for value in values):
             raise ValueError(f"choice {name!r} cannot have None among its values: it means unused")
-        values = tuple(Architecture(dict.fromkeys([name], value))[name] for value in values)
+        values = tuple(cast("Scalar", Architecture({name: value})[name]) for value in values)
         if len(set(values)) < len(values):
             raise ValueError(f"choice {name!r} has a value twice in {list(values)}")
         if not any(isinstance(v, str) for v in values) and list(values) != sorted(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -31,7 +31,7 @@ class _ElasticSequence(ElasticModule):
         return number_of(self.numbers["length"], architecture)
 
     def conditions(self) -> Mapping[str, Condition]:
-        length = self.numbers["length"]
+        length = cast("Value", self.numbers["length"])
         return {
             name: condition(length, lambda n, i=index: n > i, "the length of a sequence")
             for index, name in enumerate(self._modules)
@@ -51,8 +51,8 @@ class _ElasticSequence(ElasticModule):
         return iter(list(self._modules.values())[: len(self)])
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self)[index]
-        return nn.ModuleList(found) if isinstance(index, slice) else found
+        found = list(self)
+        return nn.ModuleList(found[index]) if isinstance(index, slice) else found[index]
 
     def extra_repr(self) -> str:
         return f"active: {len(self)} of {len(self._modules)}"

@@ -16,7 +16,6 @@ from .base import (
     Part,
     check_channels,
     fill,
-    is_elastic,
     number_of,
     parts,
     take,
@@ -67,8 +66,8 @@ class ElasticLinear(ElasticModule, nn.Linear):
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Linear:
         active = self.settings(architecture)
-        bias = self.bias is not None
-        layer = nn.Linear(active.in_features, active.out_features, bias, device="meta")
+        sizes = (active.in_features, active.out_features)
+        layer = nn.Linear(*sizes, self.bias is not None, device="meta")
         with torch.no_grad():
             weight, bias = self._in_use(active)
         return fill(layer, self, weight=weight, bias=bias)
@@ -98,5 +97,6 @@ def Linear(
         device: as in torch.
         dtype: as in torch.
     """
-    layer = ElasticLinear if is_elastic((in_features, out_features)) else nn.Linear
-    return layer(in_features, out_features, bias, device, dtype)
+    if isinstance(in_features, Value) or isinstance(out_features, Value):
+        return ElasticLinear(in_features, out_features, bias, device, dtype)
+    return nn.Linear(in_features, out_features, bias, device, dtype)

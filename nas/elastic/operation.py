@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -35,25 +35,25 @@ class ElasticOperation(ElasticModule):
                 f"the candidates of choice {choice.name!r} are to be {list(choice.values)}, "
                 f"not {list(candidates)}"
             )
-        for name in choice.values:
+        for name in cast("tuple[str, ...]", choice.values):
             self.add_module(name, candidates[name])
         self.set_numbers(choice=choice)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> str:
         choice = self.choice
         value = None if architecture is None else architecture[choice.name]
-        return choice.largest if value is None else value
+        return cast("str", choice.largest) if value is None else value
 
     def conditions(self) -> Mapping[str, Condition]:
         choice = self.choice
         if len(choice.values) == 1:
             return {}
-        return {name: {choice.name: (name,)} for name in choice.values}
+        return {str(name): {choice.name: (name,)} for name in choice.values}
 
     @property
     def choice(self) -> Choice:
         """What it depends on."""
-        return self.numbers["choice"]
+        return cast("Choice", self.numbers["choice"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.mixture is None:

@@ -208,8 +208,9 @@ class SplitTree:
             raise ValueError(
                 f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
             )
-        splits, files, about = (data.get(key) for key in ("splits", "checkpoints", "about"))
-        if not all(isinstance(part, dict) for part in (splits, files, about)):
+        parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
+        splits, files, about = parts
+        if not all(isinstance(part, dict) for part in parts):
             raise ValueError("a damaged tree of splits: no splits, checkpoints and about by name")
         tree = cls(SearchSpace.from_json(data.get("space")))
         for name in sorted(splits, key=lambda name: (depth(name), name)):

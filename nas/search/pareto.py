@@ -124,7 +124,8 @@ def evolve_pareto(
 
 
 def _least_dominated(scores: list[Scores], number: int) -> list[int]:
-    left, kept = list(range(len(scores))), []
+    left = list(range(len(scores)))
+    kept: list[int] = []
     while left and len(kept) < number:
         front = [left[i] for i in pareto_front([scores[i] for i in left])]
         if len(kept) + len(front) > number:

@@ -140,7 +140,9 @@ def search(
         "settings": asdict(settings),
         "constraints": [[c.name, c.limit] for c in constraints],
     }
-    generation, found, survivors = -1, [], []
+    generation = -1
+    found: list[Evaluated] = []
+    survivors: list[Evaluated] = []
     if resume is not None:
         generation, found, survivors = _restored(resume, identity, space, rng)
     seen = {item.architecture for item in found}
