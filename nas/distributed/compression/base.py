@@ -6,7 +6,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ class _CommThread:
                 work, result, future, ready = task
                 try:
                     if ready is not None:
-                        self._stream.wait_event(ready)
+                        ready.wait(self._stream)
                     work()
                     future.set_result(result)
                 except Exception as error:  # raised by the backward pass
@@ -77,7 +77,7 @@ def _second_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
 
     To leave one would be unsafe, since the others may still be reading its last message.
     """
-    return dist.new_group()
+    return cast("dist.ProcessGroup", dist.new_group())
 
 
 class Compressor(CommHook):
@@ -108,6 +108,11 @@ class Compressor(CommHook):
         self.forget_after = forget_after
         self._thread: _CommThread | None = None
         self.grids: dict[str, tuple[Tensor, ...]] = {}
+
+    @property
+    def thread(self) -> _CommThread:
+        """What computes and talks, from `setup` on."""
+        return cast("_CommThread", self._thread)
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         super().setup(model, device)
@@ -146,7 +151,7 @@ class Compressor(CommHook):
                 if name in self.grids:
                     gradient[self.grids[name]] = mean
 
-        return self._thread.submit(work, bucket.buffer())
+        return self.thread.submit(work, bucket.buffer())
 
     def average(self, items: list[Item]) -> None:
         """Replace gradients by their approximate means; called in the same order everywhere.
@@ -177,14 +182,14 @@ class Compressor(CommHook):
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""
         self.count_all_reduce(flat.nbytes)
-        dist.all_reduce(flat, group=self._thread.group)
+        dist.all_reduce(flat, group=self.thread.group)
         return flat.div_(self.world_size)
 
     def all_gathered(self, message: Tensor) -> Tensor:
         """The messages of all processes (P, n), by rank."""
         self.bytes_sent += message.nbytes * (self.world_size - 1)
         found = message.new_empty(self.world_size, message.numel())
-        dist.all_gather(list(found), message, group=self._thread.group)
+        dist.all_gather(list(found), message, group=self.thread.group)
         return found
 
     def state_dict(self) -> dict[str, Any]:

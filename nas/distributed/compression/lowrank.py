@@ -57,7 +57,8 @@ class ACPSGD(Compressor):
         self.turns: dict[str, int] = {}
 
     def average(self, items: list[Item]) -> None:
-        pieces, plans = [], []
+        pieces: list[Tensor] = []
+        plans: list[tuple[Tensor, Tensor, Tensor, bool] | None] = []
         for name, gradient in items:
             if not self._shrinks(gradient):
                 pieces.append(gradient.float().flatten())
@@ -132,13 +133,10 @@ class ACPSGD(Compressor):
             self.keep(name, torch.addmm(matrix, p, q.T, alpha=-1).view_as(gradient))
 
     def _keep_factors(self, name: str, *changed: Tensor) -> None:
-        kept = []
-        pairs = zip(self.factors[name], changed, self._places(name), strict=True)
-        for factor, values, places in pairs:
-            factor = factor.clone()
+        p, q = kept = [factor.clone() for factor in self.factors[name]]
+        for factor, values, places in zip(kept, changed, self._places(name), strict=True):
             factor[places] = values
-            kept.append(factor)
-        self.factors[name] = tuple(kept)
+        self.factors[name] = p, q
 
     def _places(self, name: str) -> tuple[Tensor | slice, Tensor | slice]:
         """Rows and columns of a matrix that the step uses."""
@@ -173,7 +171,7 @@ class PowerSGD(CommHook):
     def __init__(self, rank: int = 4, start_step: int = 10, error_feedback: bool = True) -> None:
         if rank < 1 or start_step < 2:
             raise ValueError(f"rank {rank} and start_step {start_step}: at least 1 and 2")
-        self.arguments = {
+        self.arguments: dict[str, Any] = {
             "matrix_approximation_rank": rank,
             "start_powerSGD_iter": start_step,
             "use_error_feedback": error_feedback,

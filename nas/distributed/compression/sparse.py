@@ -102,7 +102,7 @@ class TopK(_Sparse):
                 f"density auto measures in start_step {start_step} steps: give at least 5, and no "
                 "densities"
             )
-        least = _LEAST if self.auto else density
+        least = _LEAST if isinstance(density, str) else density
         super().__init__(least, warmup, start_step, error_feedback, forget_after)
         if selector not in ("exact", "gaussian"):
             raise ValueError(f"selector {selector!r}: choose exact or gaussian")
@@ -132,7 +132,7 @@ class TopK(_Sparse):
         """Densities of all parameters, the first process's on all."""
         if self.world_size == 1:  # nothing travels
             return
-        group = self._thread.group
+        group = self.thread.group
         found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
         alpha, beta = fit_link(*zip(*found, strict=True))
         link = Link(self.world_size, alpha, beta or _LEAST_BETA)
@@ -292,18 +292,18 @@ class GTopK(_Sparse):
 
     def _send(self, message: Tensor, to: int) -> None:
         self.bytes_sent += 4 * message.numel()
-        dist.send(message, to, group=self._thread.group)
+        dist.send(message, to, group=self.thread.group)
 
     def _receive(self, count: int, sender: int) -> Tensor:
         message = torch.empty(2 * count, device=self.device)
-        dist.recv(message, sender, group=self._thread.group)
+        dist.recv(message, sender, group=self.thread.group)
         return message
 
     def _exchange(self, message: Tensor, peer: int) -> Tensor:
         self.bytes_sent += 4 * message.numel()
-        found, group = torch.empty_like(message), self._thread.group
+        found, group = torch.empty_like(message), self.thread.group
         both = (dist.isend, message), (dist.irecv, found)
-        for work in dist.batch_isend_irecv([dist.P2POp(*one, peer, group) for one in both]):
+        for work in dist.batch_isend_irecv([dist.P2POp(f, x, peer, group) for f, x in both]):
             work.wait()
         return found
 
@@ -413,9 +413,9 @@ def lags_densities(
         largest_ratio: the lowest density is one in so many.
     """
     names, found = list(sizes), {}
-    for position, name in enumerate(names):
-        follows = names[position + 1] if position + 1 < len(names) else None
-        spare = times.get(follows, 0.0) - select * sizes[name] - alpha * math.log2(processes)
+    following = [*(times.get(name, 0.0) for name in names[1:]), 0.0]
+    for name, time in zip(names, following, strict=False):
+        spare = time - select * sizes[name] - alpha * math.log2(processes)
         entry = 8 * (processes - 1) * beta * sizes[name]
         density = 1.0 if entry == 0 else spare / entry
         found[name] = min(1.0, max(density, 1 / largest_ratio))

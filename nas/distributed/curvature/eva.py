@@ -39,7 +39,7 @@ class Eva(Preconditioner):
             `Preconditioner`.
     """
 
-    _known: Tensor | None = None
+    _started = False
 
     def __init__(
         self, damping: float = 0.03, kl_clip: float = 0.001, momentum: float = 0.95
@@ -58,6 +58,7 @@ class Eva(Preconditioner):
     def start(self, state: dict[str, Any]) -> None:
         sizes = [sum(self.entries(layer)) for layer in self.layers]
         self._sizes = torch.tensor(sizes, device=self.device)
+        self._started = True
         self._known = torch.zeros(len(sizes), dtype=torch.bool, device=self.device)
         self._means = torch.zeros(sum(sizes), dtype=self.dtype, device=self.device)
         self._parts = [
@@ -96,7 +97,7 @@ class Eva(Preconditioner):
 
     def state_dict(self) -> dict[str, Any]:
         """The running means (a, b) by layer."""
-        if self._known is None:
+        if not self._started:
             return self._resumed
         known = self._known.tolist()
         return {

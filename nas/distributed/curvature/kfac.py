@@ -82,13 +82,14 @@ class KFACPreconditioner(Preconditioner):
         self.factor_every = factor_every
         self.inverse_every = inverse_every
         self.moments: dict[str, Tensor] = {}
-        self.solvers: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        self.solvers: dict[str, tuple[list[Tensor], ...]] = {}
 
     def wants(self) -> bool:
         return self.step % self.factor_every == 0 or not any(self._known)
 
     def entries(self, layer: Layer) -> tuple[int, int]:
-        return tuple(n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
+        a, g = (n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
+        return a, g
 
     def observe(self, layer: Layer, x: Tensor) -> Tensor | None:
         return pack(layer.input_moment(x)) if self._mine(layer) else None
@@ -127,12 +128,12 @@ class KFACPreconditioner(Preconditioner):
             and (self.step % self.inverse_every == 0 or layer.name not in self.solvers)
         ]
         error = self._decompose(due)
-        known = [float(layer.name in self.solvers) for layer in self.layers]
-        known = torch.tensor([*known, float(error is not None)])
+        flags = [layer.name in self.solvers for layer in self.layers]
+        agreed = torch.tensor([*flags, error is not None], dtype=torch.float32)
         if self.distribute != "replicate" and self.world_size > 1:
-            known = known.to(self.device)
-            dist.all_reduce(known, op=dist.ReduceOp.MAX)
-        *known, failed = known.tolist()
+            agreed = agreed.to(self.device)
+            dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        *known, failed = agreed.tolist()
         if failed:  # together: the others would wait for one that raises alone
             raise error or ValueError(
                 "a factor of the curvature cannot be decomposed in another process: take a smaller "
@@ -145,7 +146,7 @@ class KFACPreconditioner(Preconditioner):
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
         found = [
-            self._solve(*self.solvers[layer.name], gradient)
+            self._solve(layer, gradient)
             if layer.name in self.solvers
             else gradient
             for layer, gradient in zip(layers, gradients, strict=True)
@@ -180,7 +181,7 @@ class KFACPreconditioner(Preconditioner):
         }
         if self.distribute == "owner-local" and dist.is_initialized():
             rank, world_size = dist.get_rank(), dist.get_world_size()
-            found = [None] * world_size if rank == 0 else None
+            found: list[Any] | None = [None] * world_size if rank == 0 else None
             dist.gather_object((moments, solvers), found)
             for other in found or []:
                 moments |= other[0]
@@ -210,9 +211,9 @@ class KFACPreconditioner(Preconditioner):
         sent: list[list[Tensor]] = [[] for _ in range(self.world_size)]
         for layer in layers:
             triangles = self.moments[layer.name].split(self.entries(layer))
-            factors = [unpack(triangle) for triangle in triangles]
+            a, g = factors = [unpack(triangle) for triangle in triangles]
             sides = []
-            for side, damping in enumerate(pi_damping(*factors, self.damping)):
+            for side, damping in enumerate(pi_damping(a, g, self.damping)):
                 owner = self._matrix_owners[2 * layer.index + side]
                 found = [torch.empty_like(factors[side])]
                 found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
@@ -242,7 +243,8 @@ class KFACPreconditioner(Preconditioner):
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(back(part) if back else part.view_as(tensor))
 
-    def _solve(self, a: list[Tensor], g: list[Tensor], gradient: Tensor) -> Tensor:
+    def _solve(self, layer: Layer, gradient: Tensor) -> Tensor:
+        a, g = self.solvers[layer.name]
         if self.form == "eigen":
             return eigen_gradient(gradient, a, g, self.damping)
         return g[0] @ gradient @ a[0]

@@ -86,7 +86,7 @@ class CommHook:
     def close(self) -> None:
         """End what runs beside the training, before the process group goes."""
 
-    def active(self, bucket: dist.GradBucket) -> list[tuple[nn.Parameter, Tensor]]:
+    def active(self, bucket: dist.GradBucket) -> list[tuple[Tensor, Tensor]]:
         """The parameters of a bucket that this step uses, with their gradients in the buffer.
 
         The others of a supernet have no gradient, on any process, and their part of the buffer
@@ -198,6 +198,6 @@ def _completed(buffer: Tensor) -> Future[Tensor]:
     return future
 
 
-def devices_of(buffer: Tensor) -> list[torch.device]:
+def devices_of(buffer: Tensor) -> list[int | str | torch.device]:
     """What a future of this tensor has to know: nothing on a CPU."""
     return [] if buffer.device.type == "cpu" else [buffer.device]

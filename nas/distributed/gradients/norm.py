@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from lightning.pytorch.plugins import LayerSync
@@ -32,8 +34,13 @@ class SyncedBatchNorm(LayerSync):
         return model
 
 
-class _Synced:
-    alone: type[_BatchNorm]
+class _Synced(_BatchNorm):
+    alone: type[Any]
+    weight: nn.Parameter
+    bias: nn.Parameter
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or dist.get_world_size() == 1:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ....common.files import atomic_write
 from ....common.ranks import same_everywhere
@@ -96,7 +97,7 @@ class HookDDPStrategy(DDPStrategy):
         super().configure_ddp()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        epoch = self.lightning_module.current_epoch
+        epoch = cast("LightningModule", self.lightning_module).current_epoch
         self.hook.start_epoch(epoch)
         if self.plan is not None:
             if epoch != self._epoch:
@@ -104,7 +105,7 @@ class HookDDPStrategy(DDPStrategy):
                 self.plan.start_epoch(conditions)
                 self._epoch = epoch
             # Within an accumulation the processes' gradients are not to be averaged yet.
-            if self.plan.ready() and self.model.require_backward_grad_sync:
+            if self.plan.ready() and self._wrapped.require_backward_grad_sync:
                 self.plan.plan()
                 if self.plan.apply == "caps":
                     self._wrap_anew(bucket_cap_mb_list=self.plan.caps)
@@ -121,9 +122,9 @@ class HookDDPStrategy(DDPStrategy):
             self.plan.end_backward()
 
     def _register_ddp_hooks(self) -> None:
-        self.hook.setup(self.model.module, self.root_device)
+        self.hook.setup(self._wrapped.module, self.root_device)
         if self._scaler is not None:
-            self.hook.loss_scale = self._scaler.get_scale
+            vars(self.hook)["loss_scale"] = self._scaler.get_scale
         if self.hook.error_feedback and self._resuming:
             # Where one process has lost its file, all start anew: some state is common to them.
             if not same_everywhere(0 if self._resumed is None else 1, self.root_device):
@@ -135,8 +136,12 @@ class HookDDPStrategy(DDPStrategy):
             self._resuming, self._resumed = False, None
         hook = self.hook
         if self.plan is not None:
-            hook = self.plan.setup(self.model.module, self.hook, self.root_device)
-        self.model.register_comm_hook(hook, _run)
+            hook = self.plan.setup(self._wrapped.module, self.hook, self.root_device)
+        self._wrapped.register_comm_hook(hook, _run)
+
+    @property
+    def _wrapped(self) -> DistributedDataParallel:
+        return cast("DistributedDataParallel", self.model)
 
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
@@ -160,7 +165,7 @@ class HookDDPStrategy(DDPStrategy):
     def _wrap_anew(self, **changes: Any) -> None:
         """Replace the DistributedDataParallel by one of other buckets."""
         self._ddp_kwargs |= changes
-        module, self.model = self.model.module, None
+        module, self.model = self._wrapped.module, None
         gc.collect()  # what is left of the old one would still see gradients
         self.model = self._setup_model(module)
         self.model.register_comm_hook(self.hook, _run)
@@ -176,9 +181,11 @@ class HookDDPStrategy(DDPStrategy):
                 torch.save({**kept, "hook": self.hook.state_dict()}, temporary)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    def load_checkpoint(self, checkpoint_path: Any, **arguments: Any) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Read a checkpoint, and what this process's hook kept if that belongs to it."""
-        checkpoint = super().load_checkpoint(checkpoint_path, **arguments)
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         if self.hook.error_feedback:
             path = _beside(checkpoint_path, self.global_rank)
             kept = {}

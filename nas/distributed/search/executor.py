@@ -168,7 +168,8 @@ def serve(evaluate: Evaluate, store: dist.Store) -> int:
                 return
 
     threading.Thread(target=beat, daemon=True).start()
-    joined, seen, count = "", (), 0
+    joined, count = "", 0
+    seen: tuple[str, ...] = ()
     try:
         while True:
             session, number = current = tuple(store.get("round").decode().split())

@@ -54,7 +54,8 @@ class RayExecutor(Executor):
         self._restarts = restarts
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
-        ray, scores = self._ray, {}
+        ray = self._ray
+        scores: dict[int, float] = {}
         waiting, running = list(range(len(architectures)))[::-1], {}
         while len(scores) < len(architectures):
             while waiting and self._idle:
