@@ -454,7 +454,7 @@ def _version() -> str:
 
 
 def _overview() -> str:
-    rows = []
+    rows: list[str] = []
     for name, entry in COMMANDS.items():
         table = {"": entry} if isinstance(entry, Command) else entry
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())

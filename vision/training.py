@@ -9,11 +9,12 @@ from difflib import get_close_matches
 from itertools import accumulate
 from math import ceil, cos, pi
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import create_optimizer_v2, list_optimizers
 from torch import nn
 from torchmetrics import Metric
@@ -61,9 +62,10 @@ def starting_network(
     if weights != "pretrained":
         return create_model(model, weights=weights, **arguments)
     net = create_model(model, **arguments)
-    if not hasattr(net, "load_pretrained"):
+    load = getattr(net, "load_pretrained", None)
+    if load is None:
         raise ValueError(f"{model} brings no pretrained weights: give a file as init_weights")
-    net.load_pretrained()
+    load()
     return net
 
 
@@ -72,7 +74,8 @@ def keep_arguments(task: LightningModule) -> None:
 
     Some may come from files that `starting_network` read; checkpoints have to stand without these.
     """
-    arguments = {key: value for key, value in task.net.architecture.items() if key != "name"}
+    net: Any = task.net
+    arguments = {key: value for key, value in net.architecture.items() if key != "name"}
     if arguments != (task.hparams["model_args"] or {}):
         task.hparams["model_args"] = arguments
 
@@ -104,7 +107,7 @@ def check_optimisation(optimizer: str, lr_schedule: str) -> None:
         raise ValueError(
             f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
         )
-    known = list_optimizers()
+    known = cast("list[str]", list_optimizers())
     if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
         near = get_close_matches(optimizer, known) or known
         raise ValueError(f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?")
@@ -112,7 +115,7 @@ def check_optimisation(optimizer: str, lr_schedule: str) -> None:
 
 def optimisation(
     task: LightningModule, net: nn.Module, round_epochs: Sequence[int] = (1,)
-) -> dict[str, Any]:
+) -> OptimizerLRSchedulerConfig:
     """What `configure_optimizers` of a task returns; the learning rate changes with every step.
 
     Args:
@@ -126,7 +129,8 @@ def optimisation(
     Raises:
         ValueError: `optimizer_args` do not fit, or a cosine schedule has no end.
     """
-    hparams, trainer = task.hparams, task.trainer
+    hparams: Any = task.hparams
+    trainer = task.trainer
     try:
         optimizer = create_optimizer_v2(
             net,
@@ -181,7 +185,7 @@ def log_metrics(
         metrics: by what is put behind their names: `{"": plain, "_sphere": weighted}`.
         shown: which one to show beside the progress bar.
     """
-    values = {}
+    values: dict[str, Any] = {}
     for ending, metric in metrics.items():
         values |= {f"{stage}/{name}{ending}": value for name, value in metric.compute().items()}
         metric.reset()
@@ -193,7 +197,8 @@ def log_metrics(
 
 def log_picture(task: LightningModule, name: str, draw: Callable[[], np.ndarray]) -> None:
     """Hand a picture, (H, W, 3) uint8, to the loggers that take some, drawing it only for them."""
-    experiments: Sequence[Any] = [logger.experiment for logger in task.loggers]
+    loggers: Sequence[Any] = task.loggers
+    experiments = [logger.experiment for logger in loggers]
     writers = [e for e in experiments if hasattr(e, "add_image")]
     if not writers or not task.trainer.is_global_zero:
         return

@@ -85,7 +85,7 @@ def save_pretrained(
     stored = replace(stored, state=_cast(name, stored.state, dtype))
     # With the defaults of today, as a later version may have others.
     complete = {**model_info(name).defaults, **stored.architecture}
-    facts = {
+    facts: dict[str, Any] = {
         "licence": licence,
         "trained_on": trained_on,
         "metrics": Frozen(metrics),

@@ -70,11 +70,12 @@ class PlyWriter:
             raise ValueError(f"{self._path}: colours are uint8, got {colours.dtype}")
         if not np.isfinite(points).all():
             raise ValueError(f"{self._path}: a coordinate is not finite")
+        whole = normals is not None
         if self._normals is None:
-            self._begin(normals is not None)
-        elif self._normals != (normals is not None):
+            self._begin(whole)
+        elif self._normals != whole:
             raise ValueError(f"{self._path}: normals go with all points of a file or with none")
-        rows = np.empty(len(points), _vertex(self._normals))
+        rows = np.empty(len(points), _vertex(whole))
         rows["points"], rows["colours"] = points, colours
         if normals is not None:
             rows["normals"] = normals

@@ -195,7 +195,7 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
     (x, across), (y, down) = axes
     index = (y[:, None] * width + x).flatten(0, 1)  # (4, n, K)
     weight = (down[:, None] * across).flatten(0, 1)
-    return tuple(table.permute(1, 2, 0).contiguous() for table in (index, weight))
+    return index.permute(1, 2, 0).contiguous(), weight.permute(1, 2, 0).contiguous()
 
 
 def _forward(
@@ -209,7 +209,7 @@ def _forward(
 ) -> Tensor:
     cost = reference.new_empty(_shape(reference, pyramid, flow, radius))
     dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
     channels, held = reference.shape[1], None
     if cost.numel() == 0 or channels == 0:
         return cost.zero_()
@@ -242,7 +242,7 @@ def _backward(
     """With a = gradient times weight for each texel f that a pixel reads: to the reference sum of
     a f, to the texel a times the reference."""
     dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
     channels = reference.shape[1]
     to_reference = torch.zeros_like(reference, dtype=dtype)
     to_pyramid = [torch.zeros_like(level, dtype=dtype) for level in pyramid]

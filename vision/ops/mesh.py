@@ -11,6 +11,7 @@ Combinations are taken in float32 for float16 and bfloat16.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -185,9 +186,7 @@ def _rows(features: Tensor, neighbours: Tensor | None, memory: int) -> Iterator[
         yield slice(start, min(start + step, rows))
 
 
-def _gathered(
-    features: Tensor, neighbours: Tensor | None, rows: slice
-) -> tuple[Tensor, list[Tensor] | Tensor]:
+def _gathered(features: Tensor, neighbours: Tensor | None, rows: slice) -> tuple[Tensor, Tensor]:
     """Of (F, C) the centres (n, C) of some rows and their neighbours (slots, n, C)."""
     dtype = accumulation_type(features)
     if neighbours is None:
@@ -309,6 +308,7 @@ def _add_gradients(
     else:
         count, slots = neighbours.shape
         own = to_features if count == faces else to_features[3::4]
+        inverse, written = cast("tuple[Tensor, Tensor]", (inverse, written))
         written = written[: (slots * count + 1) * channels].view(-1, channels)
         written[-1] = 0  # for faces with fewer places than others
         around = written[:-1].view(slots, count, channels)
@@ -327,7 +327,7 @@ def _add_gradients(
         signs[:-1] -= bends[1:]
         signs[-1] -= bends[0]
         torch.add(signs, back[:, 1], out=around[:, rows])
-    if neighbours is not None:
+    if inverse is not None and written is not None:
         step = max(1, _CHUNK // (dtype.itemsize * channels))
         for start in range(0, faces, step):
             some = slice(start, start + step)

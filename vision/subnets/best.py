@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100
-OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table is given
+# Subnets measured where no table is given.
+OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
 _NAMES = {
     "latency": "latency",
     "parameters": "number of parameters",
@@ -205,15 +207,15 @@ def constraints(
     kept = []
     for kind, bound in bounds.items():
         size, unit = unit_of(kind, bound)
-        kept.append(
-            Constraint(
-                _NAMES[kind],
-                lambda architecture, kind=kind, size=size: predictors[kind](architecture) / size,
-                bound / size,
-                unit,
-            )
-        )
+        cost = partial(_in_units, predictors[kind], size)
+        kept.append(Constraint(_NAMES[kind], cost, bound / size, unit))
     return kept
+
+
+def _in_units(
+    predict: Callable[[Architecture], float], size: float, architecture: Architecture
+) -> float:
+    return predict(architecture) / size
 
 
 def cost_predictors(

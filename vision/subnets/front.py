@@ -118,7 +118,7 @@ def search(
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     evaluations = Evaluations(space, "error", {}) if evaluations is None else evaluations
     run = _Run(evaluations, executor or SerialExecutor(evaluate), keep, report)
-    settings = {
+    settings: dict[str, Any] = {
         "seed": seed,
         "population": population or (16 if direct else 100),
         "generations": (8 if direct else 50) if generations is None else generations,

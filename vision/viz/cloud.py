@@ -114,7 +114,7 @@ def inside_picture(
             "points and colours are both (N, 3) and patches (N,), got "
             f"{points.shape}, {colours.shape} and {np.shape(patches)}"
         )
-    moved = points - np.float32(eye)
+    moved = points - np.asarray(eye, np.float32)
     seen = moved[:, 2] > 1e-3 * np.median(np.abs(moved[:, 2]))
     (x, y, depth), colours = moved[seen].T, colours[seen]
     height, width = (_OVERSAMPLE * side for side in size)

@@ -146,9 +146,7 @@ class KFACPreconditioner(Preconditioner):
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
         found = [
-            self._solve(layer, gradient)
-            if layer.name in self.solvers
-            else gradient
+            self._solve(layer, gradient) if layer.name in self.solvers else gradient
             for layer, gradient in zip(layers, gradients, strict=True)
         ]
         if self.distribute != "owner-local" or self.world_size == 1:

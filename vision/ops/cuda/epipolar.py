@@ -76,7 +76,7 @@ def _launch(
     reference: Tensor,
     features: list[Tensor],
     grads: list[Tensor],
-    lines: tuple[Tensor, Tensor, Tensor],
+    lines: Sequence[Tensor],
     ends: tuple[Tensor, ...],
     radius: int,
 ) -> None:

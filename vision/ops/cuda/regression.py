@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._kernels import TYPES, launch
+from .._kernels import TYPES, Arguments, launch
 
 KERNELS = ("soft_argmin_forward<{}>", "soft_argmin_backward<{}>")
 
@@ -13,12 +13,14 @@ KERNELS = ("soft_argmin_forward<{}>", "soft_argmin_backward<{}>")
 def forward(cost: Tensor, start: float, step: float) -> Tensor:
     batch, count, height, width = cost.shape
     out = cost.new_empty(batch, 1, height, width, dtype=torch.float32)
+    maps: Arguments = cost, *cost.stride(), out
     launch(
         "regression",
         f"soft_argmin_forward<{TYPES[cost.dtype]}>",
         (-(-height * width // 128), 1, batch),
         128,
-        *(cost, *cost.stride(), out, batch, count, height, width, float(start), float(step)),
+        *maps,
+        *(batch, count, height, width, float(start), float(step)),
     )
     return out
 
@@ -26,12 +28,14 @@ def forward(cost: Tensor, start: float, step: float) -> Tensor:
 def backward(gradient: Tensor, cost: Tensor, start: float, step: float) -> Tensor:
     batch, count, height, width = cost.shape
     to_cost = torch.empty_like(cost)
+    maps: Arguments = cost, *cost.stride(), to_cost, *to_cost.stride()
     launch(
         "regression",
         f"soft_argmin_backward<{TYPES[cost.dtype]}>",
         (-(-height * width // 128), 1, batch),
         128,
-        *(gradient.float().contiguous(), cost, *cost.stride(), to_cost, *to_cost.stride()),
+        gradient.float().contiguous(),
+        *maps,
         *(batch, count, height, width, float(step)),
     )
     return to_cost
