@@ -140,6 +140,7 @@ class ClassificationTask(LightningModule):
                 self.example_input_array = _inputs_of(sample)[None]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch, mixed with another order of it where `mixup` says so; scalar."""
         if self.hparams.mixup:
             loss = self._mixed_loss(batch)
         else:
@@ -170,15 +171,19 @@ class ClassificationTask(LightningModule):
         return F.kl_div(found, teacher, reduction="batchmean", log_target=True)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         self.val_metrics.update(self.outputs(batch), batch["label"])
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`."""
         self._report("val", self.val_metrics)
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         self.test_metrics.update(self.outputs(batch), batch["label"])
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`, and write the confusion matrix into the run's folder."""
         confusion = self._report("test", self.test_metrics)
         # All processes ask for the folder, because it is the first one's answer that counts.
         folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
@@ -190,6 +195,7 @@ class ClassificationTask(LightningModule):
             rank_zero_info(f"report of the test, class by class: {path}")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """The class of each sample by its name, with the probabilities of all."""
         probabilities = self.outputs(batch).float().softmax(1)
         names = self.classes or tuple(map(str, range(probabilities.shape[1])))
         found = [names[number] for number in probabilities.argmax(1).tolist()]
@@ -201,12 +207,15 @@ class ClassificationTask(LightningModule):
         }
 
     def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser and schedule that the hyper-parameters name."""
         return optimisation(self, self.net)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the names of classes and how inputs are prepared."""
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the names of classes and how inputs are prepared, where the checkpoint has them."""
         if checkpoint.get("classes"):
             self._take_classes(checkpoint["classes"], "the checkpoint")
         if checkpoint.get("input"):

@@ -15,10 +15,10 @@ _INTERVAL = 30.0  # seconds between lines where there is no bar
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal;
-    ``total`` is None as long as it is not known.
+    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal.
 
-    Each ``what`` has a bar of its own. Elsewhere it prints a line every half minute.
+    ``total`` is None as long as it is not known. Each ``what`` has a bar of its own. Elsewhere it
+    prints a line every half minute.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn

@@ -91,6 +91,7 @@ class MVSTask(LightningModule):
         return self.net(*self._inputs(batch))
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch, scalar, logged as `train/loss`."""
         loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["images"]))
         return loss
@@ -111,25 +112,31 @@ class MVSTask(LightningModule):
         return self.loss(outputs, {**batch, "depth": teacher_outputs[1][-1].detach().float()})
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch; a picture of the first one goes to the loggers."""
         depth, confidence = self._predict(batch)
         self.val_metrics.update(depth, batch["depth"], batch["valid"])
         if batch_idx == 0:
             log_picture(self, "val/depth", lambda: self._picture(batch, depth, confidence))
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`."""
         log_metrics(self, "val", {"": self.val_metrics}, shown="rel_median")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         self.test_metrics.update(self._predict(batch)[0], batch["depth"], batch["valid"])
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`."""
         log_metrics(self, "test", {"": self.test_metrics}, shown="rel_median")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Depth and confidence (B, 1, H, W) with the samples' names."""
         depth, confidence = self._predict(batch)
         return {"name": batch["name"], "depth": depth, "confidence": confidence}
 
     def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser and schedule that the hyper-parameters name."""
         return optimisation(self, self.net)
 
     def _inputs(self, batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:

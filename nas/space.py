@@ -70,6 +70,7 @@ class SearchSpace:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the choices, in order."""
         return tuple(self._choices)
 
     @property
@@ -132,9 +133,11 @@ class SearchSpace:
         return self.build(lambda choice: rng.choice(choice.values))
 
     def largest(self) -> Architecture:
+        """Every choice that matters at its last value."""
         return self.build(lambda choice: choice.largest)
 
     def smallest(self) -> Architecture:
+        """Every choice that matters at its first value."""
         return self.build(lambda choice: choice.smallest)
 
     def count(self) -> int:
@@ -326,6 +329,7 @@ class SearchSpace:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: choices in order, and conditions."""
         return {
             "version": VERSION,
             "choices": [{"name": c.name, "values": list(c.values)} for c in self],

@@ -116,17 +116,21 @@ class Choice(Value):
 
     @property
     def largest(self) -> Scalar:
+        """The last value."""
         return self.values[-1]
 
     @property
     def smallest(self) -> Scalar:
+        """The first value."""
         return self.values[0]
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Itself alone."""
         return (self,)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The value given to its name."""
         return values[self.name]
 
     def find(self, value: Any) -> int:
@@ -146,9 +150,11 @@ class Computed(Value):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Those of all operands, each once."""
         return _choices(self.operands)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The function of the operands' values."""
         return self.function(*(_at(operand, values) for operand in self.operands))
 
 
@@ -160,9 +166,11 @@ class Concatenation(Value):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Those of all parts, each once."""
         return _choices(self.parts)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The sum of the parts."""
         return sum(_at(part, values) for part in self.parts)
 
 

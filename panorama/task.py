@@ -102,6 +102,7 @@ class PanoramaTask(LightningModule):
         return self.net(image)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch, scalar, logged as `train/loss`."""
         loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["image"]))
         return loss
@@ -122,6 +123,7 @@ class PanoramaTask(LightningModule):
         return self._loss(outputs, teacher_outputs[0].detach().float(), known)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch; a picture of the first one goes to the loggers."""
         depth = self(batch["image"]).float()
         for metrics in (self.val_metrics, self.val_sphere):
             metrics.update(depth, batch["depth"], batch["valid"])
@@ -129,20 +131,25 @@ class PanoramaTask(LightningModule):
             log_picture(self, "val/depth", lambda: self._picture(batch, depth))
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`, those weighted by the sphere's area as `…_sphere`."""
         log_metrics(self, "val", {"": self.val_metrics, "_sphere": self.val_sphere}, shown="mre")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         depth = self(batch["image"]).float()
         for metrics in (self.test_metrics, self.test_sphere):
             metrics.update(depth, batch["depth"], batch["valid"])
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`, those weighted by the sphere's area as `…_sphere`."""
         log_metrics(self, "test", {"": self.test_metrics, "_sphere": self.test_sphere}, "mre")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Depth (B, 1, H, W), metres, with the samples' names."""
         return {"name": batch["name"], "depth": self(batch["image"]).float()}
 
     def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser and schedule that the hyper-parameters name."""
         return optimisation(self, self.net)
 
     def _metrics(self) -> tuple[PanoramaMetrics, PanoramaMetrics]:

@@ -127,6 +127,7 @@ class StereoTask(LightningModule):
         return round_at(self.round_epochs, epoch)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        """The loss of a batch, scalar, logged as `train/loss`."""
         loss = self.loss(self.outputs(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["left"]))
         return loss
@@ -153,26 +154,32 @@ class StereoTask(LightningModule):
         return self.loss(outputs, {**batch, "disparity": finest, "valid": valid})
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        """Count a batch; a picture of the first one goes to the loggers."""
         prediction = self(batch["left"], batch["right"]).float()
         self.val_metrics.update(prediction, batch["disparity"], batch["valid"])
         if batch_idx == 0:
             log_picture(self, "val/disparity", lambda: self._picture(batch, prediction))
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`."""
         log_metrics(self, "val", {"": self.val_metrics}, shown="epe")
 
     def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        """Count a batch."""
         prediction = self(batch["left"], batch["right"]).float()
         self.test_metrics.update(prediction, batch["disparity"], batch["valid"])
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`."""
         log_metrics(self, "test", {"": self.test_metrics}, shown="epe")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Disparity (B, 1, H, W), pixels, with the samples' names."""
         disparity = self(batch["left"], batch["right"]).float()
         return {"name": batch["name"], "disparity": disparity}
 
     def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser and schedule that the hyper-parameters name, anew in each round."""
         return optimisation(self, self.net, self.round_epochs)
 
     def _picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:

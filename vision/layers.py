@@ -187,6 +187,7 @@ class InvertedResidual(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, in, …) to (B, out, …); the input is added where `residual` says so."""
         y = self.project(self.squeeze(self.depthwise(self.expand(x))))
         return x + y if self.residual else y
 
@@ -281,6 +282,7 @@ class DeformableConv2d(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) to (B, out, H, W), sampled at offsets that the input decides."""
         taps = self.groups * self.kernel_size**2
         offsets, mask = self.offsets(x).split((2 * taps, taps), 1)
         return deformable_convolution(

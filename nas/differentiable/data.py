@@ -63,13 +63,16 @@ class HalvedData(LightningDataModule):
                 setattr(self, hook, partial(each_half, getattr(data, hook)))
 
     def prepare_data(self) -> None:
+        """Download what the wrapped data module needs, in one process."""
         self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
+        """Set the wrapped data module up, which sees this one's trainer."""
         self.data.trainer = self.trainer
         self.data.setup(stage)
 
     def teardown(self, stage: str) -> None:
+        """Let the wrapped data module clean up."""
         self.data.teardown(stage)
 
     def sets(self, role: str) -> Sequence[Dataset]:
@@ -89,12 +92,15 @@ class HalvedData(LightningDataModule):
         return {name: self._part(loader, indices) for name, indices in halves.items()}
 
     def val_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.val_dataloader()
 
     def test_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.test_dataloader()
 
     def predict_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.predict_dataloader()
 
     def state_dict(self) -> dict[str, Any]:

@@ -168,6 +168,7 @@ class DifferentiableSearch(SupernetTask):
         return {name: shares.tolist() for name, shares in found.items()}
 
     def setup(self, stage: str) -> None:
+        """Set the task up, and count or read the costs of the searched space."""
         super().setup(stage)
         if self.cost is not None and self.cost.table is None:
             inputs = self.task.example_input_array
@@ -222,11 +223,13 @@ class DifferentiableSearch(SupernetTask):
             self._step_schedules("step", self.steps)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients of the weights; those of the logits stay."""
         weights, _ = cast("list[torch.optim.Optimizer]", self.optimizers(use_pl_optimizer=False))
         if optimizer is weights:
             super().on_before_optimizer_step(optimizer)
 
     def on_train_epoch_end(self) -> None:
+        """Log how decided the probabilities are (`search/entropy`, nats) and the temperature."""
         super().on_train_epoch_end()
         shares = [torch.tensor(row) for row in self.probabilities().values()]
         entropies = [torch.special.entr(row).sum() / math.log(len(row)) for row in shares]
@@ -235,6 +238,7 @@ class DifferentiableSearch(SupernetTask):
         self._watch_skips()
 
     def on_validation_epoch_end(self) -> None:
+        """Check that the metric by which samples are ranked has been logged."""
         super().on_validation_epoch_end()
         if self.trainer.state.fn != "fit" or self.trainer.sanity_checking or not self.samples:
             return
@@ -245,11 +249,13 @@ class DifferentiableSearch(SupernetTask):
             )
 
     def on_validation_epoch_start(self) -> None:
+        """Extract the subnets to watch, and end a search that has collapsed into skips."""
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             self._watch_skips()
         super().on_validation_epoch_start()
 
     def on_fit_end(self) -> None:
+        """Choose the result, and write it and the probabilities into the run's folder."""
         super().on_fit_end()
         self.result = self._best()
         # All processes ask for the folder, because it is the first one's answer that counts.
@@ -261,10 +267,12 @@ class DifferentiableSearch(SupernetTask):
             rank_zero_info(f"derived architecture: {folder / 'architecture.json'}")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the number of steps and the baseline of the scores."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["search"] = {"steps": self.steps, "baseline": self._baseline}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the number of steps and the baseline of the scores."""
         self.task.on_load_checkpoint(checkpoint)
         state = checkpoint.get("search", {})
         self.steps = state.get("steps", 0)

@@ -66,6 +66,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
         self.set_length(length)
 
     def forward(self, x: Any) -> Any:
+        """The input through the active modules, in order."""
         for module in self:
             x = module(x)
         return x
@@ -73,6 +74,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Sequential:
+        """A plain sequence of copies of the active modules."""
         layer = nn.Sequential(self.copies_of_active(architecture, copies))
         layer.training = self.training
         return layer
@@ -88,6 +90,7 @@ class ElasticModuleList(_ElasticSequence, nn.ModuleList):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.ModuleList:
+        """A plain list of copies of the active modules."""
         layer = nn.ModuleList(self.copies_of_active(architecture, copies).values())
         layer.training = self.training
         return layer

@@ -126,6 +126,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         self.set_numbers(num_channels=num_channels)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+        """The active channels, which have to be whole groups."""
         active = super().settings(architecture)
         width = self.num_channels // self.num_groups
         if active.channels % width:
@@ -139,6 +140,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         return active.channels * self.num_groups // self.num_channels
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, …) of the active channels, each group normalised by itself."""
         check_channels(self, x.shape[1], self.active.channels)
         used = self._in_use(self.active)
         return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
@@ -146,6 +148,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.GroupNorm:
+        """A plain group norm with copies of the active weights."""
         active = self.settings(architecture)
         sizes = (self._groups(active), active.channels)
         layer = nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
@@ -153,7 +156,8 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         return fill(layer, self, weight=used["weight"], bias=used["bias"])
 
     def axes(self) -> tuple[Axis, ...]:
-        return ()  # a channel that changed its group would be normalised otherwise
+        """None, since a channel that changed its group would be normalised otherwise."""
+        return ()
 
 
 class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
@@ -173,6 +177,7 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
         self.set_numbers(normalized_shape=normalized_shape)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(…, C) of the active width, normalised over it."""
         check_channels(self, x.shape[-1], self.active.channels)
         used = self._in_use(self.active)
         return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
@@ -180,6 +185,7 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.LayerNorm:
+        """A plain layer norm with copies of the active weights."""
         active = self.settings(architecture)
         flags = (self.eps, self.elementwise_affine, self.bias is not None)
         layer = nn.LayerNorm(active.channels, *flags, device="meta")

@@ -125,6 +125,7 @@ class FewShotTraining(SupernetTask):
         return self.sampler.subnets(self.space, before + step - self._first_step)
 
     def setup(self, stage: str) -> None:
+        """Let the levels say when training ends, and choose the folder."""
         super().setup(stage)
         loop, total = self.trainer.fit_loop, self.schedule.total
         if loop.max_steps >= 0 and not self._brief:
@@ -145,6 +146,7 @@ class FewShotTraining(SupernetTask):
             )
 
     def configure_callbacks(self) -> list[Callback]:
+        """The task's, and the one that runs helping processes."""
         return [*self.task_callbacks(), self._helpers]
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -164,6 +166,7 @@ class FewShotTraining(SupernetTask):
         }
 
     def on_fit_start(self) -> None:
+        """Refuse a strategy that wants all gradients, and leave room for the last node."""
         self.task.on_fit_start()
         check_strategy(
             self.trainer.strategy,
@@ -175,6 +178,7 @@ class FewShotTraining(SupernetTask):
             self.trainer.fit_loop.max_epochs = self._limit + 1
 
     def on_train_start(self) -> None:
+        """Open the folder, and go on with a resumed node or take the first free one."""
         if self.trainer.fit_loop.restarted_mid_epoch and self.trainer.ckpt_path:
             raise ValueError(
                 f"{self.trainer.ckpt_path} was written within an epoch: resume from one of an "
@@ -190,6 +194,7 @@ class FewShotTraining(SupernetTask):
         self.task.on_train_start()
 
     def on_train_epoch_start(self) -> None:
+        """Begin the next node where one was taken; what is random depends on the epoch alone."""
         if self._next is not None:
             self._begin(self._next)
         self._seed(self.current_epoch, "data")
@@ -200,19 +205,23 @@ class FewShotTraining(SupernetTask):
         self.task.on_train_epoch_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Tell waiting processes of progress; what is random depends on the batch alone."""
         self._sign()
         self._seed(self.current_epoch, batch_idx)
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_train_epoch_end(self) -> None:
+        """Finish a node behind its last epoch."""
         super().on_train_epoch_end()
         if self._files is not None:
             self._end_epoch()
 
     def on_validation_batch_start(self, *_: Any) -> None:
+        """Tell waiting processes that training goes on."""
         self._sign()
 
     def on_train_end(self) -> None:
+        """Refuse to end while a node of this tree has not been trained."""
         self.task.on_train_end()
         self.trainer.fit_loop.max_epochs = self._limit
         if self._files is not None and self._limit == self.schedule.total:
@@ -223,6 +232,7 @@ class FewShotTraining(SupernetTask):
                 )
 
     def on_fit_end(self) -> None:
+        """Let go of the node that is held."""
         super().on_fit_end()
         self.let_go()
 
@@ -232,6 +242,7 @@ class FewShotTraining(SupernetTask):
             self._files.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the node, its part of the space and the tree."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["subspace"] = self.space.to_json()
         checkpoint["few_shot"] = {
@@ -243,6 +254,7 @@ class FewShotTraining(SupernetTask):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with a node and its tree."""
         self.task.on_load_checkpoint(checkpoint)
         state = checkpoint.get("few_shot")
         if state is None:

@@ -51,6 +51,7 @@ class Split:
         return f"{self.choice}: {groups}"
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: choice, groups and scores."""
         return {
             "choice": self.choice,
             "groups": [list(group) for group in self.groups],
@@ -186,6 +187,7 @@ class SplitTree:
         return [self.splits[ancestor] for ancestor in reversed(ancestors)]
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: space, splits by node and files."""
         return {
             "format": _FORMAT,
             "version": VERSION,

@@ -60,6 +60,7 @@ class Settings:
 
     @property
     def survivors(self) -> int:
+        """How many are bred from: at least one, and fewer than all."""
         return max(1, min(self.population - 1, round(self.population * self.parents)))
 
 

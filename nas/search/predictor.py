@@ -140,7 +140,10 @@ class Predictor:
             logarithm: learn the logarithm: right for errors, which are positive and skewed.
             members: number of networks whose mean is the prediction.
             hidden: widths of the hidden layers.
-            epochs, batch_size, learning_rate, weight_decay: of Adam, cosine schedule.
+            epochs: passes over the pairs.
+            batch_size: pairs a step.
+            learning_rate: of Adam, at first; it falls by a cosine.
+            weight_decay: of Adam.
 
         Raises:
             ValueError: too few pairs, an architecture of another space, a measurement that is

@@ -143,12 +143,14 @@ class ProgressiveShrinking(SupernetTask):
         return min(bisect_right(self.starts, epoch), len(self.stages)) - 1
 
     def configure_callbacks(self) -> list[Callback]:
+        """The task's, and one that writes stages where files are written at all."""
         own = self.task_callbacks()
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         has_files = any(isinstance(c, Checkpoint) for c in callbacks)
         return [*own, StageCheckpoints()] if has_files else own
 
     def setup(self, stage: str) -> None:
+        """Let the stages say how many epochs there are."""
         super().setup(stage)
         loop = self.trainer.fit_loop
         if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.starts[-1]:
@@ -178,23 +180,27 @@ class ProgressiveShrinking(SupernetTask):
         }
 
     def on_train_start(self) -> None:
+        """Say in which stage a resumed run goes on."""
         if self.stage >= 0:
             rank_zero_info(f"resuming in {self._called(self.stage)}")
         self.task.on_train_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Begin a stage with the first batch of its first epoch."""
         # Not at the start of an epoch, which a resumed run may be past.
         if self.stage_at(self.current_epoch) != self.stage:
             self._begin(self.stage_at(self.current_epoch))
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the stage and its teacher."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["shrinking_stage"] = self.stage
         if self._teacher:
             checkpoint["shrinking_teacher"] = self._teacher[0].state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on in the stage of a checkpoint, with its teacher."""
         self.task.on_load_checkpoint(checkpoint)
         self.stage = min(checkpoint.get("shrinking_stage", -1), len(self.stages) - 1)
         if "shrinking_teacher" in checkpoint:

@@ -137,6 +137,7 @@ class SupernetTask(LightningModule):
         return self.task(*args, **kwargs)
 
     def setup(self, stage: str) -> None:
+        """Set the task up, and take its optimiser's steps over."""
         self.task.setup(stage)
         # Not before, because the trainer refuses clipping and accumulation to modules that step
         # the optimiser themselves: nobody would see to them. Here `training_step` does.
@@ -171,6 +172,7 @@ class SupernetTask(LightningModule):
         return [own] if isinstance(own, Callback) else list(own or [])
 
     def on_fit_start(self) -> None:
+        """Refuse a strategy that wants gradients of all parameters in each step."""
         self.task.on_fit_start()
         if not isinstance(self.sampler, LargestSampler):
             check_strategy(self.trainer.strategy)
@@ -197,49 +199,61 @@ class SupernetTask(LightningModule):
             self._step_schedules("step", self.global_step)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients of all subnets together."""
         # Lightning calls this once gradients are unscaled, which clipping needs.
         self.task.on_before_optimizer_step(optimizer)
         self.clip_gradients(optimizer)
 
     def on_train_epoch_end(self) -> None:
+        """Step schedules that count epochs."""
         self.task.on_train_epoch_end()
         self._step_schedules("epoch", self.current_epoch + 1)
 
     def on_fit_end(self) -> None:
+        """Activate the largest subnet, whose statistics the supernet has."""
         self.task.on_fit_end()
         activate(self.task.net, self.full_space.largest())
 
     def on_validation_epoch_start(self) -> None:
+        """Extract and recalibrate the watched subnets."""
         self._extract()
         self._for_each("on_validation_epoch_start")
 
     def validation_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        """The task's step for each watched subnet."""
         self._for_each("validation_step", batch, batch_idx, *index)
 
     def on_validation_epoch_end(self) -> None:
+        """Log each subnet's metrics under its name, and drop it."""
         self._for_each("on_validation_epoch_end")
         self._subnets = []
 
     def on_test_epoch_start(self) -> None:
+        """Extract and recalibrate the watched subnets."""
         self._extract()
         self._for_each("on_test_epoch_start")
 
     def test_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        """The task's step for each watched subnet."""
         self._for_each("test_step", batch, batch_idx, *index)
 
     def on_test_epoch_end(self) -> None:
+        """Log each subnet's metrics under its name, and drop it."""
         self._for_each("on_test_epoch_end")
         self._subnets = []
 
     def on_predict_epoch_start(self) -> None:
+        """Extract and recalibrate the first of the watched subnets."""
         self._extract(first=True)
         self._for_each("on_predict_epoch_start")
 
     def predict_step(self, batch: Any, batch_idx: int, *index: int) -> Any:
+        """What the first of the watched subnets predicts."""
         with standing_in(self.task, self._subnets[0].net):
             return self.task.predict_step(batch, batch_idx, *index)
 
     def on_predict_epoch_end(self) -> None:
+        """Drop the subnet."""
         self._for_each("on_predict_epoch_end")
         self._subnets = []
 

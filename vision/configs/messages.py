@@ -21,7 +21,7 @@ _NOISE = (
 
 
 def condense(message: str) -> str:
-    """Leave of a many-line message what the user can act on.
+    r"""Leave of a many-line message what the user can act on.
 
     Args:
         message: from jsonargparse, which tries every subtype of a union and reports all of them.
@@ -30,8 +30,8 @@ def condense(message: str) -> str:
         One line; for an unknown option with the nearest known one.
 
     Example:
-        >>> condense('Parser key "a":\\n  Errors:\\n    - Option \\'b\\' is not accepted')
-        'Parser key "a": Option \\'b\\' is not accepted'
+        >>> condense('Parser key "a":\n  Errors:\n    - Option \'b\' is not accepted')
+        'Parser key "a": Option \'b\' is not accepted'
     """
     message = own_words(message)
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]

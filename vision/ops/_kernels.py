@@ -73,8 +73,9 @@ def choose(
     """
 
     @functools.wraps(reference)
-    def call(*arguments):
+    def call(*arguments: Any) -> Any:
         tensor, asked = arguments[0], setting()
+        reason: str | None
         kind = tensor.device.type
         if asked == "torch" or kind == "meta":
             return reference(*arguments)

@@ -123,7 +123,9 @@ def best_subnet(
         objective: what is minimised, of architectures; by default the most multiply-adds win:
             capacity stands in for accuracy, which nobody has measured.
         predictors: of `cost_predictors`, in place of a table.
-        seed, population, generations: of the search.
+        seed: of the search.
+        population: of the search.
+        generations: of the search, each time it is called.
         rounds: at most so many subnets are measured.
         report: called as ``report(done, total)`` while subnets are measured or counted.
 
@@ -268,7 +270,9 @@ def search_within(
         predictors: of the costs that are bounded.
         objective: what is minimised.
         bounds: quantity to its limit.
-        seed, population, generations: of `evolve`, called once a round.
+        seed: of `evolve`, which is called once a round.
+        population: of `evolve`.
+        generations: of `evolve`.
         rounds: at most so many subnets are measured.
 
     Returns:

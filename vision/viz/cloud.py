@@ -35,7 +35,8 @@ def cloud_picture(
         colours: (N, 3) uint8 RGB.
         source_focal: focal length of the camera that saw the points, pixels.
         source_size: (height, width) of its image.
-        yaw, pitch: degrees that the virtual camera stands to the right of the real one, and above.
+        yaw: degrees that the virtual camera stands to the right of the real one.
+        pitch: degrees that it stands above.
         width: of the picture, pixels; its height follows the cloud's, up to the width.
 
     Returns:

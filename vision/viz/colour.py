@@ -56,7 +56,8 @@ def colourise(
     Args:
         values: (H, W) or (1, H, W); not finite or not positive where unknown.
         valid: (H, W) bool; by default where ``values`` are finite and positive.
-        low, high: the values of the first and the last colour; by default ``colour_range``.
+        low: the value of the first colour; by default that of ``colour_range``.
+        high: the value of the last colour, likewise.
         palette: a name of Matplotlib's, with ``_r`` for its reverse.
         logarithmic: equal steps of colour are equal ratios, as suits depth.
 
@@ -91,9 +92,14 @@ def disparity_picture(
     a strip to its right.
 
     Args:
-        values, valid, low, high, palette, logarithmic: as in ``colourise``.
+        values: as in ``colourise``, like all but the label.
+        valid: (H, W) bool.
         label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``,
             logarithmic, shows near things in the colours they have as disparities.
+        low: the value of the first colour.
+        high: the value of the last colour.
+        palette: a name of Matplotlib's.
+        logarithmic: equal steps of colour are equal ratios.
 
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
@@ -126,7 +132,6 @@ def comparison_picture(
     Returns:
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
-
     left = _as_image(left)
     found, _ = _as_map(prediction)
     height, width = found.shape

@@ -115,6 +115,7 @@ class Compressor(CommHook):
         return cast("_CommThread", self._thread)
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Start the thread that talks, with nothing left out so far."""
         super().setup(model, device)
         self.residuals: dict[str, Tensor] = {}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -124,6 +125,7 @@ class Compressor(CommHook):
         self._thread = _CommThread(device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Find the channels of each parameter that the step uses."""
         self.grids = {}
         for key, regions in active_regions(net, architectures).items():
             name = self.names[key]
@@ -131,6 +133,7 @@ class Compressor(CommHook):
             self.grids[name] = tuple(index.to(self.device) for index in places)
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Compress and average a bucket in the thread, beside the backward pass."""
         if bucket.index() == 0:
             self.step += 1
         named = [(self.names[id(parameter)], g) for parameter, g in self.active(bucket)]
@@ -193,10 +196,12 @@ class Compressor(CommHook):
         return found
 
     def state_dict(self) -> dict[str, Any]:
+        """What was left out so far, by parameter, and the number of steps."""
         residuals = {name: residual.clone() for name, residual in self.residuals.items()}
         return {"step": self.step, "residuals": residuals, "used_at": dict(self.used_at)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take copies of what was left out, which changes in place."""
         self.step = state["step"]
         self.used_at = dict(state.get("used_at", {}))
         # Copies, since they change in place.
@@ -204,6 +209,7 @@ class Compressor(CommHook):
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 
     def close(self) -> None:
+        """End the thread once all is sent."""
         if self._thread is not None:
             self._thread.close()
 

@@ -52,11 +52,13 @@ class ACPSGD(Compressor):
         self.factor_rank = rank
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin without factors; each parameter's are made when it is first used."""
         super().setup(model, device)
         self.factors: dict[str, tuple[Tensor, Tensor]] = {}
         self.turns: dict[str, int] = {}
 
     def average(self, items: list[Item]) -> None:
+        """Average one factor of each matrix, in turn, and whole what is too small to shrink."""
         pieces: list[Tensor] = []
         plans: list[tuple[Tensor, Tensor, Tensor, bool] | None] = []
         for name, gradient in items:
@@ -91,10 +93,12 @@ class ACPSGD(Compressor):
                 gradient.copy_(matrix.view_as(gradient))
 
     def state_dict(self) -> dict[str, Any]:
+        """The factors besides what was left out, and whose turn it is."""
         factors = {name: list(pair) for name, pair in self.factors.items()}
         return {**super().state_dict(), "factors": factors, "turns": dict(self.turns)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the factors to the gradients' device."""
         super().load_state_dict(state)
         self.turns = dict(state["turns"])
         self.factors = {
@@ -179,15 +183,18 @@ class PowerSGD(CommHook):
         self.error_feedback = True  # a checkpoint has the step, with or without it
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin PyTorch's own state anew."""
         super().setup(model, device)
         self.state = power.PowerSGDState(process_group=None, **self.arguments)
 
     def train_subnets(self, net: nn.Module, architectures: Any) -> None:
+        """Refuse supernets: what is kept by bucket cannot follow them."""
         raise ValueError(
             "powersgd keeps its state by bucket and cannot train subnets that change: take acpsgd"
         )
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Average a bucket by PyTorch's hook; on a CPU there has to be one bucket."""
         if self.device.type == "cpu" and not (bucket.index() == 0 and bucket.is_last()):
             if self.state.iter >= self.arguments["start_powerSGD_iter"]:
                 raise ValueError("powersgd on a CPU needs one bucket: give a larger bucket_cap_mb")
@@ -200,9 +207,11 @@ class PowerSGD(CommHook):
         return future
 
     def state_dict(self) -> dict[str, Any]:
+        """The number of steps alone, since the rest belongs to buckets."""
         return {"step": self.state.iter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the number of steps; what belongs to buckets begins anew."""
         # Buckets are made anew after the first step, and the state belongs to those.
         whole = self.arguments["start_powerSGD_iter"] - 2
         if state["step"] > whole:

@@ -114,12 +114,14 @@ class TopK(_Sparse):
         self._ready: dict[str, float] | None = None
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin to measure when gradients are ready, where densities are chosen by that."""
         super().setup(model, device)
         if self.auto:
             self.densities, self._times = {}, ReadyTimes(model)
             self._sizes = {name: p.numel() for name, p in model.named_parameters()}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Average a bucket; after the first steps densities are chosen."""
         if self._times is not None and bucket.index() == 0:
             self._times.skip = self.step < 1  # buckets are made anew after the first step
             if self.step + 1 >= self.start_step:
@@ -146,9 +148,11 @@ class TopK(_Sparse):
         self.densities = agreed[0]
 
     def state_dict(self) -> dict[str, Any]:
+        """The densities besides what was left out, where they were measured."""
         return {**super().state_dict(), **({"densities": self.densities} if self.auto else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the densities, where they were measured."""
         super().load_state_dict(state)
         if state.get("densities"):
             self.densities = state["densities"]
@@ -157,6 +161,7 @@ class TopK(_Sparse):
             self.step = -1  # they have yet to be measured
 
     def close(self) -> None:
+        """Stop measuring, and end the thread."""
         self._stop()
         super().close()
 
@@ -166,6 +171,7 @@ class TopK(_Sparse):
             self._times = None
 
     def average(self, items: list[Item]) -> None:
+        """Average the largest entries in one message, and those of density 1 whole."""
         if self._ready is not None:  # in the thread, all processes between the same messages
             ready, self._ready = self._ready, None
             self._choose(ready)
@@ -248,6 +254,7 @@ class GTopK(_Sparse):
         self.feedback = feedback
 
     def average(self, items: list[Item]) -> None:
+        """Average the largest entries of all processes' sums, merged pair by pair."""
         u = self.flattened(items)
         count = self.count(u.numel())
         own = largest(u, count).sort().values

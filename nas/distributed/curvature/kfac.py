@@ -85,20 +85,25 @@ class KFACPreconditioner(Preconditioner):
         self.solvers: dict[str, tuple[list[Tensor], ...]] = {}
 
     def wants(self) -> bool:
+        """Whether factors are due, or none is known yet."""
         return self.step % self.factor_every == 0 or not any(self._known)
 
     def entries(self, layer: Layer) -> tuple[int, int]:
+        """Numbers of entries in the upper triangles of A and G."""
         a, g = (n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
         return a, g
 
     def observe(self, layer: Layer, x: Tensor) -> Tensor | None:
+        """The upper triangle of the mean of a a^T, of this process's layers."""
         return pack(layer.input_moment(x)) if self._mine(layer) else None
 
     def respond(self, layer: Layer, gradient: Tensor) -> Tensor:
+        """The upper triangle of the mean of b b^T."""
         rows = layer.output_rows(gradient)
         return pack(rows.T @ rows / len(rows))
 
     def start(self, state: dict[str, Any]) -> None:
+        """Share the layers out, and go on with what a checkpoint brought of this process's."""
         self.step = state.get("step", 0)
         self._place()
         mine = {layer.name for layer in self.layers if self._mine(layer)}
@@ -112,6 +117,7 @@ class KFACPreconditioner(Preconditioner):
         }
 
     def update(self) -> None:
+        """Average the factors, and decompose those that are due."""
         alone = self.distribute == "owner-local"
         layers = [layer for layer in self.layers if self._mine(layer)]
         values, counts = self.message(layers, shared=not alone)
@@ -142,9 +148,11 @@ class KFACPreconditioner(Preconditioner):
         self._known = [bool(know) for know in known]
 
     def known(self, layer: Layer) -> bool:
+        """Whether the layer has been decomposed, on whichever process."""
         return self._known[layer.index]
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
+        """Solve with the decompositions; owners send what is theirs to the others."""
         found = [
             self._solve(layer, gradient) if layer.name in self.solvers else gradient
             for layer, gradient in zip(layers, gradients, strict=True)

@@ -123,9 +123,11 @@ class AllReduce(CommHook):
         self._regions: dict[int, list[Region]] = {}
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Find what the step uses of each parameter, where only that travels."""
         self._regions = active_regions(net, architectures) if self.needs_unused else {}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """The mean over processes in one message, rounded first where `dtype` says so."""
         buffer = bucket.buffer()
         pieces = [buffer]
         if self.needs_unused:
@@ -178,6 +180,7 @@ class TorchHook(CommHook):
         self.state = state
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """What PyTorch's own hook makes of the bucket."""
         return self.hook(self.state, bucket)
 
 

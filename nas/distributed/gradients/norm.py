@@ -22,12 +22,14 @@ class SyncedBatchNorm(LayerSync):
     """
 
     def apply(self, model: nn.Module) -> nn.Module:
+        """Let every batch normalisation of the network see all processes; in place."""
         for module in model.modules():
             if isinstance(module, _BatchNorm) and not isinstance(module, _Synced):
                 module.__class__ = _synced(type(module))
         return model
 
     def revert(self, model: nn.Module) -> nn.Module:
+        """Give every batch normalisation its own class back."""
         for module in model.modules():
             if isinstance(module, _Synced):
                 module.__class__ = type(module).alone
@@ -83,13 +85,13 @@ class _Sum(torch.autograd.Function):
     """The sum over processes, whose gradient is the sum of all processes' gradients."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.clone()
         dist.all_reduce(x)
         return x
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return _Sum.apply(gradient)
 
 

@@ -62,6 +62,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         self.reshard_after_forward = reshard_after_forward
 
     def setup_environment(self) -> None:
+        """Start the processes, and let the task's `configure_model` divide the network."""
         if isinstance(self.lightning_module, SupernetTask):
             raise ValueError(
                 "FSDP2Strategy cannot train a supernet, whose modules change: take HookDDPStrategy"
@@ -87,21 +88,27 @@ class FSDP2Strategy(ModelParallelStrategy):
         )
 
     def on_validation_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_validation_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def on_test_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_test_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def on_predict_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_predict_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def _evaluate(self, begins: bool) -> None:
@@ -115,6 +122,7 @@ class FSDP2Strategy(ModelParallelStrategy):
                 module.set_reshard_after_forward(reshard, recurse=False)
 
     def teardown(self) -> None:
+        """Give the task its own `configure_model` back."""
         vars(self._task).pop("configure_model", None)
         super().teardown()
 

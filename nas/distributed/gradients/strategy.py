@@ -71,6 +71,7 @@ class HookDDPStrategy(DDPStrategy):
         self.hook.train_subnets(net, architectures)
 
     def setup(self, trainer: Trainer) -> None:
+        """Take batch norms of our own, and refuse a scaler that the hook cannot take."""
         if self._layer_sync is not None:
             self._layer_sync = SyncedBatchNorm()
         if self._scaler is not None and not self.hook.takes_scaler:
@@ -80,6 +81,7 @@ class HookDDPStrategy(DDPStrategy):
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
+        """Set what the hook needs of DistributedDataParallel before it wraps the task."""
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
             if self.plan is not None and self.plan.apply == "caps":
                 raise ValueError(_CAPS)
@@ -97,6 +99,7 @@ class HookDDPStrategy(DDPStrategy):
         super().configure_ddp()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Tell the hook and the plan where training is; a plan that is ready is applied first."""
         epoch = cast("LightningModule", self.lightning_module).current_epoch
         self.hook.start_epoch(epoch)
         if self.plan is not None:
@@ -112,11 +115,13 @@ class HookDDPStrategy(DDPStrategy):
         return super().training_step(*args, **kwargs)
 
     def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        """Let the plan begin to measure."""
         super().pre_backward(closure_loss)
         if self.plan is not None:
             self.plan.begin_backward()
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Let the plan end its measurement."""
         super().post_backward(closure_loss)
         if self.plan is not None:
             self.plan.end_backward()
@@ -206,13 +211,14 @@ class HookDDPStrategy(DDPStrategy):
         _beside(filepath, self.global_rank).unlink(missing_ok=True)
 
     def teardown(self) -> None:
+        """End what hook and plan run beside the training."""
         self.hook.close()
         if self.plan is not None:
             self.plan.close()
         super().teardown()
 
 
-def _run(state: CommHook, bucket):  # annotations that are text would be refused
+def _run(state: CommHook, bucket):  # noqa: ANN001, ANN202 - as text they would be refused
     return state.reduce(bucket)
 
 

@@ -57,6 +57,7 @@ class DeARStrategy(DDPStrategy):
         self._updates: _DelayedUpdates | None = None
 
     def setup(self, trainer: Trainer) -> None:
+        """Refuse what does not fit, and begin to send and update by modules."""
         if self._layer_sync is not None:
             self._layer_sync = SyncedBatchNorm()
         fitting = trainer.state.fn == TrainerFn.FITTING
@@ -82,6 +83,7 @@ class DeARStrategy(DDPStrategy):
         broadcast_first(itertools.chain(model.parameters(), model.buffers()))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Update what the task itself uses before its step."""
         self._delayed.enter(self._task)
         return super().training_step(*args, **kwargs)
 
@@ -97,6 +99,7 @@ class DeARStrategy(DDPStrategy):
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
+        """Let the gradients begin to come back."""
         # The optimiser itself finds no gradients: the backward pass has taken them.
         output = super().optimizer_step(optimizer, closure, model, **kwargs)
         self._delayed.step()
@@ -108,22 +111,27 @@ class DeARStrategy(DDPStrategy):
             self._updates.flush()
 
     def on_validation_start(self) -> None:
+        """Bring parameters and buffers up to date."""
         self.flush()
         if self._updates is not None:
             broadcast_first(self._task.buffers())  # as DistributedDataParallel does
 
     def on_train_end(self) -> None:
+        """Take the last update."""
         self.flush()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The task's states after the last update."""
         self.flush()
         return super().lightning_module_state_dict()
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The optimiser's state after the last update."""
         self.flush()
         return super().optimizer_state(optimizer)
 
     def teardown(self) -> None:
+        """Leave modules and parameters without hooks."""
         if self._updates is not None:
             self._updates.close()
             self._updates = None

@@ -49,15 +49,19 @@ class GroupedHook(CommHook):
         self._closing = False
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Set the hook up that averages."""
         self.hook.setup(model, device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Tell the hook that averages."""
         self.hook.train_subnets(net, architectures)
 
     def close(self) -> None:
+        """Close the hook that averages."""
         self.hook.close()
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Hold a bucket until its group is whole; its future comes with the group's message."""
         if not self._closing:
             at_end_of_backward(self._close)
             self._closing, self._sent = True, 0

@@ -28,6 +28,7 @@ _DEEP = 64  # channels: beyond, threads share them
 
 
 def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """(B, C, H, W) twice to (B, displacements, H, W)."""
     batch, _, height, width = left.shape
     out = left.new_empty(batch, displacements, height, width)
     return _forward(left, right, out, 1, 1, displacements, 0, False)
@@ -36,10 +37,12 @@ def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
 def backward(
     gradient: Tensor, left: Tensor, right: Tensor, displacements: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, displacements, H, W)."""
     return _backward(gradient, left, right, 1, 1, displacements, 0, False)
 
 
 def grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    """(B, C, H, W) twice to (B, groups, displacements, H, W)."""
     batch, _, height, width = left.shape
     out = left.new_empty(batch, groups, displacements, height, width)
     return _forward(left, right, out, groups, 1, displacements, 0, False)
@@ -48,10 +51,12 @@ def grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int
 def grouped_backward(
     gradient: Tensor, left: Tensor, right: Tensor, displacements: int, groups: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, groups, displacements, H, W)."""
     return _backward(gradient, left, right, groups, 1, displacements, 0, False)
 
 
 def square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    """(B, C, H, W) twice to (B, side², H, W), with a side of 2 radius + 1."""
     (batch, _, height, width), side = left.shape, 2 * radius + 1
     out = left.new_empty(batch, side * side, height, width)
     return _forward(left, right, out, 1, side, side, radius, True)
@@ -60,6 +65,7 @@ def square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
 def square_backward(
     gradient: Tensor, left: Tensor, right: Tensor, radius: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, side², H, W)."""
     side = 2 * radius + 1
     return _backward(gradient, left, right, 1, side, side, radius, True)
 

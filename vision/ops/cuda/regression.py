@@ -11,6 +11,7 @@ KERNELS = ("soft_argmin_forward<{}>", "soft_argmin_backward<{}>")
 
 
 def forward(cost: Tensor, start: float, step: float) -> Tensor:
+    """(B, D, H, W) to the expected value (B, 1, H, W) of `start`, `start + step`, …, float32."""
     batch, count, height, width = cost.shape
     out = cost.new_empty(batch, 1, height, width, dtype=torch.float32)
     maps: Arguments = cost, *cost.stride(), out
@@ -26,6 +27,7 @@ def forward(cost: Tensor, start: float, step: float) -> Tensor:
 
 
 def backward(gradient: Tensor, cost: Tensor, start: float, step: float) -> Tensor:
+    """The gradient of the costs (B, D, H, W)."""
     batch, count, height, width = cost.shape
     to_cost = torch.empty_like(cost)
     maps: Arguments = cost, *cost.stride(), to_cost, *to_cost.stride()

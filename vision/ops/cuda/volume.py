@@ -13,6 +13,7 @@ _PART = 32  # displacements of a thread
 
 
 def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """(B, C, H, W) twice to (B, 2 C, displacements, H, W)."""
     batch, channels, height, width = left.shape
     out = left.new_empty(batch, 2 * channels, displacements, height, width)
     if out.numel() == 0:
@@ -34,6 +35,7 @@ def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
 def backward(
     gradient: Tensor, left: Tensor, right: Tensor, displacements: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, 2 C, displacements, H, W)."""
     batch, channels, height, width = left.shape
     to_left, to_right = torch.empty_like(left), torch.empty_like(right)
     results: Arguments = to_left, *to_left.stride(), to_right, *to_right.stride()
