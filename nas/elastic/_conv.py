@@ -281,6 +281,9 @@ def _tuple(size: Any, dims: int) -> tuple[Any, ...]:
     return tuple(size) if isinstance(size, tuple | list) else (size,) * dims
 
 
-def weight_in_use(layer: _ConvNd) -> Tensor:
+def weight_in_use(layer: nn.Module) -> Tensor:
     """The weight that a convolution, elastic or not, runs with now; gradients reach back."""
-    return layer.weight_in_use(layer.active) if isinstance(layer, _Convolution) else layer.weight
+    if isinstance(layer, _Convolution):
+        return layer.weight_in_use(layer.active)
+    weight: Any = layer.weight
+    return weight
