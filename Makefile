@@ -22,15 +22,18 @@ demo: $(VENV)/.installed ## install into .venv, show what the zoo can do: ./demo
 test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" $(ARGS)
 
-lint: $(VENV)/.installed-dev ## check style and formatting with ruff
+# mypy finds a package by the name of its folder, and a checkout may have any.
+lint: $(VENV)/.installed-dev ## check style and formatting with ruff, types with mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@mkdir -p $(VENV)/.typed && ln -sfn "$(CURDIR)" $(VENV)/.typed/vizoo
+	MYPYPATH=$(VENV)/.typed $(BIN)/mypy -p vizoo
 
 bench: $(VENV)/.installed-test ## run the benchmarks, one after the other
 	$(BIN)/python -m benchmarks
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made or refused with one line; runs each time, so that a wrong Python is noticed.

@@ -11,9 +11,10 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["lightning", "main"]
 
@@ -391,7 +392,7 @@ def _dispatch(words: list[str]) -> int:
     return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
 
 
-def _look_up(name: str, table: dict, prefix: str):
+def _look_up(name: str, table: dict, prefix: str) -> Any:
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
@@ -402,7 +403,7 @@ def _look_up(name: str, table: dict, prefix: str):
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and name the nearest option."""
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Look for unknown options first: where a required one is mistyped, it seems to miss."""
         words = list(sys.argv[1:] if args is None else args)
         words = words[: words.index("--")] if "--" in words else words
@@ -454,7 +455,7 @@ def _version() -> str:
 
 
 def _overview() -> str:
-    rows = []
+    rows: list[str] = []
     for name, entry in COMMANDS.items():
         table = {"": entry} if isinstance(entry, Command) else entry
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
@@ -501,7 +502,7 @@ def _one_line(error: Exception) -> str:
     return f"{text} ({type(error).__name__}; --traceback shows where)"
 
 
-def _lightning_sdk():
+def _lightning_sdk() -> Callable[[], Any] | None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group="console_scripts", name="lightning"):

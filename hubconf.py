@@ -7,7 +7,9 @@
 import importlib.util
 import sys
 import warnings
+from collections.abc import Callable as _Callable
 from pathlib import Path as _Path
+from typing import Any as _Any
 
 dependencies = [
     "torch",
@@ -22,10 +24,10 @@ dependencies = [
 _ROOT = _Path(__file__).resolve().parent
 
 
-def _package():
+def _package() -> _Any:
     """The package `vizoo`, which is this folder whatever its name."""
     if "vizoo" not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
+        spec: _Any = importlib.util.spec_from_file_location(
             "vizoo", _ROOT / "__init__.py", submodule_search_locations=[str(_ROOT)]
         )
         module = importlib.util.module_from_spec(spec)
@@ -34,11 +36,13 @@ def _package():
     return sys.modules["vizoo"]
 
 
-def _entry(name):
+def _entry(name: str) -> _Callable[..., _Any]:
     """A function that builds the model; its documentation is the model's own."""
     info = vizoo.model_info(name)
 
-    def entry(*, pretrained=False, weights=None, **architecture):
+    def entry(
+        *, pretrained: bool = False, weights: str | None = None, **architecture: _Any
+    ) -> _Any:
         given = {} if info.tag else {"pretrained": pretrained, "weights": weights}
         return vizoo.create_model(name, **given, **architecture)
 

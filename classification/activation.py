@@ -61,5 +61,6 @@ def checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
 
 
 def resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, H, W) or (B, D, H, W) at the size of their input, by linear interpolation."""
     mode = "bilinear" if maps.dim() == 3 else "trilinear"
     return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]

@@ -98,24 +98,30 @@ class DetectionTask(OptimisedTask):
             self._take(tuple(dataset.classes), preset, where)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The sum of the network's losses, scalar, logged as `train/loss`."""
         parts = self.net.losses(batch["image"], batch["boxes"], batch["box_labels"])
         loss = sum(parts.values())
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["image"]))
         return loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count what is found in a batch against its boxes."""
         self._measure(batch)
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`."""
         self._report("val")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count what is found in a batch against its boxes."""
         self._measure(batch)
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`."""
         self._report("test")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """What is found in each image, by its name, with probabilities and names of the classes."""
         found = self(batch["image"])
         names = self.classes or tuple(map(str, range(self.hparams.classes)))
         return {
@@ -126,9 +132,11 @@ class DetectionTask(OptimisedTask):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the names of classes and how inputs are prepared."""
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the names of classes and how inputs are prepared."""
         self._take(tuple(checkpoint["classes"]), checkpoint["input"], "the checkpoint")
 
     def _take(self, classes: tuple[str, ...], preset: dict[str, Any], where: str) -> None:

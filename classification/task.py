@@ -115,6 +115,7 @@ class ClassificationTask(NetworkTask):
                 self.example_input_array = _inputs_of(sample)[None]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch, whose samples are mixed in pairs where `mixup` says so."""
         if not self.hparams.mixup:
             return super().training_step(batch, batch_idx)
         loss = self._mixed_loss(batch)
@@ -144,15 +145,19 @@ class ClassificationTask(NetworkTask):
         return F.kl_div(found, teacher, reduction="batchmean", log_target=True)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         self.val_metrics.update(self.outputs(batch), batch["label"])
 
     def on_validation_epoch_end(self) -> None:
+        """Log the metrics as `val/…`."""
         self._report("val", self.val_metrics)
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Count a batch."""
         self.test_metrics.update(self.outputs(batch), batch["label"])
 
     def on_test_epoch_end(self) -> None:
+        """Log the metrics as `test/…`, and write the confusion matrix into the run's folder."""
         confusion = self._report("test", self.test_metrics)
         # All processes ask for the folder, because it is the first one's answer that counts.
         folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
@@ -164,6 +169,7 @@ class ClassificationTask(NetworkTask):
             rank_zero_info(f"report of the test, class by class: {path}")
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """The class of each sample by its name, with the probabilities of all."""
         probabilities = self.outputs(batch).float().softmax(1)
         names = self.classes or tuple(map(str, range(probabilities.shape[1])))
         found = [names[number] for number in probabilities.argmax(1).tolist()]
@@ -175,9 +181,11 @@ class ClassificationTask(NetworkTask):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the names of classes and how inputs are prepared."""
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the names of classes and how inputs are prepared, where the checkpoint has them."""
         if checkpoint.get("classes"):
             self._take_classes(checkpoint["classes"], "the checkpoint")
         if checkpoint.get("input"):

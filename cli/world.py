@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ..common.progress import progress
 from ._sizes import parse_size
 from ._work import check_folder
+
+if TYPE_CHECKING:
+    from ..datasets.worlds.panorama import WorldPanoramas
+    from ..datasets.worlds.stereo import WorldStereo
+    from ..datasets.worlds.views import WorldViews
 
 _SIZES = {"stereo": "320x640", "views": "512x640", "panorama": "512x1024"}
 _PLACES = ("room", "street", "table")
@@ -52,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _worlds(args: argparse.Namespace):
+def _worlds(args: argparse.Namespace) -> WorldPanoramas | WorldStereo | WorldViews:
     from ..datasets.worlds.panorama import WorldPanoramas
     from ..datasets.worlds.stereo import WorldStereo
     from ..datasets.worlds.views import WorldViews

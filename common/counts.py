@@ -129,7 +129,9 @@ class _Watch(TorchDispatchMode):
         self._bytes = 0
         self._note(inputs)
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         if not (_is_view(function) or str(function).startswith("aten.empty")):

@@ -15,10 +15,10 @@ _INTERVAL = 30.0  # seconds between lines where there is no bar
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal;
-    ``total`` is None as long as it is not known.
+    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal.
 
-    Each ``what`` has a bar of its own. Elsewhere it prints a line every half minute.
+    ``total`` is None as long as it is not known. Each ``what`` has a bar of its own. Elsewhere it
+    prints a line every half minute.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -29,10 +29,14 @@ def progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield _lines()
         return
     tasks = {}
-    # What is printed meanwhile stays on stdout where that is a file.
-    shown = {"redirect_stdout": sys.stdout.isatty()}
-    # A slow step now and then would make the estimate jump.
-    with Progress(*columns, console=console, speed_estimate_period=120, **shown) as bars:
+    with Progress(
+        *columns,
+        console=console,
+        # A slow step now and then would make the estimate jump.
+        speed_estimate_period=120,
+        # What is printed meanwhile stays on stdout where that is a file.
+        redirect_stdout=sys.stdout.isatty(),
+    ) as bars:
 
         def report(what: str, done: int, total: int | None) -> None:
             if what not in tasks:

@@ -51,8 +51,8 @@ class Timing:
 
     def scaled(self, factor: float) -> Timing:
         """The same at another speed."""
-        times = (factor * value for value in (self.median, self.p10, self.p90))
-        return Timing(*times, self.repetitions)
+        median, p10, p90 = (factor * value for value in (self.median, self.p10, self.p90))
+        return Timing(median, p10, p90, self.repetitions)
 
     def to_json(self) -> dict[str, float | int]:
         """Plain values, milliseconds to a tenth of a microsecond."""

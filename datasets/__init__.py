@@ -1,0 +1,1 @@
+"""Readers of published layouts, generated worlds, and data modules for training."""

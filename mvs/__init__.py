@@ -1,0 +1,1 @@
+"""Multi-view stereo: networks, training, inference, fusion of depth maps."""

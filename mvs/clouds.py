@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -165,7 +166,8 @@ class TSDFMesh:
         Args:
             depth: (H, W) float32, 0 where unknown; nothing happens if it is so everywhere.
             image: (H, W, 3) uint8 RGB.
-            intrinsics, extrinsics: (3, 3) and (4, 4), world to camera.
+            intrinsics: (3, 3).
+            extrinsics: (4, 4), world to camera.
         """
         if not depth.any():
             return
@@ -209,7 +211,7 @@ def _nearest(points: np.ndarray, centres: Tensor) -> np.ndarray:
     return centres[torch.cat(found)].numpy()
 
 
-def _cloud(points: np.ndarray, colours: np.ndarray | None):
+def _cloud(points: np.ndarray, colours: np.ndarray | None) -> Any:
     library = open3d()
     vector = library.utility.Vector3dVector
     cloud = library.geometry.PointCloud(vector(np.asarray(points, dtype=np.float64)))

@@ -201,7 +201,8 @@ def f_score(points: np.ndarray, truth: np.ndarray, distance: float, *, threads: 
     """Score a cloud against true points, both aligned and cropped (see ``vizoo.mvs.clouds``).
 
     Args:
-        points, truth: (N, 3) and (M, 3), in one frame and unit.
+        points: (N, 3).
+        truth: (M, 3), in the same frame and unit.
         distance: within which a point counts as right.
         threads: of the search for neighbours; -1 for all.
 

@@ -146,9 +146,11 @@ def fuse_to_file(
     """Fuse depth maps into a coloured binary PLY file, written while the views stream by.
 
     Args:
+        views: as for `fuse`.
         path: of the file.
+        thresholds: as for `fuse`.
+        device: as for `fuse`.
         each: called with every view's part, for whatever else is to be made of it.
-        views, thresholds, device: as for `fuse`.
 
     Raises:
         ValueError: as `fuse`; or no point is left: the message says which filter removed how many.
@@ -222,7 +224,9 @@ def _part(
 class _Pair:
     """The way from one view's pixels into another view and back, as two affine maps of depth."""
 
-    def __init__(self, k: Tensor, e: Tensor, source_k: Tensor, source_e: Tensor, like: Tensor):
+    def __init__(
+        self, k: Tensor, e: Tensor, source_k: Tensor, source_e: Tensor, like: Tensor
+    ) -> None:
         there = relative_pose(e.double(), source_e.double())
         back = invert_pose(there)
         k, source_k = k.double(), source_k.double()

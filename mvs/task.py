@@ -90,6 +90,7 @@ class MVSTask(NetworkTask):
         return depth.float(), confidence.float()
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Depth and confidence (B, 1, H, W) with the samples' names."""
         depth, confidence = self.predictions(batch)
         return {"name": batch["name"], "depth": depth, "confidence": confidence}
 

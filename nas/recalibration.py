@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -97,8 +97,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     afterwards as before.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    counters = [layer for layer in layers if layer.num_batches_tracked is not None]
-    kept = [layer.num_batches_tracked.clone() for layer in counters]
+    counters = [n for layer in layers if (n := layer.num_batches_tracked) is not None]
+    kept = [counter.clone() for counter in counters]
     tracking = [layer for layer in layers if layer.running_mean is not None]
     with evaluating(model), _keeping(tracking):
         for layer in layers:
@@ -108,8 +108,8 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
         finally:
             for layer in layers:
                 layer.training = False
-            for layer, count in zip(counters, kept, strict=True):
-                layer.num_batches_tracked.copy_(count)
+            for counter, count in zip(counters, kept, strict=True):
+                counter.copy_(count)
 
 
 class _Average:
@@ -134,7 +134,7 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
     rows = []
     for layer, average in averages.items():
         width = sum(length for _, length in _active_parts(layer))
-        sums = layer.running_mean.new_zeros(2 * width + 1, dtype=torch.float64)
+        sums = _statistics(layer)[0].new_zeros(2 * width + 1, dtype=torch.float64)
         if average.weight:
             weighted = torch.cat([average.mean, average.variance]) * average.weight
             sums = torch.cat([weighted, weighted.new_full((1,), average.weight)])
@@ -153,8 +153,8 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
 
 def _set_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     where = _active_parts(layer)
-    put(layer.running_mean, where, mean)
-    put(layer.running_var, where, variance)
+    for own, found in zip(_statistics(layer), (mean, variance), strict=True):
+        put(own, where, found)
 
 
 def _active_parts(layer: _BatchNorm) -> tuple[Part, ...]:
@@ -173,15 +173,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Running mean and variance, each (channels,), of a layer that tracks them."""
+    return cast("tuple[Tensor, Tensor]", (layer.running_mean, layer.running_var))
+
+
 @contextmanager
 def _keeping(layers: Iterable[_BatchNorm]) -> Iterator[None]:
-    kept = [(layer, layer.running_mean.clone(), layer.running_var.clone()) for layer in layers]
+    kept = [(own, own.clone()) for layer in layers for own in _statistics(layer)]
     try:
         yield
     finally:
-        for layer, mean, variance in kept:
-            layer.running_mean.copy_(mean)
-            layer.running_var.copy_(variance)
+        for own, before in kept:
+            own.copy_(before)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class _Group:
 
     def importance(self) -> Tensor:
         """(channels,) float64: sum of |w| of what the readers multiply each channel with."""
-        total: Tensor | float = 0.0
+        total = torch.zeros((), dtype=torch.float64)
         for module, axis in self.axes:
             if axis.role == "reads" and module in self.readers:
                 weight = getattr(module, axis.tensor).detach().double().abs()
@@ -128,7 +128,7 @@ def _gates(model: nn.Module) -> dict[nn.Module, str]:
     for module in model.modules():
         # By name: torchvision takes a second to import.
         if type(module).__name__ == "SqueezeExcitation":
-            found |= {module.fc1: "reads", module.fc2: "writes"}
+            found |= {module.get_submodule("fc1"): "reads", module.get_submodule("fc2"): "writes"}
     return found
 
 

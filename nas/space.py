@@ -70,6 +70,7 @@ class SearchSpace:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the choices, in order."""
         return tuple(self._choices)
 
     @property
@@ -132,9 +133,11 @@ class SearchSpace:
         return self.build(lambda choice: rng.choice(choice.values))
 
     def largest(self) -> Architecture:
+        """Every choice that matters at its last value."""
         return self.build(lambda choice: choice.largest)
 
     def smallest(self) -> Architecture:
+        """Every choice that matters at its first value."""
         return self.build(lambda choice: choice.smallest)
 
     def count(self) -> int:
@@ -144,6 +147,7 @@ class SearchSpace:
     def enumerate(self) -> Iterator[Architecture]:
         """All architectures, each once, the smallest first; ask :meth:`count` before."""
         current = self.smallest()
+        smallest = {choice.name: choice.smallest for choice in self}
         while True:
             yield current
             for place in reversed(range(len(self._order))):
@@ -153,9 +157,10 @@ class SearchSpace:
                     break
             else:
                 return
-            kept = {c.name: current[c.name] for c in self._order[:place]}
+            earlier = (c.name for c in self._order[:place])
+            kept = {name: v for name in earlier if (v := current[name]) is not None}
             kept[turned.name] = turned.values[index + 1]
-            current = self.build(lambda choice, kept=kept: kept.get(choice.name, choice.smallest))
+            current = self.build(_picking(smallest | kept))
 
     def validate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
         """Check an architecture and bring it into canonical form.
@@ -239,7 +244,7 @@ class SearchSpace:
         a, b = self.validate(a), self.validate(b)
 
         def pick(choice: Choice) -> Scalar:
-            values = [p[choice.name] for p in (a, b) if p[choice.name] is not None]
+            values = [v for p in (a, b) if (v := p[choice.name]) is not None]
             return rng.choice(values or choice.values)
 
         return self.build(pick)
@@ -247,13 +252,14 @@ class SearchSpace:
     def neighbours(self, architecture: Architecture) -> list[Architecture]:
         """All architectures that differ in one choice; what comes to matter by it is largest."""
         old = self.validate(architecture)
-        found = []
-        for choice in self:
-            for value in choice.values:
-                if old[choice.name] not in (None, value):
-                    new = {n: v for n, v in old.items() if v is not None} | {choice.name: value}
-                    found.append(self.build(lambda c, new=new: new.get(c.name, c.largest)))
-        return found
+        used = {name: value for name, value in old.items() if value is not None}
+        values = {choice.name: choice.largest for choice in self} | used
+        return [
+            self.build(_picking(values | {choice.name: value}))
+            for choice in self
+            for value in choice.values
+            if old[choice.name] not in (None, value)
+        ]
 
     def restrict(self, allowed: Mapping[str, Sequence[Scalar]]) -> SearchSpace:
         """The part of the space in which some choices have fewer values.
@@ -323,6 +329,7 @@ class SearchSpace:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: choices in order, and conditions."""
         return {
             "version": VERSION,
             "choices": [{"name": c.name, "values": list(c.values)} for c in self],
@@ -354,6 +361,10 @@ class SearchSpace:
         if not isinstance(conditions, dict):
             raise ValueError('not a search space: "conditions" has to map names to lists')
         return cls(choices, conditions)
+
+
+def _picking(values: Mapping[str, Scalar]) -> Callable[[Choice], Scalar]:
+    return lambda choice: values[choice.name]
 
 
 def _listed(values: Sequence[Scalar]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -107,7 +107,7 @@ def extract(
                 )
     named = getattr(network, "architecture", None)
     if isinstance(named, dict):
-        network.architecture = {**named, "subnet": architecture.to_json()}
+        cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
     if not inherit:
         network.apply(_reset)
     return network
@@ -119,8 +119,9 @@ def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:
 
 
 def _reset(module: nn.Module) -> None:
-    if hasattr(module, "reset_parameters"):
-        module.reset_parameters()
+    reset = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()
     elif any(True for _ in module.parameters(recurse=False)):
         raise ValueError(
             f"{type(module).__name__} has parameters and no method reset_parameters, so its "

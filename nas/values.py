@@ -19,7 +19,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .architecture import Architecture, Scalar
 
@@ -104,7 +104,7 @@ class Choice(Value):
             raise ValueError(f"choice {name!r} needs a list of at least one value, not {values!r}")
         if any(value is None for value in values):
             raise ValueError(f"choice {name!r} cannot have None among its values: it means unused")
-        values = tuple(Architecture(dict.fromkeys([name], value))[name] for value in values)
+        values = tuple(cast("Scalar", Architecture({name: value})[name]) for value in values)
         if len(set(values)) < len(values):
             raise ValueError(f"choice {name!r} has a value twice in {list(values)}")
         if not any(isinstance(v, str) for v in values) and list(values) != sorted(values):
@@ -116,17 +116,21 @@ class Choice(Value):
 
     @property
     def largest(self) -> Scalar:
+        """The last value."""
         return self.values[-1]
 
     @property
     def smallest(self) -> Scalar:
+        """The first value."""
         return self.values[0]
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Itself alone."""
         return (self,)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The value given to its name."""
         return values[self.name]
 
     def find(self, value: Any) -> int:
@@ -146,9 +150,11 @@ class Computed(Value):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Those of all operands, each once."""
         return _choices(self.operands)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The function of the operands' values."""
         return self.function(*(_at(operand, values) for operand in self.operands))
 
 
@@ -160,9 +166,11 @@ class Concatenation(Value):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
+        """Those of all parts, each once."""
         return _choices(self.parts)
 
     def at(self, values: Mapping[str, Any]) -> Any:
+        """The sum of the parts."""
         return sum(_at(part, values) for part in self.parts)
 
 

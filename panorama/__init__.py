@@ -1,0 +1,1 @@
+"""Depth of panoramas: the network on the sphere, training, inference."""

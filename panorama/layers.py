@@ -192,7 +192,8 @@ class MeshConv(nn.Module):
         return self.weight, self.bias
 
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
-        """
+        """Convolve on the faces of a level, or onto those of the coarser one.
+
         Args:
             x: (N, F, C) on the faces of `level`.
             tables: with those of `ring(level)`.
@@ -214,6 +215,7 @@ class MeshConv(nn.Module):
         return mesh_convolution(x, weight, bias, neighbours, inverse)
 
     def extra_repr(self) -> str:
+        """Channels, kernel, dilation and stride."""
         out_channels, in_channels, _ = self.weight.shape
         return (
             f"{in_channels}, {out_channels}, kernel={self.kernel}, dilation={self.dilation}, "
@@ -225,6 +227,7 @@ class FaceNorm(nn.BatchNorm2d):
     """Batch normalisation over images and faces of (N, F, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, F, C) normalised for each channel over images and faces."""
         # As an image of height 1 with its channels last, which has the fastest kernels. Of width 1,
         # with strides that do not tell the layouts apart, PyTorch 2.15's gradients are wrong.
         return super().forward(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[:, 0]

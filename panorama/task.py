@@ -98,6 +98,7 @@ class PanoramaTask(NetworkTask):
         return (self(batch["image"]).float(),)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Depth (B, 1, H, W), metres, with the samples' names."""
         return {"name": batch["name"], "depth": self.predictions(batch)[0]}
 
     def _labels(self, outputs: Sequence[Tensor], batch: dict[str, Any]) -> tuple[Tensor, Tensor]:

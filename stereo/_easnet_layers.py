@@ -85,8 +85,10 @@ class InvertedResidual(nn.Module):
 
 
 def _depthwise(convolution: nn.Module, x: Tensor) -> Tensor:
-    """On a CPU in float32 whatever autocast says: in bfloat16 the gradient of the weights takes
-    three to nine times as long there."""
+    """On a CPU in float32 whatever autocast says.
+
+    In bfloat16 the gradient of the weights takes three to nine times as long there.
+    """
     if x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return convolution(x)
     with torch.autocast("cpu", enabled=False):

@@ -42,7 +42,8 @@ def depth_to_points(
     Args:
         depth: (B, 1, H, W), any unit.
         focal: horizontal focal length, pixels.
-        cx, cy: principal point, pixels; the first pixel's centre is (0, 0).
+        cx: of the principal point, pixels; the first pixel's centre is (0, 0).
+        cy: of the principal point, pixels.
         focal_y: vertical focal length, pixels; by default the horizontal one.
 
     Returns:
@@ -68,6 +69,8 @@ def smooth_surface(disparity: Tensor, relative: float = 0.06, absolute: float = 
 
     Args:
         disparity: (B, 1, H, W), pixels; not positive where unknown (left out of the comparison).
+        relative: share of the pixel's own disparity.
+        absolute: pixels.
 
     Returns:
         (B, 1, H, W) bool: known and not on a step.

@@ -284,8 +284,8 @@ class StereoPredictor:
         """Find the disparity of one pair.
 
         Args:
-            left, right: paths, (H, W, 3) uint8 RGB arrays, or (3, H, W) tensors in [0, 1]; of one
-                size, rectified.
+            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            right: likewise; of the same size, both rectified.
             scale: above 0 and at most 1: the images are made smaller by it before they are
                 matched, and nearer things come within reach; the disparity is given at their own
                 size again, in their own pixels. ``auto`` takes 1 wherever ``reach`` is enough.
@@ -339,7 +339,8 @@ class StereoPredictor:
         """Return what a user should know before a pair of this size: long work, little memory.
 
         Args:
-            height, width: of the images.
+            height: of the images, pixels.
+            width: of the images, pixels.
             scale: as it will be asked for.
         """
         if height * width <= _LARGE:

@@ -60,7 +60,8 @@ def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
     """Return warnings, one line each, for a pair that looks swapped or not rectified.
 
     Args:
-        left, right: (H, W, 3) uint8 images of one size.
+        left: (H, W, 3) uint8.
+        right: of the same size.
 
     Returns:
         An empty list where nothing is wrong, or where too few keypoints match to tell.
@@ -73,7 +74,8 @@ def require_content(left: Tensor, right: Tensor) -> None:
     """Refuse two images in which there is nothing to match.
 
     Args:
-        left, right: (3, H, W) in [0, 1], of one size.
+        left: (3, H, W) in [0, 1].
+        right: of the same size.
 
     Raises:
         ValueError: they are the same picture, or one of them is all of one colour.
@@ -89,7 +91,8 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
     """Match keypoints and measure; ``None`` where too few match.
 
     Args:
-        left, right: (H, W, 3) uint8 images of one size.
+        left: (H, W, 3) uint8.
+        right: of the same size.
     """
     first, second = _matched_points(left, right)
     if len(first) < _FEWEST:

@@ -130,6 +130,7 @@ class StereoTask(NetworkTask):
         return (self(batch["left"], batch["right"]).float(),)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Disparity (B, 1, H, W), pixels, with the samples' names."""
         return {"name": batch["name"], "disparity": self.predictions(batch)[0]}
 
     def picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:

@@ -64,9 +64,10 @@ def test_help_lists_every_target(root):
     ]
 
 
-def test_ci_runs_make_test(root):
+def test_ci_runs_make_lint_and_test(root):
     assert os.access(root / ".ci/run", os.X_OK)
-    assert "make --no-print-directory test" in (root / ".ci/run").read_text()
+    *_, lint, test = (root / ".ci/run").read_text().splitlines()
+    assert (lint, test) == ("make --no-print-directory lint", "make --no-print-directory test")
 
 
 def test_installs_once(root, tmp_path):

@@ -1,0 +1,1 @@
+"""What all vision tasks share: operators, layers, files, pictures, the hub, export."""

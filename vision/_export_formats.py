@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Job:
     axes: tuple[dict[int, str], ...] | None
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
-    metadata: Mapping[str, Any]
+    metadata: dict[str, Any]
     opset: int | None
 
     @property
@@ -141,7 +141,8 @@ def _program(job: Job) -> torch.export.ExportedProgram:
         shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in job.axes)
     # Else a crop is guarded to be one: the size that it was traced with decides whether it may
     # leave all there is, and the program takes no other size of that kind.
-    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+    settings: Any = torch.fx.experimental._config
+    with settings.patch(backed_size_oblivious=True):
         program = torch.export.export(job.net, job.inputs, dynamic_shapes=shapes)
     for node in program.graph.nodes:  # paths of this machine
         node.meta.pop("stack_trace", None)
@@ -163,7 +164,7 @@ def _write_onnx(job: Job, file: Path) -> None:
         opset_version=job.opset,
         verbose=False,
     )
-    model = program.model_proto
+    model = cast("torch.onnx.ONNXProgram", program).model_proto
     (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if job.opset not in (None, opset):
         raise ValueError(f"it cannot be written in opset {job.opset}; {opset} works")

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -115,7 +116,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     ) -> None:
         """Write a file; addresses such as ``s3://`` are left to Lightning."""
         if "://" in os.fspath(path):
-            super().save_checkpoint(checkpoint, path, storage_options)
+            super().save_checkpoint(checkpoint, os.fspath(path), storage_options)
             return
         # Through memory, because torch.save says of a full disk only that writing failed.
         content = io.BytesIO()
@@ -224,7 +225,7 @@ class KeepLast(Checkpoint):
         """
         self.interruption = exception
         self.terminated = trainer.received_sigterm
-        epoch = trainer.fit_loop.epoch_progress.current
+        epoch = cast("_ProcessedTracker", trainer.fit_loop.epoch_progress.current)
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):
             return
@@ -235,7 +236,7 @@ class KeepLast(Checkpoint):
         step = trainer.global_step
         if (
             trainer.state.fn != TrainerFn.FITTING
-            or trainer.fast_dev_run
+            or trainer.fast_dev_run  # type: ignore[attr-defined]
             or trainer.sanity_checking
             or self.path is None
             or self._step_resumed is None
@@ -244,25 +245,26 @@ class KeepLast(Checkpoint):
             return
         if not self.written:
             if trainer.is_global_zero:
-                self._keep_earlier(trainer.ckpt_path)
+                self._keep_earlier(self.path, trainer.ckpt_path)
             trainer.strategy.barrier()  # others write beside the file
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step_saved = step
 
-    def _keep_earlier(self, resumed: str | os.PathLike | None) -> None:
+    def _keep_earlier(self, path: Path, resumed: str | os.PathLike | None) -> None:
         """Rename the file of another run, which this one does not go on with."""
         if self._earlier is None or self._age() != self._earlier:
             return  # none, or one that a ModelCheckpoint of this run has written meanwhile
         if resumed is None and self._step_resumed:
             return  # what goes on without a checkpoint is this very run, from a snapshot
-        if resumed and os.path.exists(resumed) and os.path.samefile(self.path, resumed):
+        if resumed and os.path.exists(resumed) and os.path.samefile(path, resumed):
             return
-        numbers = (self.path.with_name(f"last-v{number}.ckpt") for number in itertools.count(1))
-        kept = next(path for path in numbers if not path.exists())
-        os.replace(self.path, kept)
-        for beside in self.path.parent.glob(f"{self.path.name}.rank*"):
+        names = (path.with_name(f"last-v{number}.ckpt") for number in itertools.count(1))
+        kept = next(name for name in names if not name.exists())
+        os.replace(path, kept)
+        for beside in path.parent.glob(f"{path.name}.rank*"):
             os.replace(beside, kept.with_name(kept.name + beside.suffix))
-        rank_zero_info(f"an earlier run's {self.path} is now {kept.name}")
+        rank_zero_info(f"an earlier run's {path} is now {kept.name}")
 
     def _age(self) -> int | None:
-        return self.path.stat().st_mtime_ns if self.path.is_file() else None
+        path = self.path
+        return path.stat().st_mtime_ns if path is not None and path.is_file() else None

@@ -8,6 +8,8 @@ oneDNN is there, its activation is part of the convolution and the weights are s
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,10 +29,11 @@ def fold_batch_norm(
     weight: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d | nn.BatchNorm3d
 ) -> tuple[Tensor, Tensor]:
     """Weight (out, in, …) and bias of a convolution together with the batch norm after it."""
-    scale = torch.rsqrt(norm.running_var + norm.eps)
+    mean, variance = cast("tuple[Tensor, Tensor]", (norm.running_mean, norm.running_var))
+    scale = torch.rsqrt(variance + norm.eps)
     if norm.affine:
         scale = scale * norm.weight
-    shift = norm.running_mean if bias is None else norm.running_mean - bias
+    shift = mean if bias is None else mean - bias
     shift = -shift * scale + (norm.bias if norm.affine else 0)
     return (weight * scale.view(-1, *[1] * (weight.dim() - 1))).detach(), shift.detach()
 
@@ -219,12 +222,12 @@ class FusedConv3d(nn.Module):
             )
             self.packed = True
         if not self.packed:
-            shape = self.stride, self.padding, self.dilation, self.groups
-            y = F.conv3d(x, self.weight, self.bias, *shape)
+            sizes = self.stride, self.padding, self.dilation, self.groups
+            y = F.conv3d(x, self.weight, self.bias, *sizes)
             y = y if self.limit is None else y.clamp_(0, self.limit)
             return y if add is None else y.add_(add)
-        run, shape = torch.ops.mkldnn._convolution_pointwise, (self.padding, self.stride)
-        shape = (*shape, self.dilation, self.groups)
+        run = torch.ops.mkldnn._convolution_pointwise
+        shape = self.padding, self.stride, self.dilation, self.groups
         if add is not None:
             add = add.to(self.dtype).contiguous(memory_format=torch.channels_last_3d)
             if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way

@@ -11,6 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -52,8 +53,8 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype must be float32, bfloat16 or float16, not {dtype}")
     net = standalone(net)
-    if hasattr(net, "fused"):
-        fast = _Frozen(net.fused(dtype), None)
+    if (fused := getattr(net, "fused", None)) is not None:
+        fast = _Frozen(fused(dtype), None)
     else:
         fast = _Frozen(convert(copy.deepcopy(net).eval(), dtype), dtype)
     fast.eval().requires_grad_(False)
@@ -105,22 +106,23 @@ class _Frozen(nn.Module):
         raise TypeError("an optimised network cannot be copied: optimize the network itself again")
 
     @torch.no_grad()
-    def forward(self, *args: object, **kwargs: object) -> object:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(self.net, args, kwargs)
 
     @torch.no_grad()
-    def predict(self, *args: object, **kwargs: object) -> object:
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
         """The network's method of this name, where it has one."""
-        return self._run(self.net.predict, args, kwargs)
+        predict: Any = self.net.predict
+        return self._run(predict, args, kwargs)
 
-    def _run(self, call: Callable, args: tuple, kwargs: dict) -> object:
+    def _run(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         if self.dtype is None:
             return call(*args, **kwargs)
         args, kwargs = _cast((args, kwargs), self.dtype)
         return _cast(call(*args, **kwargs), torch.float32)
 
 
-def _cast(value: object, dtype: torch.dtype) -> object:
+def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, dict):
@@ -136,8 +138,8 @@ def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     What `optimize` does with a network that defines no `fused` of its own.
     """
     for name, child in module.named_children():
-        fused = hasattr(child, "fused")
-        setattr(module, name, child.fused(dtype) if fused else convert(child, dtype))
+        fused = getattr(child, "fused", None)
+        setattr(module, name, convert(child, dtype) if fused is None else fused(dtype))
     _fold_batch_norms(module)
     for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
         tensor.data = _cast(tensor.data, dtype)
@@ -166,11 +168,12 @@ def _fold_batch_norms(module: nn.Module) -> None:
             continue
         if calls[node.target] != 1 or calls[conv_node.target] != 1:
             continue
-        conv, norm = children.get(conv_node.target), children.get(node.target)
+        names = str(conv_node.target), str(node.target)
+        conv, norm = (children.get(name) for name in names)
         for conv_type, norm_type, transposed in _FOLDS:
             if type(conv) is conv_type and type(norm) is norm_type and norm.track_running_stats:
-                setattr(module, conv_node.target, fuse_conv_bn_eval(conv, norm, transposed))
-                setattr(module, node.target, nn.Identity())
+                setattr(module, names[0], fuse_conv_bn_eval(conv, norm, transposed))
+                setattr(module, names[1], nn.Identity())
 
 
 class _Tracer(fx.Tracer):

@@ -60,10 +60,9 @@ def check_range(images: Tensor, what: str = "images") -> None:
     """
     if not images.is_floating_point():
         name = str(images.dtype).removeprefix("torch.")
-        remedy = {"uint8": "divide by 255", "uint16": "divide by 65535"}
-        raise ValueError(
-            f"{what} must be float in [0, 1], got {name}: {remedy.get(name, 'convert and scale')}"
-        )
+        remedies = {"uint8": "divide by 255", "uint16": "divide by 65535"}
+        remedy = remedies.get(name, "convert and scale")
+        raise ValueError(f"{what} must be float in [0, 1], got {name}: {remedy}")
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.device.type != "cpu":
         return
     if type(images) is not Tensor or not images.numel():  # what exporters compute with is others
@@ -188,6 +187,7 @@ class InvertedResidual(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, in, …) to (B, out, …); the input is added where `residual` says so."""
         y = self.project(self.squeeze(self.depthwise(self.expand(x))))
         return x + y if self.residual else y
 
@@ -278,10 +278,11 @@ class DeformableConv2d(nn.Module):
 
     def reset_offsets(self) -> None:
         """Zero the offsets: the ordinary convolution."""
-        nn.init.zeros_(self.offsets.weight)
-        nn.init.zeros_(self.offsets.bias)
+        for parameter in self.offsets.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) to (B, out, H, W), sampled at offsets that the input decides."""
         taps = self.groups * self.kernel_size**2
         offsets, mask = self.offsets(x).split((2 * taps, taps), 1)
         return deformable_convolution(

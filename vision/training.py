@@ -9,11 +9,12 @@ from difflib import get_close_matches
 from itertools import accumulate
 from math import ceil, cos, pi
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -75,14 +76,14 @@ class OptimisedTask(LightningModule):
             raise ValueError(
                 f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
             )
-        known = list_optimizers()
+        known = cast("list[str]", list_optimizers())
         if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
             near = get_close_matches(optimizer, known) or known
             raise ValueError(
                 f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
             )
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser, and the factor of its learning rate at each step."""
         hparams, trainer = self.hparams, self.trainer
         try:
@@ -219,9 +220,10 @@ def starting_network(
     if weights != "pretrained":
         return create_model(model, weights=weights, **arguments)
     net = create_model(model, **arguments)
-    if not hasattr(net, "load_pretrained"):
+    load = getattr(net, "load_pretrained", None)
+    if load is None:
         raise ValueError(f"{model} brings no pretrained weights: give a file as init_weights")
-    net.load_pretrained()
+    load()
     return net
 
 
@@ -272,7 +274,8 @@ def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) 
 
 def log_picture(task: LightningModule, name: str, draw: Callable[[], np.ndarray]) -> None:
     """Hand a picture, (H, W, 3) uint8, to the loggers that take some, drawing it only for them."""
-    experiments: Sequence[Any] = [logger.experiment for logger in task.loggers]
+    loggers: Sequence[Any] = task.loggers
+    experiments = [logger.experiment for logger in loggers]
     writers = [e for e in experiments if hasattr(e, "add_image")]
     if not writers or not task.trainer.is_global_zero:
         return

@@ -117,7 +117,8 @@ def colour_bar(low: float, high: float, unit: str, *, palette: str = "turbo") ->
     """The legend of `colour.colourise`: which colour is which value.
 
     Args:
-        low, high: values of the first and the last colour.
+        low: value of the first colour.
+        high: value of the last colour.
         unit: goes with every value.
         palette: a name of Matplotlib's.
     """

@@ -115,7 +115,8 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
     """A pair of files.
 
     Args:
-        left, right: images of one size.
+        left: an image file.
+        right: another, of the same size.
         calibration: a Middlebury, ETH3D or KITTI file; without it a camera is assumed whose focal
             length is the image's width, and depth counts in baselines.
 

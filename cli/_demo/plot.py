@@ -6,9 +6,13 @@ import html
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Series", "front_plot", "loss_plot"]
 
@@ -45,7 +49,8 @@ def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str)
     Args:
         front: small is good on both axes; at least one point.
         marked: points drawn larger, with labels.
-        x_label, y_label: what the axes are, with units.
+        x_label: what the horizontal axis is, with its unit.
+        y_label: what the vertical axis is, with its unit.
 
     Raises:
         ValueError: no point, or one that is not finite.
@@ -53,7 +58,7 @@ def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str)
     shown = [front, *([marked] if marked and marked.points else [])]
     _check(shown)
 
-    def draw(axes) -> None:
+    def draw(axes: Axes) -> None:
         xs, ys = zip(*sorted(front.points), strict=True)
         axes.step(xs, ys, where="post", color=_FIRST, marker="o", markersize=5, label=front.name)
         for series in shown[1:]:
@@ -72,14 +77,15 @@ def loss_plot(losses: Series, interrupted: float | None, x_label: str, y_label: 
     Args:
         losses: step and loss, at least one.
         interrupted: a step, or None.
-        x_label, y_label: what the axes are.
+        x_label: what the horizontal axis is.
+        y_label: what the vertical axis is.
 
     Raises:
         ValueError: no point, or one that is not finite.
     """
     _check([losses])
 
-    def draw(axes) -> None:
+    def draw(axes: Axes) -> None:
         xs, ys = zip(*losses.points, strict=True)
         axes.plot(xs, ys, color=_FIRST, linewidth=1, alpha=0.35, label=losses.name)
         smooth = [mean(ys[max(0, end - _WINDOW) : end]) for end in range(1, len(ys) + 1)]
@@ -98,7 +104,7 @@ def _check(shown: list[Series]) -> None:
         raise ValueError("a plot needs points, all of them finite")
 
 
-def _svg(draw, x_label: str, y_label: str, title: str) -> str:
+def _svg(draw: Callable[[Axes], None], x_label: str, y_label: str, title: str) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -72,10 +72,13 @@ def tour_page(
     """The page of the whole tour.
 
     Args:
-        sample, findings, machine, command: as of `pair_page`.
+        sample: as of `pair_page`.
+        findings: as of `pair_page`.
         subnets: cut out of the shipped supernet.
         training: what `vizoo fit` did.
         cards: of the other families.
+        machine: as of `pair_page`.
+        command: as of `pair_page`.
     """
     parts = _seen(sample, findings, command)
     parts += [_measured(sample, findings, machine), _subnets(sample, subnets)]

@@ -48,6 +48,7 @@ class VolumeAugmentation:
             _monai()
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample with its volume and all maps of it changed alike, by draws of `generator`."""
         draws = torch.rand(3, generator=generator)
         axes = [axis for axis in (1, 2, 3) if draws[axis - 1] < self.flip]
         kept = {name: value for name, value in sample.items() if name not in _GEOMETRY}

@@ -50,6 +50,7 @@ class ImageAugmentation:
         self.name, self.flips, self.colours = name, v2.Compose(flips), v2.Compose(more[name])
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample with its image changed, drawn by `generator`; boxes move with it."""
         if self.name.endswith("augment") and "boxes" in sample:
             raise ValueError(
                 f"augmentation {self.name!r} moves what an image shows, and boxes could not "

@@ -22,8 +22,10 @@ class Rig:
     shift: np.ndarray  # (3,)
 
     def view(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return where a camera stands in the rig's frame, (3,), and its turn from homogeneous
-        pixels to rays there, (3, 3)."""
+        """Where a camera stands in the rig's frame, (3,), and what turns its pixels to rays there.
+
+        That is (3, 3), of homogeneous pixels.
+        """
         rotation, shift = self.extrinsics[index, :3, :3], self.extrinsics[index, :3, 3]
         origin = _product(self.turn.T, -_product(rotation.T, shift) - self.shift)
         to_rig = _product(self.turn.T, rotation.T)
@@ -43,8 +45,11 @@ def ring_of_cameras(
 
     Args:
         draws: where the random numbers come from.
-        views, height, width: number and size of the photographs.
-        near, far: depth limits; the cameras look at their harmonic mean.
+        views: number of the photographs.
+        height: of each, pixels.
+        width: of each, pixels.
+        near: depth limit.
+        far: depth limit; the cameras look at the harmonic mean of the two.
         target: (3,) where in the world that place is; None: anywhere.
     """
     focal = draws.uniform(1.0, 1.4) * max(width, height)

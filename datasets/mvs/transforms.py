@@ -39,6 +39,7 @@ class ColourJitter:
         self.brightness, self.contrast = brightness, contrast
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample with the colours of each of its images (V, 3, H, W) changed on their own."""
         images = [self._apply(image, generator) for image in sample["images"]]
         return {**sample, "images": torch.stack(images)}
 
@@ -70,6 +71,7 @@ class RandomCrop:
         self.height, self.width = height, width
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample cut out of one place in all views, their intrinsics moved with it."""
         height, width = sample["images"].shape[-2:]
         if height < self.height or width < self.width:
             raise ValueError(

@@ -41,6 +41,7 @@ class SphereAugmentation:
         self.tilt, self.flip, self.jitter = tilt, flip, jitter
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample in other colours, with a `rotation` (3, 3) of directions."""
         draws = torch.rand(9, generator=generator, dtype=torch.float64).tolist()
         yaw, towards = (2 * math.pi * draw for draw in draws[:2])
         tilt = math.radians(self.tilt) * draws[2]

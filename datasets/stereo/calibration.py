@@ -84,7 +84,8 @@ class StereoCalibration:
         """Return the calibration of the same images scaled to another size.
 
         Args:
-            width, height: the new size, pixels.
+            width: the new one, pixels.
+            height: the new one, pixels.
 
         Raises:
             ValueError: this calibration knows no size, or one of another shape (more than 2 % off).

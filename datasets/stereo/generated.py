@@ -44,7 +44,7 @@ class GeneratedStereo(MadeDataset):
         photometric: bool = True,
         clutter: float = 1.0,
         cache: str | None = None,
-    ):
+    ) -> None:
         if length < 1:
             raise ValueError(f"generated scenes: length {length}: want at least 1")
         self.length = length

@@ -41,7 +41,9 @@ def _block_transform(images: Tensor, quality: float) -> Tensor:
     return blocks.transpose(2, 3).reshape(padded.shape)[:, :height, :width]
 
 
-def _smooth_field(generator: torch.Generator, height: int, width: int, device) -> Tensor:
+def _smooth_field(
+    generator: torch.Generator, height: int, width: int, device: torch.device
+) -> Tensor:
     coarse = torch.randn(1, 1, 4, 6, generator=generator).to(device)
     return F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)[0]
 

@@ -40,7 +40,7 @@ _SPECIES = (
 class _Uniform:
     """Columns of one table of uniform numbers: a single draw for a whole scene."""
 
-    def __init__(self, rows: int, generator: torch.Generator, columns: int = 96):
+    def __init__(self, rows: int, generator: torch.Generator, columns: int = 96) -> None:
         self.table = torch.rand(columns, rows, generator=generator)
         self.next = 0
 

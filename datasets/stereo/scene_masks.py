@@ -106,7 +106,9 @@ _OUTLINES = {
 }
 
 
-def coverage(x: Tensor, y: Tensor, p: dict[str, Tensor], kinds: set[int], bank: TextureBank):
+def coverage(
+    x: Tensor, y: Tensor, p: dict[str, Tensor], kinds: set[int], bank: TextureBank
+) -> Tensor:
     """Part of each pixel that a layer covers.
 
     Args:

@@ -28,6 +28,9 @@ SCENES_VERSION = 1
 
 _NEWTON_STEPS = 4
 
+_Window = tuple[int, int, int, int]
+"""Top, bottom, left and right, pixels; the ends are outside."""
+
 
 def _scene_seed(seed: int, index: int) -> int:
     """Seed of scene ``index`` of a series (splitmix64), as `generate_scenes` numbers them."""
@@ -40,8 +43,10 @@ def _scene_seed(seed: int, index: int) -> int:
 
 @contextmanager
 def _one_thread(device: str) -> Iterator[None]:
-    """Renders on one CPU thread: a scene is hundreds of small operations, which gain little from
-    a second one and lose a factor of ten when the cores are busy and threads wait for each other.
+    """Renders on one CPU thread.
+
+    A scene is hundreds of small operations, which gain little from a second one and lose a factor
+    of ten when the cores are busy and threads wait for each other.
     """
     threads = torch.get_num_threads()
     if device != "cpu" or threads == 1:
@@ -84,7 +89,9 @@ def _left_position(
     return x, step
 
 
-def _colour(x: Tensor, y: Tensor, disparity: Tensor, p: dict[str, Tensor], bank: TextureBank):
+def _colour(
+    x: Tensor, y: Tensor, disparity: Tensor, p: dict[str, Tensor], bank: TextureBank
+) -> Tensor:
     """Radiance (B, 3, H, W) of a layer at pixels relative to its centre."""
 
     def channels(name: str) -> Tensor:
@@ -126,12 +133,14 @@ def _colour(x: Tensor, y: Tensor, disparity: Tensor, p: dict[str, Tensor], bank:
 class _View:
     """Pixel buffers of one view: colour, nearest disparity and its layer."""
 
-    def __init__(self, count: int, height: int, width: int, device: torch.device):
+    def __init__(self, count: int, height: int, width: int, device: torch.device) -> None:
         self.colour = torch.zeros(count, 3, height, width, device=device)
         self.nearest = torch.full((count, height, width), -1e6, device=device)
         self.owner = torch.full((count, height, width), -1.0, device=device)
 
-    def paint(self, window, layer: int, alpha: Tensor, disparity: Tensor, colour: Tensor) -> None:
+    def paint(
+        self, window: _Window, layer: int, alpha: Tensor, disparity: Tensor, colour: Tensor
+    ) -> None:
         top, bottom, left, right = window
         self.colour[:, :, top:bottom, left:right].lerp_(colour, alpha[:, None])
         solid = alpha > 0.5
@@ -140,7 +149,9 @@ class _View:
         self.owner[:, top:bottom, left:right].masked_fill_(solid, layer)
 
 
-def _background_window(p: dict[str, Tensor], layer: int, height: int, width: int, slack: float):
+def _background_window(
+    p: dict[str, Tensor], layer: int, height: int, width: int, slack: float
+) -> _Window:
     """The side of its vanishing line where a wall, ground or ceiling has positive disparity.
 
     The line is where left and right view coincide, so both views have the same window.
@@ -161,7 +172,9 @@ def _background_window(p: dict[str, Tensor], layer: int, height: int, width: int
     return top, bottom, left, right
 
 
-def _window(p: dict[str, Tensor], layer: int, height: int, width: int, right: bool, slack: float):
+def _window(
+    p: dict[str, Tensor], layer: int, height: int, width: int, right: bool, slack: float
+) -> _Window:
     """Rows and columns (top, bottom, left, right) that a layer can touch in any of the scenes."""
     on = p["active"][:, layer] > 0
     if layer < BACKGROUNDS:
@@ -178,7 +191,9 @@ def _window(p: dict[str, Tensor], layer: int, height: int, width: int, right: bo
     )
 
 
-def _render(scenes: list[dict[str, Tensor]], height: int, width: int, tilt: Tensor, device: str):
+def _render(
+    scenes: list[dict[str, Tensor]], height: int, width: int, tilt: Tensor, device: str
+) -> list[_View]:
     """Renders both views of a batch of scenes; tilt (B, 2) is the right view's row shift."""
     drawn = {name: torch.stack([scene[name] for scene in scenes]) for name in scenes[0]}
     count, bank = len(scenes), texture_bank(device)

@@ -41,6 +41,7 @@ class Compose:
         self.transforms = list(transforms)
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample after all transforms, in order."""
         for transform in self.transforms:
             sample = transform(sample, generator)
         return sample
@@ -63,6 +64,7 @@ class RandomCrop:
         self.height, self.width, self.top = height, width, top
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample cut out of one place in both images."""
         height, width = sample["left"].shape[1:]
         if height < self.height or width < self.width:
             raise ValueError(
@@ -87,6 +89,7 @@ class RandomVerticalFlip:
         self.probability = probability
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample upside down, or as it is."""
         if _uniform(0, 1, generator) >= self.probability:
             return sample
         return _map(sample, lambda image: image.flip(1))
@@ -121,6 +124,7 @@ class ColourJitter:
         self.asymmetric = asymmetric
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample with other colours; the two images' differ at times."""
         apart = _uniform(0, 1, generator) < self.asymmetric
         left = self._draw(generator)
         right = self._draw(generator) if apart else left
@@ -166,6 +170,7 @@ class RandomErase:
         self.probability, self.smallest, self.largest = probability, smallest, largest
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample, at times with rectangles of the right image in its mean colour."""
         if _uniform(0, 1, generator) >= self.probability:
             return sample
         right = sample["right"].clone()
@@ -206,6 +211,7 @@ class RandomScale:
         self.probability, self.height, self.width = probability, height, width
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample enlarged or reduced at random, disparities with it."""
         height, width = sample["left"].shape[1:]
         least_y, least_x = self.height / height, self.width / width
         if _uniform(0, 1, generator) < self.probability:

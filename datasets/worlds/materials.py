@@ -85,7 +85,8 @@ class TextureBank:
 
         Args:
             index: which texture.
-            x, y: periodic, texels of the largest level.
+            x: periodic, texels of the largest level.
+            y: periodic, texels of the largest level.
             footprint: width of what a pixel sees, texels of the largest level.
         """
         level = footprint.clamp(1.0, 2.0 ** (_LEVELS - 1)).log2().round()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -286,7 +286,7 @@ class World:
         return (looks[5:8] + looks[8] * pattern).clamp(0.01, 1.0)
 
 
-def _rays(origins: Tensor, directions: Tensor):
+def _rays(origins: Tensor, directions: Tensor) -> Any:
     from open3d.core import Tensor as Open3DTensor
 
     rays = torch.empty(directions.shape[1], 6)

@@ -64,7 +64,7 @@ class Cost:
             ValueError: the table is of another space or quantity, or has costs of 1 or less, of
                 which the form `log` makes no loss.
         """
-        if self.counts:
+        if self._file is None:
             table = CostTable.counted(model, inputs, self.quantity)
         else:
             table = CostTable.load(self._file)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import (
     DataLoader,
@@ -62,18 +63,21 @@ class HalvedData(LightningDataModule):
                 setattr(self, hook, partial(each_half, getattr(data, hook)))
 
     def prepare_data(self) -> None:
+        """Download what the wrapped data module needs, in one process."""
         self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
+        """Set the wrapped data module up, which sees this one's trainer."""
         self.data.trainer = self.trainer
         self.data.setup(stage)
 
     def teardown(self, stage: str) -> None:
+        """Let the wrapped data module clean up."""
         self.data.teardown(stage)
 
     def sets(self, role: str) -> Sequence[Dataset]:
         """The data sets of a role (`train`, `val`, …), of a data module that has them."""
-        return self.data.sets(role)
+        return cast("Any", self.data).sets(role)
 
     def train_dataloader(self) -> dict[str, DataLoader]:
         """Loaders by the names `weights` and `logits`, in this order."""
@@ -88,18 +92,21 @@ class HalvedData(LightningDataModule):
         return {name: self._part(loader, indices) for name, indices in halves.items()}
 
     def val_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.val_dataloader()
 
     def test_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.test_dataloader()
 
     def predict_dataloader(self) -> Any:
+        """The wrapped data module's own."""
         return self.data.predict_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the epoch that a resumed fit starts with, and the data's own."""
-        epoch = self.trainer.fit_loop.epoch_progress.current.processed
-        return {"epoch": epoch, "data": self.data.state_dict()}
+        epoch = cast("Trainer", self.trainer).fit_loop.epoch_progress.current
+        return {"epoch": cast("_ProcessedTracker", epoch).processed, "data": self.data.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what a checkpoint kept."""
@@ -116,17 +123,13 @@ class HalvedData(LightningDataModule):
                 "it a method halves(share, seed) that returns the loaders `weights` and `logits`"
             )
         part = Subset(loader.dataset, indices)
-        world, rank = (
-            (1, 0)
-            if self.trainer is None
-            else (
-                self.trainer.world_size,
-                self.trainer.global_rank,
-            )
-        )
+        trainer = self.trainer
+        world, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
         shuffled = not isinstance(loader.sampler, SequentialSampler)
         # Its order depends on the epoch, which Lightning tells it, and not on what was drawn since.
-        sampler = DistributedSampler(part, world, rank, shuffle=shuffled, seed=self.seed)
+        sampler: DistributedSampler = DistributedSampler(
+            part, world, rank, shuffle=shuffled, seed=self.seed
+        )
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
         return DataLoader(

@@ -30,7 +30,7 @@ def most_likely(
         UnreachableError: no architecture keeps to the limits.
     """
     limits = Limits(space, constraints)
-    refuge = limits.refuge() if constraints else None
+    refuge = limits.refuge()
     weigh = _Weigher(space, probabilities)
     found = space.build(weigh.best)
     while not limits.satisfied(found):

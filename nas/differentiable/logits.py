@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from ..elastic.base import ElasticModule
 from ..elastic.operation import ElasticOperation
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import elastic_modules
@@ -61,7 +63,7 @@ class Logits(nn.Module):
     @property
     def vectors(self) -> dict[str, nn.Parameter]:
         """Choice's name → logits of its values, in the space's order."""
-        return {name: self._parameters[_key(name)] for name in self._choices}
+        return {name: self.get_parameter(_key(name)) for name in self._choices}
 
     def draw(
         self,
@@ -85,8 +87,8 @@ class Logits(nn.Module):
                 for name, vector in vectors.items()
             }
             sizes = [len(vector) for vector in vectors.values()]
-            values = torch.cat([found.values for found in drawn.values()])
-            moved = values.to(self._device).split(sizes)
+            together = torch.cat([found.values for found in drawn.values()])
+            moved = together.to(self._device).split(sizes)
         weights = {
             name: Weights(value, found.paths)
             for (name, found), value in zip(drawn.items(), moved, strict=True)
@@ -112,11 +114,12 @@ class Logits(nn.Module):
 
     def log_probability(self, architecture: Architecture, temperature: float = 1.0) -> Tensor:
         """Of an architecture drawn from the softmax of the logits; choices that matter count."""
-        return sum(
+        terms = (
             torch.log_softmax(vector / temperature, -1)[self._choices[name].find(value)]
             for name, vector in self._on_cpu().items()
             if (value := architecture[name]) is not None
         )
+        return cast("Tensor", sum(terms))
 
     @property
     def _device(self) -> torch.device:
@@ -131,7 +134,7 @@ class Logits(nn.Module):
 
 
 @contextmanager
-def weighted(model: nn.Module, draw: Draw) -> Iterator[None]:
+def weighted(model: nn.Module | Sequence[ElasticModule], draw: Draw) -> Iterator[None]:
     """Let a supernet run with the weights of a draw within the block.
 
     Outputs of an `Operation`'s candidates are summed with their weights; candidates that are not
@@ -177,7 +180,7 @@ def _mixture(draw: Draw, name: str) -> dict[str, Tensor] | None:
     weights = draw.weights.get(name)
     if weights is None or len(weights.paths) == 1 and not weights.values.requires_grad:
         return None
-    return {draw.values[name][i]: weights.values[i] for i in weights.paths}
+    return {str(draw.values[name][i]): weights.values[i] for i in weights.paths}
 
 
 def _key(name: str) -> str:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 __all__ = [
@@ -56,7 +56,7 @@ class MixtureSampler(ABC):
 
     @abstractmethod
     def draw(
-        self, logits: Tensor, generator: torch.Generator, temperature: float, learn: bool
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
     ) -> Weights:
         """Weights of the candidates of one choice.
 
@@ -89,7 +89,10 @@ class MixtureSampler(ABC):
 class Softmax(MixtureSampler):
     """All candidates run, weighted by a softmax. Source: Liu et al., "DARTS", ICLR 2019."""
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """The softmax of the logits; all candidates run."""
         return _all(torch.softmax(logits / temperature, -1))
 
 
@@ -99,10 +102,14 @@ class Sigmoid(MixtureSampler):
     Source: Chu et al., "FairDARTS", ECCV 2020.
     """
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """A sigmoid of each logit; all candidates run."""
         return _all(torch.sigmoid(logits / temperature))
 
-    def probabilities(self, logits, temperature=1.0):
+    def probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """The sigmoids over their sum, whatever the temperature."""
         gates = torch.sigmoid(logits / temperature)
         return gates / gates.sum()
 
@@ -120,7 +127,10 @@ class GumbelSoftmax(MixtureSampler):
     def __init__(self, hard: bool = True) -> None:
         self.hard = self.one_path = hard
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """The softmax of noisy logits; the strongest candidate runs, or all of them."""
         noise = -torch.empty_like(logits).exponential_(generator=generator).log()
         weights = gumbel_softmax(logits, noise, temperature, hard=self.hard)
         return Weights(weights, (_strongest(logits + noise),)) if self.hard else _all(weights)
@@ -135,7 +145,10 @@ class BinaryGates(MixtureSampler):
 
     one_path = True
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """One path drawn from the softmax for the weights, two that compete for the logits."""
         chances = torch.softmax(logits.detach() / temperature, -1)
         count = min(2, len(logits)) if learn else 1
         pair = torch.multinomial(chances, count, generator=generator)
@@ -145,7 +158,8 @@ class BinaryGates(MixtureSampler):
         paths = [int(pair[first]), *(int(i) for place, i in enumerate(pair) if place != first)]
         return Weights(weights, tuple(paths))
 
-    def after_step(self, logits, before, paths):
+    def after_step(self, logits: Tensor, before: Tensor, paths: tuple[int, ...]) -> None:
+        """Move the logits that took the step together, so that their sum of exponentials stays."""
         index = torch.tensor(paths, device=logits.device)
         logits[index] += before[index].logsumexp(0) - logits[index].logsumexp(0)
 
@@ -162,17 +176,22 @@ class Dirichlet(MixtureSampler):
     def __init__(self, distance: float = 1e-3) -> None:
         self.distance = distance
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """A draw from the Dirichlet distribution, differentiable; all candidates run."""
         seed = int(torch.randint(1 << 62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # the distribution takes no generator
             torch.manual_seed(seed)
             return _all(torch.distributions.Dirichlet(F.elu(logits) + 1).rsample())
 
-    def probabilities(self, logits, temperature=1.0):
+    def probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """The distribution's mean."""
         concentration = F.elu(logits) + 1
         return concentration / concentration.sum()
 
-    def penalty(self, logits):
+    def penalty(self, logits: Tensor) -> Tensor:
+        """The squared distance of the concentrations from 1, times `distance`; scalar."""
         return self.distance * F.elu(logits).square().sum()
 
 
@@ -185,11 +204,15 @@ class Uniform(MixtureSampler):
     learns = False
     one_path = True
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """One candidate, each with the same chance."""
         chosen = int(torch.randint(len(logits), (), generator=generator))
         return Weights(_one_hot(logits, chosen), (chosen,))
 
-    def probabilities(self, logits, temperature=1.0):
+    def probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """The same for every candidate, (K,)."""
         return torch.full_like(logits, 1 / len(logits))
 
 
@@ -204,7 +227,10 @@ class Reinforce(MixtureSampler):
     by_score = True
     one_path = True
 
-    def draw(self, logits, generator, temperature, learn):
+    def draw(
+        self, logits: Tensor, generator: Generator, temperature: float, learn: bool
+    ) -> Weights:
+        """One candidate drawn from the softmax; its weight needs no gradient."""
         chances = torch.softmax(logits.detach() / temperature, -1)
         chosen = int(torch.multinomial(chances, 1, generator=generator))
         return Weights(_one_hot(logits, chosen), (chosen,))

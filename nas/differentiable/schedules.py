@@ -27,6 +27,7 @@ class Constant(Schedule):
         self.value = value
 
     def at(self, epoch: int, epochs: int | None) -> float:
+        """The same in every epoch."""
         return self.value
 
 
@@ -46,6 +47,7 @@ class Linear(Schedule):
         self.start, self.end = start, end
 
     def at(self, epoch: int, epochs: int | None) -> float:
+        """From `start` to `end`, a straight line over all epochs."""
         if epochs is None:
             raise ValueError("a linear temperature needs max_epochs, a number of epochs to end at")
         return self.start + (self.end - self.start) * min(1.0, epoch / max(1, epochs - 1))
@@ -64,6 +66,7 @@ class Exponential(Schedule):
         self.start, self.factor = start, factor
 
     def at(self, epoch: int, epochs: int | None) -> float:
+        """`start` times `factor` for each epoch that has passed."""
         return self.start * self.factor**epoch
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
+from torch import Tensor
 
 from ..search.constraints import Constraint, Limits
 from ..search.evolution import SearchResult
@@ -51,7 +53,7 @@ def search_by_score(
     if evaluations < 1 or batch < 1:
         raise ValueError(f"evaluations {evaluations} and batch {batch} have to be at least 1")
     limits = Limits(space, constraints)
-    refuge = limits.refuge() if constraints else None
+    refuge = limits.refuge()
     rng, logits = random.Random(seed), Logits(space, scale=0.0)
     optimizer = torch.optim.Adam(logits.parameters(), lr=lr, betas=(0.5, 0.99))
     found: dict[Architecture, Evaluated] = {}
@@ -63,12 +65,12 @@ def search_by_score(
         step = len(found) // batch
         found |= {a: Evaluated(a, (s,), step) for a, s in zip(new, scores, strict=True)}
         known = [item.scores[0] for item in found.values()]
-        loss = sum(
+        terms = (
             _rank(score, known) * logits.log_probability(architecture)
             for architecture, score in zip(new, scores, strict=True)
         )
         optimizer.zero_grad()
-        (loss / len(new)).backward()
+        (cast("Tensor", sum(terms)) / len(new)).backward()
         optimizer.step()
     best = min(found.values(), key=lambda item: item.scores)
     if not math.isfinite(best.scores[0]):
@@ -79,7 +81,7 @@ def search_by_score(
 def _draw(
     logits: Logits,
     limits: Limits,
-    refuge: Architecture | None,
+    refuge: Architecture,
     rng: random.Random,
     seen: dict[Architecture, Evaluated],
     wanted: int,

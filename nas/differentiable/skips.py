@@ -27,7 +27,7 @@ def free_values(model: nn.Module) -> dict[str, set[Scalar]]:
     for module in elastic_modules(model):
         if isinstance(module, ElasticOperation):
             children = module.named_children()
-            bare = {name for name, child in children if not any(True for _ in child.parameters())}
+            bare: set[Scalar] = {name for name, child in children if not list(child.parameters())}
             free[module.choice.name] = free.get(module.choice.name, bare) & bare
     return free
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.types import OptimizerConfig, OptimizerLRScheduler
 from torch import Tensor
 
 from ...common.files import write_json
@@ -110,19 +112,19 @@ class DifferentiableSearch(SupernetTask):
             if not fits:
                 raise ValueError(f"{name} has to be {wanted}, not {value!r}")
         self.watched = watched or {}
-        self.sampler = sampler or GumbelSoftmax()
-        if skip_dropout and self.sampler.one_path:
+        self.mixing = sampler or GumbelSoftmax()
+        if skip_dropout and self.mixing.one_path:
             raise ValueError("skip_dropout needs a sampler that runs all candidates of a choice")
         self._space = self.full_space.restrict(only or {})
         if not any(len(choice.values) > 1 for choice in self._space):
             raise ValueError("nothing to search: no choice is left with more than one value")
-        if not self.sampler.by_score:
-            check_weighable(task.net, self._space)
+        if not self.mixing.by_score:
+            check_weighable(self.task.net, self._space)
         if samples and metric is None:
             raise ValueError(f"to rank {samples} samples takes a metric, such as val/loss")
-        if joint and self.sampler.by_score:
+        if joint and self.mixing.by_score:
             raise ValueError("Reinforce runs no backward pass for logits: it cannot be joint")
-        if cost is not None and self.sampler.by_score and cost.form not in ("hinge", "linear"):
+        if cost is not None and self.mixing.by_score and cost.form not in ("hinge", "linear"):
             raise ValueError(f"Reinforce adds a cost to its loss: hinge or linear, not {cost.form}")
         self.temperature = temperature or Constant()
         self.logits = Logits(self._space, seed=seed)
@@ -141,8 +143,9 @@ class DifferentiableSearch(SupernetTask):
         self._baseline = math.nan
         self._ranked: dict[str, Architecture] = {}
         self._ran: dict[str, set[int]] = {}
-        self._elastic = (list(elastic_modules(task.net)),)  # in a tuple: no child of this module
-        self._free = free_values(task.net)
+        # In a tuple: no child of this module.
+        self._elastic = (list(elastic_modules(self.task.net)),)
+        self._free = free_values(self.task.net)
         for hook in TRANSFER_HOOKS:
             if hook in vars(self):  # the task's own
                 setattr(self, hook, partial(each_half, getattr(task, hook)))
@@ -161,10 +164,11 @@ class DifferentiableSearch(SupernetTask):
     def probabilities(self) -> dict[str, list[float]]:
         """Choice's name → how much each of its values is preferred."""
         with torch.no_grad():
-            found = self.logits.probabilities(self.sampler)
+            found = self.logits.probabilities(self.mixing)
         return {name: shares.tolist() for name, shares in found.items()}
 
     def setup(self, stage: str) -> None:
+        """Set the task up, and count or read the costs of the searched space."""
         super().setup(stage)
         if self.cost is not None and self.cost.table is None:
             inputs = self.task.example_input_array
@@ -178,24 +182,24 @@ class DifferentiableSearch(SupernetTask):
             # Refuses a target out of reach before the search.
             Limits(self.space, [self.cost.constraint]).refuge()
 
-    def configure_optimizers(self) -> tuple[dict[str, Any], ...]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """The task's optimiser and schedule, and the logits' Adam."""
-        weights = super().configure_optimizers()
+        weights = self.task_optimisation()
         logits = torch.optim.Adam(
             self.logits.parameters(),
             lr=self.logits_lr,
             betas=(0.5, 0.999),
             weight_decay=self.logits_weight_decay,
         )
-        return weights, {"optimizer": logits}
+        return cast("Sequence[OptimizerConfig]", (weights, {"optimizer": logits}))
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """A step of the logits, then one of the weights; or one of both."""
         if self.joint == is_pair(batch):
             wanted = "one loader" if self.joint else "two, named weights and logits (HalvedData)"
             raise ValueError(f"this search takes training data of {wanted}")
-        learning = self.sampler.learns and self.current_epoch >= self.warmup_epochs
-        weights, logits = self.optimizers()
+        learning = self.mixing.learns and self.current_epoch >= self.warmup_epochs
+        weights, logits = cast("list[LightningOptimizer]", self.optimizers())
         accumulate = self.trainer.accumulate_grad_batches
         stepping = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
         if self.joint:
@@ -219,10 +223,13 @@ class DifferentiableSearch(SupernetTask):
             self._step_schedules("step", self.steps)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if optimizer is self.optimizers(use_pl_optimizer=False)[0]:
+        """Clip the gradients of the weights; those of the logits stay."""
+        weights, _ = cast("list[torch.optim.Optimizer]", self.optimizers(use_pl_optimizer=False))
+        if optimizer is weights:
             super().on_before_optimizer_step(optimizer)
 
     def on_train_epoch_end(self) -> None:
+        """Log how decided the probabilities are (`search/entropy`, nats) and the temperature."""
         super().on_train_epoch_end()
         shares = [torch.tensor(row) for row in self.probabilities().values()]
         entropies = [torch.special.entr(row).sum() / math.log(len(row)) for row in shares]
@@ -231,35 +238,41 @@ class DifferentiableSearch(SupernetTask):
         self._watch_skips()
 
     def on_validation_epoch_end(self) -> None:
+        """Check that the metric by which samples are ranked has been logged."""
         super().on_validation_epoch_end()
         if self.trainer.state.fn != "fit" or self.trainer.sanity_checking or not self.samples:
             return
-        if inserted(self.metric, "derived") not in self.trainer.callback_metrics:
+        if inserted(cast("str", self.metric), "derived") not in self.trainer.callback_metrics:
             raise ValueError(
                 f"metric {self.metric} is not logged in validation, so it cannot rank samples; "
                 f"there are {', '.join(sorted(self.trainer.callback_metrics)) or 'none'}"
             )
 
     def on_validation_epoch_start(self) -> None:
+        """Extract the subnets to watch, and end a search that has collapsed into skips."""
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             self._watch_skips()
         super().on_validation_epoch_start()
 
     def on_fit_end(self) -> None:
+        """Choose the result, and write it and the probabilities into the run's folder."""
         super().on_fit_end()
         self.result = self._best()
         # All processes ask for the folder, because it is the first one's answer that counts.
         folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
-        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+        brief = self.trainer.fast_dev_run  # type: ignore[attr-defined]
+        if self.trainer.is_global_zero and not brief:
             self.result.save(folder / "architecture.json")
             write_json(folder / "probabilities.json", self.probabilities())
             rank_zero_info(f"derived architecture: {folder / 'architecture.json'}")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the number of steps and the baseline of the scores."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["search"] = {"steps": self.steps, "baseline": self._baseline}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the number of steps and the baseline of the scores."""
         self.task.on_load_checkpoint(checkpoint)
         state = checkpoint.get("search", {})
         self.steps = state.get("steps", 0)
@@ -278,24 +291,23 @@ class DifferentiableSearch(SupernetTask):
     def _loss(self, batch: Any, batch_idx: int, learn: bool, who: str = "") -> Tensor:
         """The loss of one draw, from which the logits learn or the weights."""
         draw = self._draw(batch_idx, learn)
-        by_score = draw.score is not None
         with self._collecting() as logged, weighted(self._elastic[0], draw):
-            with torch.set_grad_enabled(not by_score):
-                loss = self.task.training_step(batch, batch_idx)
+            with torch.set_grad_enabled(draw.score is None):
+                loss: Any = self.task.training_step(batch, batch_idx)
         loss = loss["loss"] if isinstance(loss, Mapping) else loss
         self._log_collected(logged, who)
         if not learn:
             return loss
         for name, weights in draw.weights.items():
             self._ran.setdefault(name, set()).update(weights.paths)
-        if by_score:
+        if draw.score is not None:
             loss = self._advantage(loss) * draw.score.to(loss.device)
         if self.cost is not None:
-            shares = self.logits.probabilities(self.sampler, self._temperature())
+            shares = self.logits.probabilities(self.mixing, self._temperature())
             expected = self.cost.expected(shares)
             self.log(f"search/{self.cost.quantity}", expected.detach())
             loss = self.cost(loss, expected)
-        penalties = [self.sampler.penalty(vector) for vector in self.logits.vectors.values()]
+        penalties = [self.mixing.penalty(vector) for vector in self.logits.vectors.values()]
         return loss + sum(penalty for penalty in penalties if penalty is not None)
 
     def _backward(self, loss: Tensor) -> None:
@@ -306,7 +318,7 @@ class DifferentiableSearch(SupernetTask):
         # Text seeds are hashed whole; numbers would have to be combined without collisions.
         place = f"{self.seed}:{self.current_epoch}:{batch_idx}:{learn}"
         generator = torch.Generator().manual_seed(random.Random(place).getrandbits(63))
-        draw = self.logits.draw(self.sampler, generator, self._temperature(), learn)
+        draw = self.logits.draw(self.mixing, generator, self._temperature(), learn)
         if not self.skip_dropout:
             return draw
         left = 1 - (self.current_epoch + 1) / self._epochs if self._epochs else 1.0
@@ -328,7 +340,7 @@ class DifferentiableSearch(SupernetTask):
         optimizer.zero_grad()
         with torch.no_grad():
             for name, paths in self._ran.items():
-                self.sampler.after_step(vectors[name], before[name], tuple(sorted(paths)))
+                self.mixing.after_step(vectors[name], before[name], tuple(sorted(paths)))
         self._ran = {}
 
     def _temperature(self) -> float:
@@ -374,7 +386,8 @@ class DifferentiableSearch(SupernetTask):
             if self.samples:
                 rank_zero_warn("the last epoch was not validated, so no samples were ranked")
             return known["derived"]
-        values = {n: float(self.trainer.callback_metrics[inserted(self.metric, n)]) for n in known}
+        metric, found = cast("str", self.metric), self.trainer.callback_metrics
+        values = {name: float(found[inserted(metric, name)]) for name in known}
         sign = 1 if self.mode == "min" else -1
         best = rank(list(known.values()), [sign * values[name] for name in known])[0].architecture
         name = next(name for name, architecture in known.items() if architecture == best)

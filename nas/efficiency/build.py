@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,7 +124,7 @@ def build(
         add_operators(table.entries, operators, device, dtype)
         ready = prepare(net)
         timing, reference, ratio = measure_against(
-            lambda ready=ready: ready(*inputs),
+            partial(ready, *inputs),
             lambda: beside(*inputs),
             device,
             repetitions=repetitions,

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ class CostTable:
                     ready = prepare(module)
                     with torch.inference_mode():
                         timing = measure(
-                            lambda ready=ready, arguments=arguments: ready(*arguments),
+                            partial(ready, *arguments),
                             device,
                             repetitions=repetitions,
                             seconds=seconds,
@@ -280,7 +281,8 @@ class CostTable:
 
 def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> Calls:
     """The inputs with which each operation of a supernet is called in a forward pass."""
-    operations, calls = [], {}
+    operations = []
+    calls: Calls = {}
     for module in elastic_modules(net):
         if not isinstance(module, ElasticOperation):
             names = ", ".join(repr(c.name) for value in module.values() for c in value.choices)
@@ -290,7 +292,7 @@ def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> Calls:
             )
         operations.append(module)
 
-    def note(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def note(module: ElasticOperation, arguments: tuple[Tensor, ...]) -> None:
         calls.setdefault(module, []).append(tree_map(torch.zeros_like, arguments))
 
     handles = [module.register_forward_pre_hook(note) for module in operations]

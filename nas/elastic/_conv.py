@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..values import Value, maximum, outcomes, segments
 from .base import (
@@ -43,7 +44,7 @@ class ConvSettings(NamedTuple):
     edges: tuple[int, ...]  # for `F.pad`, where the padding is not with zeros
 
 
-class _Convolution(ElasticModule):
+class _Convolution(ElasticModule, _ConvNd):
     dims: int
     plain: type[nn.Module]
     run: Any
@@ -65,21 +66,16 @@ class _Convolution(ElasticModule):
             raise ValueError("stride, padding and dilation of a convolution cannot be choices")
         if isinstance(kernel_size, tuple) and is_elastic(kernel_size):
             raise ValueError("an elastic kernel is square: give one value, not a tuple")
-        elastic_kernel = isinstance(kernel_size, Value)
-        largest = maximum(kernel_size) if elastic_kernel else kernel_size
+        largest = maximum(kernel_size) if isinstance(kernel_size, Value) else kernel_size
+        geometry |= {"kernel_size": largest, "padding": 0 if padding == "half" else padding}
         super().__init__(
-            maximum(in_channels),
-            maximum(out_channels),
-            largest,
-            groups=maximum(groups),
-            padding=0 if padding == "half" else padding,
-            **geometry,
+            maximum(in_channels), maximum(out_channels), groups=maximum(groups), **geometry
         )
         self._half = padding == "half"
         self._depthwise = isinstance(groups, Value)
         self._steps: tuple[tuple[int, str | None], ...] = ()
         numbers = {"in_channels": in_channels, "out_channels": out_channels, "groups": groups}
-        if elastic_kernel:
+        if isinstance(kernel_size, Value):
             self._steps = self._kernel_steps(outcomes(kernel_size), transform)
             numbers["kernel_size"] = kernel_size
         self.set_numbers(**numbers)
@@ -97,8 +93,8 @@ class _Convolution(ElasticModule):
             name = f"matrix_{larger}to{smaller}" if transform else None
             steps.append((smaller, name))
             if name is not None:
-                like = {"device": self.weight.device, "dtype": self.weight.dtype}
-                identity = torch.eye(smaller**self.dims, **like)
+                size, weight = smaller**self.dims, self.weight
+                identity = torch.eye(size, device=weight.device, dtype=weight.dtype)
                 self.register_parameter(name, nn.Parameter(identity))
         return tuple(steps)
 
@@ -229,7 +225,7 @@ class ElasticConv(_Convolution):
         return self.run(x, weight, bias, self.stride, padding, self.dilation, active.groups)
 
 
-class ElasticConvTranspose(_Convolution):
+class ElasticConvTranspose(_Convolution, _ConvTransposeNd):
     """The forward pass of an elastic transposed convolution in any number of dimensions."""
 
     transposed = True
@@ -237,9 +233,9 @@ class ElasticConvTranspose(_Convolution):
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         active = self.active
         check_channels(self, x.shape[-1 - self.dims], active.in_channels)
-        extra = self.output_padding
+        extra: Sequence[int] = self.output_padding
         if output_size is not None:
-            geometry = (self.stride, active.padding, active.kernel, self.dims, self.dilation)
+            geometry: Any = (self.stride, active.padding, active.kernel, self.dims, self.dilation)
             extra = self._output_padding(x, output_size, *geometry)
         weight, bias = self.weight_in_use(active), self.bias_in_use(active)
         return self.run(
@@ -257,7 +253,7 @@ def build(
     groups: Number,
     padding: Size | str,
     **geometry: Any,
-) -> nn.Module:
+) -> Any:
     """The elastic layer, or torch's own where every number is an int."""
     sizes = (in_channels, out_channels, kernel_size)
     if is_elastic((*sizes, groups)) or isinstance(kernel_size, tuple) and is_elastic(kernel_size):
@@ -287,4 +283,7 @@ def _tuple(size: Any, dims: int) -> tuple[Any, ...]:
 
 def weight_in_use(layer: nn.Module) -> Tensor:
     """The weight that a convolution, elastic or not, runs with now; gradients reach back."""
-    return layer.weight_in_use(layer.active) if isinstance(layer, _Convolution) else layer.weight
+    if isinstance(layer, _Convolution):
+        return layer.weight_in_use(layer.active)
+    weight: Any = layer.weight
+    return weight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "par
 
 Part = tuple[int, int]
 """Start and length of channels in use."""
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 Condition = Mapping[str, tuple[Any, ...]]
 """Names of choices and the values (of all of them) under which something is in use."""
@@ -51,6 +53,7 @@ class ElasticModule(nn.Module):
 
     numbers: Mapping[str, Value | int] = {}
     active: Any = None
+    _modules: dict[str, nn.Module]  # type: ignore[assignment]  # none of them is None
     _names: tuple[str, ...] = ()
     _values: tuple[Any, ...] | None = None
 
@@ -162,7 +165,7 @@ def check_channels(layer: nn.Module, found: int, wanted: int) -> None:
         )
 
 
-def fill(layer: nn.Module, source: nn.Module, **tensors: Tensor | None) -> nn.Module:
+def fill(layer: Layer, source: nn.Module, **tensors: Tensor | None) -> Layer:
     """Give a layer built on the meta device copies of `tensors` and the source's flags."""
     for name, tensor in tensors.items():
         if tensor is None:

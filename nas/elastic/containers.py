@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -31,7 +31,7 @@ class _ElasticSequence(ElasticModule):
         return number_of(self.numbers["length"], architecture)
 
     def conditions(self) -> Mapping[str, Condition]:
-        length = self.numbers["length"]
+        length = cast("Value", self.numbers["length"])
         return {
             name: condition(length, lambda n, i=index: n > i, "the length of a sequence")
             for index, name in enumerate(self._modules)
@@ -51,8 +51,8 @@ class _ElasticSequence(ElasticModule):
         return iter(list(self._modules.values())[: len(self)])
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self)[index]
-        return nn.ModuleList(found) if isinstance(index, slice) else found
+        found = list(self)
+        return nn.ModuleList(found[index]) if isinstance(index, slice) else found[index]
 
     def extra_repr(self) -> str:
         return f"active: {len(self)} of {len(self._modules)}"
@@ -66,6 +66,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
         self.set_length(length)
 
     def forward(self, x: Any) -> Any:
+        """The input through the active modules, in order."""
         for module in self:
             x = module(x)
         return x
@@ -73,6 +74,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Sequential:
+        """A plain sequence of copies of the active modules."""
         layer = nn.Sequential(self.copies_of_active(architecture, copies))
         layer.training = self.training
         return layer
@@ -88,6 +90,7 @@ class ElasticModuleList(_ElasticSequence, nn.ModuleList):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.ModuleList:
+        """A plain list of copies of the active modules."""
         layer = nn.ModuleList(self.copies_of_active(architecture, copies).values())
         layer.training = self.training
         return layer

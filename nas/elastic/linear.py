@@ -16,7 +16,6 @@ from .base import (
     Part,
     check_channels,
     fill,
-    is_elastic,
     number_of,
     parts,
     take,
@@ -49,6 +48,7 @@ class ElasticLinear(ElasticModule, nn.Linear):
         self.set_numbers(in_features=in_features, out_features=out_features)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> LinearSettings:
+        """The active features and where they lie."""
         numbers = self.numbers["in_features"], self.numbers["out_features"]
         n_in, n_out = (number_of(value, architecture) for value in numbers)
         columns, rows = (parts(value, architecture) for value in numbers)
@@ -60,25 +60,29 @@ class ElasticLinear(ElasticModule, nn.Linear):
         return weight, None if self.bias is None else take(self.bias, 0, active.rows)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(…, active inputs) to (…, active outputs)."""
         check_channels(self, x.shape[-1], self.active.in_features)
         return F.linear(x, *self._in_use(self.active))
 
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Linear:
+        """A plain linear layer with copies of the active weights."""
         active = self.settings(architecture)
-        bias = self.bias is not None
-        layer = nn.Linear(active.in_features, active.out_features, bias, device="meta")
+        sizes = (active.in_features, active.out_features)
+        layer = nn.Linear(*sizes, self.bias is not None, device="meta")
         with torch.no_grad():
             weight, bias = self._in_use(active)
         return fill(layer, self, weight=weight, bias=bias)
 
     def axes(self) -> tuple[Axis, ...]:
+        """Rows are written, columns are read."""
         reads, writes = self.numbers["in_features"], self.numbers["out_features"]
         bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
         return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
 
     def extra_repr(self) -> str:
+        """Torch's own line and the active numbers."""
         return f"{super().extra_repr()}, active: {self.active[0]}->{self.active[1]}"
 
 
@@ -98,5 +102,6 @@ def Linear(
         device: as in torch.
         dtype: as in torch.
     """
-    layer = ElasticLinear if is_elastic((in_features, out_features)) else nn.Linear
-    return layer(in_features, out_features, bias, device, dtype)
+    if isinstance(in_features, Value) or isinstance(out_features, Value):
+        return ElasticLinear(in_features, out_features, bias, device, dtype)
+    return nn.Linear(in_features, out_features, bias, device, dtype)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..values import Value, maximum
 from .base import Axis, ElasticModule, Part, check_channels, fill, number_of, parts, put, take
@@ -43,8 +44,8 @@ class _ElasticNorm(ElasticModule):
         return f"{super().extra_repr()}, active: {self.active.channels}"
 
 
-class _ElasticBatchNorm(_ElasticNorm):
-    plain: type[nn.Module]
+class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
+    plain: type[_BatchNorm]
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class _ElasticBatchNorm(_ElasticNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        more = {"device": device, "dtype": dtype}
-        super().__init__(maximum(num_features), eps, momentum, affine, track_running_stats, **more)
+        arguments = (eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(maximum(num_features), *arguments)
         self.set_numbers(num_features=num_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,8 +76,9 @@ class _ElasticBatchNorm(_ElasticNorm):
         kept = (mean, var) if not self.training or self.track_running_stats else (None, None)
         y = F.batch_norm(x, *kept, used["weight"], used["bias"], by_batch, momentum, self.eps)
         if tracked and len(self.active.where) > 1:  # one part is a view, and updated already
-            put(self.running_mean, self.active.where, mean)
-            put(self.running_var, self.active.where, var)
+            for name in ("running_mean", "running_var"):
+                if (new := used[name]) is not None:
+                    put(getattr(self, name), self.active.where, new)
         return y
 
     def export(
@@ -124,6 +126,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         self.set_numbers(num_channels=num_channels)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+        """The active channels, which have to be whole groups."""
         active = super().settings(architecture)
         width = self.num_channels // self.num_groups
         if active.channels % width:
@@ -137,6 +140,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         return active.channels * self.num_groups // self.num_channels
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, …) of the active channels, each group normalised by itself."""
         check_channels(self, x.shape[1], self.active.channels)
         used = self._in_use(self.active)
         return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
@@ -144,6 +148,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.GroupNorm:
+        """A plain group norm with copies of the active weights."""
         active = self.settings(architecture)
         sizes = (self._groups(active), active.channels)
         layer = nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
@@ -151,7 +156,8 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         return fill(layer, self, weight=used["weight"], bias=used["bias"])
 
     def axes(self) -> tuple[Axis, ...]:
-        return ()  # a channel that changed its group would be normalised otherwise
+        """None, since a channel that changed its group would be normalised otherwise."""
+        return ()
 
 
 class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
@@ -171,6 +177,7 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
         self.set_numbers(normalized_shape=normalized_shape)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(…, C) of the active width, normalised over it."""
         check_channels(self, x.shape[-1], self.active.channels)
         used = self._in_use(self.active)
         return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
@@ -178,6 +185,7 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.LayerNorm:
+        """A plain layer norm with copies of the active weights."""
         active = self.settings(architecture)
         flags = (self.eps, self.elementwise_affine, self.bias is not None)
         layer = nn.LayerNorm(active.channels, *flags, device="meta")
@@ -198,9 +206,10 @@ def BatchNorm2d(
 
     The active entries of the one set of running statistics are used, and updated in training.
     """
-    layer = ElasticBatchNorm2d if isinstance(num_features, Value) else nn.BatchNorm2d
-    more = {"device": device, "dtype": dtype}
-    return layer(num_features, eps, momentum, affine, track_running_stats, **more)
+    rest = (eps, momentum, affine, track_running_stats, device, dtype)
+    if isinstance(num_features, Value):
+        return ElasticBatchNorm2d(num_features, *rest)
+    return nn.BatchNorm2d(num_features, *rest)
 
 
 def BatchNorm3d(
@@ -213,9 +222,10 @@ def BatchNorm3d(
     dtype: torch.dtype | None = None,
 ) -> nn.BatchNorm3d:
     """`nn.BatchNorm3d`, elastic where `num_features` depends on a choice; see `BatchNorm2d`."""
-    layer = ElasticBatchNorm3d if isinstance(num_features, Value) else nn.BatchNorm3d
-    more = {"device": device, "dtype": dtype}
-    return layer(num_features, eps, momentum, affine, track_running_stats, **more)
+    rest = (eps, momentum, affine, track_running_stats, device, dtype)
+    if isinstance(num_features, Value):
+        return ElasticBatchNorm3d(num_features, *rest)
+    return nn.BatchNorm3d(num_features, *rest)
 
 
 def GroupNorm(
@@ -237,8 +247,9 @@ def GroupNorm(
         device: as in torch.
         dtype: as in torch.
     """
-    layer = ElasticGroupNorm if isinstance(num_channels, Value) else nn.GroupNorm
-    return layer(num_groups, num_channels, eps, affine, device, dtype)
+    if isinstance(num_channels, Value):
+        return ElasticGroupNorm(num_groups, num_channels, eps, affine, device, dtype)
+    return nn.GroupNorm(num_groups, num_channels, eps, affine, device, dtype)
 
 
 def LayerNorm(
@@ -250,5 +261,7 @@ def LayerNorm(
     dtype: torch.dtype | None = None,
 ) -> nn.LayerNorm:
     """`nn.LayerNorm`, elastic where the size of the last dimension depends on a choice."""
-    layer = ElasticLayerNorm if isinstance(normalized_shape, Value) else nn.LayerNorm
-    return layer(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+    rest = (eps, elementwise_affine, bias, device, dtype)
+    if isinstance(normalized_shape, Value):
+        return ElasticLayerNorm(normalized_shape, *rest)
+    return nn.LayerNorm(normalized_shape, *rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -35,27 +35,30 @@ class ElasticOperation(ElasticModule):
                 f"the candidates of choice {choice.name!r} are to be {list(choice.values)}, "
                 f"not {list(candidates)}"
             )
-        for name in choice.values:
+        for name in cast("tuple[str, ...]", choice.values):
             self.add_module(name, candidates[name])
         self.set_numbers(choice=choice)
 
     def settings(self, architecture: Mapping[str, Any] | None) -> str:
+        """The name of the active candidate; the largest's where the choice does not matter."""
         choice = self.choice
         value = None if architecture is None else architecture[choice.name]
-        return choice.largest if value is None else value
+        return cast("str", choice.largest) if value is None else value
 
     def conditions(self) -> Mapping[str, Condition]:
+        """Each candidate is in use under its own name."""
         choice = self.choice
         if len(choice.values) == 1:
             return {}
-        return {name: {choice.name: (name,)} for name in choice.values}
+        return {str(name): {choice.name: (name,)} for name in choice.values}
 
     @property
     def choice(self) -> Choice:
         """What it depends on."""
-        return self.numbers["choice"]
+        return cast("Choice", self.numbers["choice"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the active candidate returns, or the weighted sum of a mixture's."""
         if self.mixture is None:
             return self._modules[self.active](*args, **kwargs)
         weights = self.mixture.values()
@@ -65,10 +68,12 @@ class ElasticOperation(ElasticModule):
     def export(
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Module:
+        """The export of the active candidate alone."""
         copies = {} if copies is None else copies
         return extract_module(self._modules[self.settings(architecture)], architecture, copies)
 
     def extra_repr(self) -> str:
+        """The name of the active candidate."""
         return f"active: {self.active}"
 
 

@@ -61,16 +61,15 @@ class TreeFolder:
             FileNotFoundError: it is not.
             ValueError: the folder holds a training with other settings; they are named.
         """
-        self._about = json.loads(
-            json.dumps(dict(about), default=lambda value: type(value).__name__)
-        )
+        own = json.loads(json.dumps(dict(about), default=lambda value: type(value).__name__))
+        self._about = own
         (self.path / ".locks").mkdir(parents=True, exist_ok=True)
         with self._lock("tree"):
             if resumed or self._tree.exists():
-                self._compare(self.read())
+                self._compare(self.read(), own)
             else:
                 tree = SplitTree(self.space)
-                tree.about = self._about
+                tree.about = own
                 tree.save(self._tree)
 
     def read(self) -> SplitTree:
@@ -155,7 +154,7 @@ class TreeFolder:
             lock.release()
             return False
         if self._about is not None:
-            self._compare(tree)
+            self._compare(tree, self._about)
         if holder.exists():
             rank_zero_info(f"node {name} was left by {self.holder(name)}")
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
@@ -209,8 +208,8 @@ class TreeFolder:
         except OSError:
             return 0.0
 
-    def _compare(self, tree: SplitTree) -> None:
-        found, own = tree.about, self._about
+    def _compare(self, tree: SplitTree, own: Mapping[str, Any]) -> None:
+        found = tree.about
         differing = [
             f"{key} is {found.get(key)!r} there and {own.get(key)!r} here"
             for key in {**own, **found}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -39,7 +40,8 @@ class HelperProcesses(Callback):
         Raises:
             ValueError: this fit has no config, since `vizoo fit` did not begin it.
         """
-        saved = next((c for c in trainer.callbacks if isinstance(c, SaveConfigCallback)), None)
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        saved = next((c for c in callbacks if isinstance(c, SaveConfigCallback)), None)
         if saved is None:
             raise ValueError(
                 "processes are started by `vizoo fit`; otherwise start each yourself, all with "
@@ -89,7 +91,7 @@ class HelperProcesses(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """End them: a resumed fit starts others."""
-        pl_module.let_go()
+        cast("Any", pl_module).let_go()
         for process in self._running:
             process.terminate()
         self._end(_STOP_SECONDS)

@@ -171,7 +171,9 @@ def _holds_elastic(module: nn.Module) -> bool:
 
 
 def _all_layers(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    found = {name: module for name, module in modules.items() if isinstance(module, ElasticModule)}
+    found: dict[str, nn.Module] = {
+        name: layer for name, layer in modules.items() if isinstance(layer, ElasticModule)
+    }
     if not found:
         raise ValueError("the network has nothing elastic: name the layers to profile")
     return found

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from .tree import Split, splittable
 __all__ = ["Splitter", "joined"]
 
 Criterion = Literal["lid", "gradient", "random"]
+Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Splitter:
@@ -158,7 +159,7 @@ class Splitter:
         batches: Iterable[Any],
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Callable[[nn.Module, Any], Tensor] | None = None,
+        loss: Loss | None = None,
         done: Iterable[str] = (),
         salt: str = "",
         progress: Callable[[int, int], None] | None = None,
@@ -229,7 +230,7 @@ class Splitter:
         batch: Any,
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Callable[[nn.Module, Any], Tensor] | None = None,
+        loss: Loss | None = None,
     ) -> Tensor:
         """How alike architectures are on a batch: by dimensions, or by gradients of what all use.
 
@@ -249,7 +250,7 @@ class Splitter:
         before = active(net)
         try:
             if self.criterion == "gradient":
-                return self._by_gradients(net, paths, batch, loss)
+                return self._by_gradients(net, paths, batch, cast("Loss", loss))
             return self._by_dimensions(net, paths, batch, forward)
         finally:
             activate(net, before)
@@ -278,7 +279,7 @@ class Splitter:
         net: nn.Module,
         paths: Sequence[Architecture],
         batch: Any,
-        loss: Callable[[nn.Module, Any], Tensor],
+        loss: Loss,
     ) -> Tensor:
         found = []
         for path in paths:

@@ -10,13 +10,18 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree
 
 from ...common.ranks import digest, tensor_digest
@@ -120,9 +125,10 @@ class FewShotTraining(SupernetTask):
         return self.sampler.subnets(self.space, before + step - self._first_step)
 
     def setup(self, stage: str) -> None:
+        """Let the levels say when training ends, and choose the folder."""
         super().setup(stage)
         loop, total = self.trainer.fit_loop, self.schedule.total
-        if loop.max_steps >= 0 and not self.trainer.fast_dev_run:
+        if loop.max_steps >= 0 and not self._brief:
             raise ValueError(f"max_steps {loop.max_steps}: limit few-shot training by max_epochs")
         if (loop.max_epochs or 0) > total:
             rank_zero_info(f"max_epochs {loop.max_epochs}: the levels have {total}, which is all")
@@ -140,11 +146,12 @@ class FewShotTraining(SupernetTask):
             )
 
     def configure_callbacks(self) -> list[Callback]:
-        return [*(self.task.configure_callbacks() or []), self._helpers]
+        """The task's, and the one that runs helping processes."""
+        return [*self.task_callbacks(), self._helpers]
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The task's optimiser, its learning rate falling by a cosine."""
-        optimizer = super().configure_optimizers()["optimizer"]
+        optimizer = self.task_optimisation()["optimizer"]
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"])
         if math.isinf(self.trainer.estimated_stepping_batches):
@@ -159,17 +166,19 @@ class FewShotTraining(SupernetTask):
         }
 
     def on_fit_start(self) -> None:
+        """Refuse a strategy that wants all gradients, and leave room for the last node."""
         self.task.on_fit_start()
         check_strategy(
             self.trainer.strategy,
             ", or let every device train nodes of its own by --trainer.devices 1 "
             f"--model.processes {self.trainer.world_size}",
         )
-        if not self.trainer.fast_dev_run:
+        if not self._brief:
             # What was stopped behind its last epoch may have a node to finish, or others to train.
             self.trainer.fit_loop.max_epochs = self._limit + 1
 
     def on_train_start(self) -> None:
+        """Open the folder, and go on with a resumed node or take the first free one."""
         if self.trainer.fit_loop.restarted_mid_epoch and self.trainer.ckpt_path:
             raise ValueError(
                 f"{self.trainer.ckpt_path} was written within an epoch: resume from one of an "
@@ -179,35 +188,40 @@ class FewShotTraining(SupernetTask):
         if not resumed:
             self._begun["seed"] = torch.initial_seed()
             self._begun["weights"] = f"{tensor_digest(self.state_dict().values()):x}"
-        if not self.trainer.fast_dev_run:
+        if not self._brief:
             self._open_folder(resumed)
             self._set_end()
         self.task.on_train_start()
 
     def on_train_epoch_start(self) -> None:
+        """Begin the next node where one was taken; what is random depends on the epoch alone."""
         if self._next is not None:
             self._begin(self._next)
         self._seed(self.current_epoch, "data")
         loop = self.trainer.fit_loop
         if self.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting:
             # Where Lightning begins to draw batches earlier, before it is known of which epoch.
-            iter(loop._data_fetcher)
+            iter(cast("_DataFetcher", loop._data_fetcher))
         self.task.on_train_epoch_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Tell waiting processes of progress; what is random depends on the batch alone."""
         self._sign()
         self._seed(self.current_epoch, batch_idx)
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_train_epoch_end(self) -> None:
+        """Finish a node behind its last epoch."""
         super().on_train_epoch_end()
         if self._files is not None:
             self._end_epoch()
 
     def on_validation_batch_start(self, *_: Any) -> None:
+        """Tell waiting processes that training goes on."""
         self._sign()
 
     def on_train_end(self) -> None:
+        """Refuse to end while a node of this tree has not been trained."""
         self.task.on_train_end()
         self.trainer.fit_loop.max_epochs = self._limit
         if self._files is not None and self._limit == self.schedule.total:
@@ -218,6 +232,7 @@ class FewShotTraining(SupernetTask):
                 )
 
     def on_fit_end(self) -> None:
+        """Let go of the node that is held."""
         super().on_fit_end()
         self.let_go()
 
@@ -227,6 +242,7 @@ class FewShotTraining(SupernetTask):
             self._files.release()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the node, its part of the space and the tree."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["subspace"] = self.space.to_json()
         checkpoint["few_shot"] = {
@@ -238,6 +254,7 @@ class FewShotTraining(SupernetTask):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with a node and its tree."""
         self.task.on_load_checkpoint(checkpoint)
         state = checkpoint.get("few_shot")
         if state is None:
@@ -266,14 +283,15 @@ class FewShotTraining(SupernetTask):
 
     def _open_folder(self, resumed: bool) -> None:
         """Go on with the node of a checkpoint or take another; let the helpers begin."""
-        self._files = TreeFolder(self.folder, self.full_space, self.patience)
+        folder = cast("Path", self.folder)
+        self._files = TreeFolder(folder, self.full_space, self.patience)
         if self.trainer.is_global_zero:
             self._files.open(self._about(), resumed)
             if not (resumed or self.schedule.inherit):
                 self._files.start(self.state_dict())
         goes_on = resumed and self._everywhere(self._files.take, self.node)
         if self._helpers.count:
-            self._helpers.start(self.trainer, self.folder)
+            self._helpers.start(self.trainer, folder)
         if goes_on:
             self._end_epoch()  # what was stopped in a split still has to find it
         else:
@@ -297,7 +315,7 @@ class FewShotTraining(SupernetTask):
             **self._begun,
         }
         about.pop("task.init_weights", None)  # the weights themselves say it
-        if trainer.datamodule is not None:
+        if trainer.datamodule is not None:  # type: ignore[attr-defined]
             with first_batches(trainer, 1) as batches:
                 tensors = [x for x in _pytree.tree_leaves(next(batches)) if torch.is_tensor(x)]
             about["data"] = f"{tensor_digest(tensors):x}"
@@ -334,31 +352,44 @@ class FewShotTraining(SupernetTask):
 
     def _end_epoch(self) -> None:
         """Behind a node's last epoch finish it and take the next; stop at the limit."""
-        done = self.trainer.fit_loop.epoch_progress.current.processed
-        if done == self.schedule.of(self.node).stop:
+        if self._processed == self.schedule.of(self.node).stop:
             self._finish()
             self._claim()
-        elif done >= self._limit:
+        elif self._processed >= self._limit:
             self.trainer.should_stop = True
         self._set_end()
 
     def _set_end(self) -> None:
         """Let the loop end with the last epoch, unless that came before others' nodes."""
-        loop = self.trainer.fit_loop
-        behind = loop.epoch_progress.current.processed >= self._limit
-        loop.max_epochs = self._limit + (behind and self._next is not None)
+        behind = self._processed >= self._limit
+        self.trainer.fit_loop.max_epochs = self._limit + (behind and self._next is not None)
+
+    @property
+    def _brief(self) -> bool:
+        return bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+    @property
+    def _processed(self) -> int:
+        """How many epochs have trained on all their batches."""
+        epochs = self.trainer.fit_loop.epoch_progress.current
+        return cast("_ProcessedTracker", epochs).processed
+
+    @property
+    def _opened(self) -> TreeFolder:
+        """The folder, once training has begun."""
+        return cast("TreeFolder", self._files)
 
     def _claim(self) -> None:
         """Take the next node, which the next epoch begins; stop where none is left."""
         names = [n for n in self.schedule.nodes if self.schedule.of(n)[0] < self._limit]
-        self._next = self._everywhere(self._files.claim, names, self._check_end)
+        self._next = self._everywhere(self._opened.claim, names, self._check_end)
         if self._next is None:
             self.trainer.should_stop = True
             rank_zero_info(f"{self.folder}: all {len(names)} nodes are trained")
 
     def _begin(self, name: str) -> None:
         self.node, self._next = name, None
-        self.tree = self._files.read()
+        self.tree = self._opened.read()
         self._first_step = self.global_step
         epochs, nodes = self.schedule.of(name), self.schedule.nodes
         progress = self.trainer.fit_loop.epoch_progress.current
@@ -372,20 +403,21 @@ class FewShotTraining(SupernetTask):
         if name != ROOT:
             self._start_from_parent(name)
             for config in self.trainer.lr_scheduler_configs:
-                set_step(config.scheduler, epochs[0] * self._steps_per_epoch())
+                schedule = cast("LambdaLR", config.scheduler)
+                set_step(schedule, epochs[0] * self._steps_per_epoch())
         rank_zero_info(
             f"node {name} ({nodes.index(name) + 1} of {len(nodes)}, epochs {epochs[0] + 1} to "
             f"{epochs[-1] + 1}): {self.space.count():.6g} subnets"
         )
 
     def _start_from_parent(self, name: str) -> None:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        parent = self._files.weights(parent_name(name))
+        optimizer = cast("Optimizer", self.optimizers(use_pl_optimizer=False))
+        parent = self._opened.weights(parent_name(name))
         if self.schedule.inherit:
             self.load_state_dict(parent["state_dict"])
             optimizer.load_state_dict(parent["optimizer_states"][0])
         else:
-            self.load_state_dict(self._files.start())
+            self.load_state_dict(self._opened.start())
             optimizer.state.clear()
         precision = self.trainer.precision_plugin
         if state := parent.get(type(precision).__qualname__):
@@ -393,9 +425,9 @@ class FewShotTraining(SupernetTask):
 
     def _finish(self) -> None:
         """Write the node and split it, unless it is of the last level."""
-        name, split = self.node, None
-        self.tree.checkpoints[name] = self._files.checkpoint(name).name
-        self.trainer.save_checkpoint(self._files.checkpoint(name), weights_only=False)
+        name, split, file = self.node, None, self._opened.checkpoint(self.node)
+        self.tree.checkpoints[name] = file.name
+        self.trainer.save_checkpoint(file, weights_only=False)
         if depth(name) < len(self.schedule.epochs) - 1:
             split = self.given.splits[name] if self.given is not None else self._find_split(name)
             self.tree.split(name, split)
@@ -403,7 +435,7 @@ class FewShotTraining(SupernetTask):
             for line in () if self.given is not None else _scores(split):
                 rank_zero_info(line)
         if self.trainer.is_global_zero:
-            self._files.finish(name, split)
+            self._opened.finish(name, split)
 
     def _find_split(self, name: str) -> Split:
         done = {split.choice for split in self.tree.path_splits(name)}

@@ -51,6 +51,7 @@ class Split:
         return f"{self.choice}: {groups}"
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: choice, groups and scores."""
         return {
             "choice": self.choice,
             "groups": [list(group) for group in self.groups],
@@ -186,6 +187,7 @@ class SplitTree:
         return [self.splits[ancestor] for ancestor in reversed(ancestors)]
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`: space, splits by node and files."""
         return {
             "format": _FORMAT,
             "version": VERSION,
@@ -208,8 +210,9 @@ class SplitTree:
             raise ValueError(
                 f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
             )
-        splits, files, about = (data.get(key) for key in ("splits", "checkpoints", "about"))
-        if not all(isinstance(part, dict) for part in (splits, files, about)):
+        parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
+        splits, files, about = parts
+        if not all(isinstance(part, dict) for part in parts):
             raise ValueError("a damaged tree of splits: no splits, checkpoints and about by name")
         tree = cls(SearchSpace.from_json(data.get("space")))
         for name in sorted(splits, key=lambda name: (depth(name), name)):

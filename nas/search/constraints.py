@@ -38,6 +38,7 @@ class Constraint:
             raise ValueError(f"the limit on {self.name} has to be a number, not {self.limit}")
 
     def satisfied(self, architecture: Architecture) -> bool:
+        """Whether the cost is at most the limit."""
         return self.excess(architecture) == 0
 
     def excess(self, architecture: Architecture) -> float:
@@ -86,6 +87,7 @@ class Limits:
         return self._known[architecture]
 
     def satisfied(self, architecture: Architecture) -> bool:
+        """Whether all costs are at most their limits."""
         return self.excess(architecture) == 0
 
     def refuge(self) -> Architecture:

@@ -86,8 +86,13 @@ def evolve_pareto(
         objectives: name → architectures → one score for each, small is good. Each is called once
             a generation.
         constraints: what every architecture has to meet.
-        seed, population, generations, parents, mutation, resume, on_generation: as for
-            :func:`~vizoo.nas.search.evolution.evolve`.
+        seed: as for :func:`~vizoo.nas.search.evolution.evolve`, like all that follow.
+        population: architectures of the first generation.
+        generations: bred after it.
+        parents: the share of the population that survives.
+        mutation: probability for each choice of a mutant to change.
+        resume: the state of a search that was interrupted.
+        on_generation: called after each generation.
 
     Returns:
         The front of everything evaluated, not only of the last population.
@@ -124,7 +129,8 @@ def evolve_pareto(
 
 
 def _least_dominated(scores: list[Scores], number: int) -> list[int]:
-    left, kept = list(range(len(scores))), []
+    left = list(range(len(scores)))
+    kept: list[int] = []
     while left and len(kept) < number:
         front = [left[i] for i in pareto_front([scores[i] for i in left])]
         if len(kept) + len(front) > number:

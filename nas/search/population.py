@@ -60,6 +60,7 @@ class Settings:
 
     @property
     def survivors(self) -> int:
+        """How many are bred from: at least one, and fewer than all."""
         return max(1, min(self.population - 1, round(self.population * self.parents)))
 
 
@@ -140,7 +141,9 @@ def search(
         "settings": asdict(settings),
         "constraints": [[c.name, c.limit] for c in constraints],
     }
-    generation, found, survivors = -1, [], []
+    generation = -1
+    found: list[Evaluated] = []
+    survivors: list[Evaluated] = []
     if resume is not None:
         generation, found, survivors = _restored(resume, identity, space, rng)
     seen = {item.architecture for item in found}

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -72,7 +72,7 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     y = torch.tensor(measured, dtype=torch.float64)
     kendall = spearman = math.nan
     if x.min() < x.max() and y.min() < y.max():
-        kendall = float(kendall_rank_corrcoef(x, y, variant="b"))
+        kendall = float(cast("Tensor", kendall_rank_corrcoef(x, y, variant="b")))
         spearman = float(spearman_corrcoef(x, y))
     error = (x - y).abs()
     return Agreement(
@@ -140,7 +140,10 @@ class Predictor:
             logarithm: learn the logarithm: right for errors, which are positive and skewed.
             members: number of networks whose mean is the prediction.
             hidden: widths of the hidden layers.
-            epochs, batch_size, learning_rate, weight_decay: of Adam, cosine schedule.
+            epochs: passes over the pairs.
+            batch_size: pairs a step.
+            learning_rate: of Adam, at first; it falls by a cosine.
+            weight_decay: of Adam.
 
         Raises:
             ValueError: too few pairs, an architecture of another space, a measurement that is
@@ -237,18 +240,16 @@ class Predictor:
             inputs = len(own.encode(own.smallest()))
             networks = nn.ModuleList(_perceptrons(inputs, about["hidden"], about["members"], 0))
             networks.load_state_dict(state)
-            held_out = about["held_out"]
-            if held_out is not None:
-                held_out = Agreement(
-                    **{k: math.nan if v is None else v for k, v in held_out.items()}
-                )
+            scores: dict[str, Any] | None = about["held_out"]
+            if scores is not None:
+                scores = {k: math.nan if v is None else v for k, v in scores.items()}
             predictor = cls(
                 own,
                 networks,
                 float(about["mean"]),
                 float(about["scale"]),
                 logarithm=bool(about["logarithm"]),
-                held_out=held_out,
+                held_out=None if scores is None else Agreement(**scores),
             )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             lacking = f"it lacks {error}" if isinstance(error, KeyError) else str(error)

@@ -26,6 +26,7 @@ from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 
 __all__ = [
+    "Task",
     "Watched",
     "first_batches",
     "named_subnet",
@@ -35,6 +36,22 @@ __all__ = [
     "training_loss",
     "watch",
 ]
+
+
+class Task(LightningModule):
+    """What measuring and training subnets ask of a task.
+
+    Attributes:
+        net: the network.
+        outputs: batch → what the network predicts in training.
+        loss: outputs, batch → scalar.
+        distillation_loss: outputs, another network's outputs, batch → scalar.
+    """
+
+    net: nn.Module
+    outputs: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Tensor]
+    distillation_loss: Callable[[Any, Any, Any], Tensor]
 
 
 @dataclass(eq=False)
@@ -101,7 +118,7 @@ def open_subnet(space: SearchSpace, source: str) -> Architecture:
         raise ValueError(f"{source}: {error}") from error
 
 
-def watch(task: LightningModule, subnets: Mapping[str, Architecture]) -> list[Watched]:
+def watch(task: Task, subnets: Mapping[str, Architecture]) -> list[Watched]:
     """Extract the subnets to measure, each once whatever the number of its names."""
     found: dict[Architecture, Watched] = {}
     for name, architecture in subnets.items():
@@ -131,13 +148,15 @@ def standing_in(task: LightningModule, net: nn.Module, **others: nn.Module) -> I
 
 def training_loss(task: LightningModule, net: nn.Module, batch: Any) -> Tensor:
     """The loss of a task's training step with a network; what the task logs is dropped."""
-    own = {name: vars(task)[name] for name in ("log", "log_dict") if name in vars(task)}
-    task.log = task.log_dict = lambda *_, **__: None
+    silent = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+    own = {name: vars(task)[name] for name in silent if name in vars(task)}
+    vars(task).update(silent)
     try:
         with standing_in(task, net):
-            found = task.training_step(batch, 0)
+            found: Any = task.training_step(batch, 0)
     finally:
-        del task.log, task.log_dict
+        for name in silent:
+            del vars(task)[name]
         vars(task).update(own)
     return found["loss"] if isinstance(found, Mapping) else found
 
@@ -162,7 +181,7 @@ def recalibrate_all(
         ValueError: there is no training data.
     """
 
-    def forward(nets: nn.ModuleList, batch: Any) -> None:
+    def forward(_: nn.Module, batch: Any) -> None:
         with trainer.precision_plugin.forward_context():
             for net in nets:
                 run(net, batch)
@@ -197,8 +216,9 @@ def first_batches(
         loader = _loader(trainer)
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(0)
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(0)
         if isinstance(sampler, DistributedSampler):  # which has divided them already
             rank, count = 0, None if count is None else len(range(rank, count, processes))
             processes = 1
@@ -226,7 +246,7 @@ def _loader(trainer: Trainer) -> Any:
 
     Of several loaders the first.
     """
-    data = trainer.datamodule
+    data = trainer.datamodule  # type: ignore[attr-defined]
     if data is not None:
         if trainer.state.fn != "fit":
             data.setup("fit")

@@ -45,6 +45,7 @@ class UniformSampler(Sampler):
         self.seed = seed
 
     def subnets(self, space: SearchSpace, step: int) -> list[Architecture]:
+        """As many as `count` says, which may repeat."""
         return _drawn(space, step, self.count, self.seed)
 
 
@@ -69,6 +70,7 @@ class SandwichSampler(Sampler):
         self.seed = seed
 
     def subnets(self, space: SearchSpace, step: int) -> list[Architecture]:
+        """The two ends first, then those drawn between them."""
         ends = dict.fromkeys((space.largest(), space.smallest()))  # one, if the space holds one
         return [*ends, *_drawn(space, step, self.between, self.seed)]
 
@@ -77,6 +79,7 @@ class LargestSampler(Sampler):
     """The largest subnet alone: how progressive shrinking begins."""
 
     def subnets(self, space: SearchSpace, step: int) -> list[Architecture]:
+        """The largest of the space, whatever the step."""
         return [space.largest()]
 
 

@@ -13,20 +13,22 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import nn
+from torch.optim import Optimizer
 
 from ..architecture import near
 from ..sorting import sort_channels
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 from .sampling import Sampler, UniformSampler
-from .task import SupernetTask, check_task
+from .task import SupernetTask, checked_task
 
 __all__ = ["ProgressiveShrinking", "Stage", "StageCheckpoints"]
 
@@ -116,7 +118,7 @@ class ProgressiveShrinking(SupernetTask):
             watched=watched,
             recalibration_batches=recalibration_batches,
         )
-        check_task(task, distillation)
+        checked_task(task, distillation)
         self._from_largest = distillation == "largest"
         names = [stage.name for stage in stages]
         if not stages or len(set(names)) < len(names):
@@ -141,19 +143,22 @@ class ProgressiveShrinking(SupernetTask):
         return min(bisect_right(self.starts, epoch), len(self.stages)) - 1
 
     def configure_callbacks(self) -> list[Callback]:
-        own = list(self.task.configure_callbacks() or [])
-        has_files = any(isinstance(c, Checkpoint) for c in self.trainer.callbacks)
+        """The task's, and one that writes stages where files are written at all."""
+        own = self.task_callbacks()
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        has_files = any(isinstance(c, Checkpoint) for c in callbacks)
         return [*own, StageCheckpoints()] if has_files else own
 
     def setup(self, stage: str) -> None:
+        """Let the stages say how many epochs there are."""
         super().setup(stage)
         loop = self.trainer.fit_loop
         if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.starts[-1]:
             loop.max_epochs = self.starts[-1]
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The task's optimiser, under the stages' learning rates."""
-        optimizer = super().configure_optimizers()["optimizer"]
+        optimizer = self.task_optimisation()["optimizer"]
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"])
         base = optimizer.param_groups[0]["lr"]
@@ -175,23 +180,27 @@ class ProgressiveShrinking(SupernetTask):
         }
 
     def on_train_start(self) -> None:
+        """Say in which stage a resumed run goes on."""
         if self.stage >= 0:
             rank_zero_info(f"resuming in {self._called(self.stage)}")
         self.task.on_train_start()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Begin a stage with the first batch of its first epoch."""
         # Not at the start of an epoch, which a resumed run may be past.
         if self.stage_at(self.current_epoch) != self.stage:
             self._begin(self.stage_at(self.current_epoch))
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the stage and its teacher."""
         self.task.on_save_checkpoint(checkpoint)
         checkpoint["shrinking_stage"] = self.stage
         if self._teacher:
             checkpoint["shrinking_teacher"] = self._teacher[0].state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on in the stage of a checkpoint, with its teacher."""
         self.task.on_load_checkpoint(checkpoint)
         self.stage = min(checkpoint.get("shrinking_stage", -1), len(self.stages) - 1)
         if "shrinking_teacher" in checkpoint:
@@ -209,7 +218,7 @@ class ProgressiveShrinking(SupernetTask):
         if stage.sort_channels:
             sort_channels(self.task.net)
         if index:
-            self.optimizers(use_pl_optimizer=False).state.clear()
+            cast("Optimizer", self.optimizers(use_pl_optimizer=False)).state.clear()
 
     def _called(self, index: int) -> str:
         first, last = self.starts[index] + 1, self.starts[index + 1]
@@ -227,10 +236,11 @@ class StageCheckpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file beside those of a `ModelCheckpoint` if there is one."""
-        epoch = trainer.current_epoch + 1
-        if epoch not in pl_module.starts or trainer.fast_dev_run:
+        task, epoch = cast("ProgressiveShrinking", pl_module), trainer.current_epoch + 1
+        brief = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if epoch not in task.starts or brief:
             return
-        number = pl_module.starts.index(epoch)
+        number = task.starts.index(epoch)
         folders = [
             callback.dirpath
             for callback in trainer.checkpoint_callbacks
@@ -238,7 +248,7 @@ class StageCheckpoints(Checkpoint):
         ]
         default = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
         folder = Path(folders[0]) if folders else default
-        name = f"stage{number}_{pl_module.stages[number - 1].name}.ckpt"
+        name = f"stage{number}_{task.stages[number - 1].name}.ckpt"
         trainer.save_checkpoint(folder / name, weights_only=False)
 
 

@@ -16,12 +16,14 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.types import OptimizerLRScheduler, OptimizerLRSchedulerConfig
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +32,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ...common.ranks import check_same_subnets
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .evaluation import Watched, named_subnet, recalibrate_all, standing_in, watch
+from .evaluation import Task, Watched, named_subnet, recalibrate_all, standing_in, watch
 from .sampling import LargestSampler, Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
@@ -90,17 +92,16 @@ class SupernetTask(LightningModule):
         recalibration_batches: int = 16,
     ) -> None:
         super().__init__()
-        check_task(task, distillation)
+        self.task = checked_task(task, distillation)
         if distillation == "teacher" and teacher is None:
             raise ValueError("distillation from a teacher needs a teacher: a trained network")
         self._save_hyperparameters(task, inspect.currentframe())
-        self.task = task
-        self.full_space = search_space(task.net)
+        self.full_space = search_space(self.task.net)
         self.sampler = sampler or UniformSampler()
         self.distillation = distillation
         self.distillation_weight = distillation_weight
         # Within a tuple no one finds its parameters: not the optimiser, not a checkpoint.
-        self._teacher = () if teacher is None else (teacher,)
+        self._teacher: tuple[nn.Module, ...] = () if teacher is None else (teacher,)
         self.watched = watched or {"largest": "largest", "smallest": "smallest"}
         for wanted in self.watched.values():
             named_subnet(self.full_space, wanted)
@@ -108,7 +109,7 @@ class SupernetTask(LightningModule):
         self._subnets: list[Watched] = []
         self._current: Watched | None = None
         self._logged: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] | None = None
-        task.log = self._relay  # Lightning lets no module log but the one it was given
+        vars(task)["log"] = self._relay  # Lightning lets no module log but the one it was given
         for hook in _HOOKS:
             mine = getattr(type(self), hook) is not getattr(LightningModule, hook)
             if not mine and is_overridden(hook, task, LightningModule):
@@ -136,18 +137,23 @@ class SupernetTask(LightningModule):
         return self.task(*args, **kwargs)
 
     def setup(self, stage: str) -> None:
+        """Set the task up, and take its optimiser's steps over."""
         self.task.setup(stage)
         # Not before, because the trainer refuses clipping and accumulation to modules that step
         # the optimiser themselves: nobody would see to them. Here `training_step` does.
         self.automatic_optimization = False
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The task's optimiser and schedule; see `task_optimisation`."""
+        return self.task_optimisation()
+
+    def task_optimisation(self) -> OptimizerLRSchedulerConfig:
         """The task's optimiser and schedule.
 
         Raises:
             ValueError: there are several optimisers, or a schedule waits for a metric.
         """
-        found = self.task.configure_optimizers()
+        found: Any = self.task.configure_optimizers()
         found = found if isinstance(found, Mapping) else {"optimizer": found}
         if not isinstance(found.get("optimizer"), torch.optim.Optimizer):
             raise ValueError(
@@ -158,9 +164,15 @@ class SupernetTask(LightningModule):
         schedule = schedule.get("scheduler") if isinstance(schedule, Mapping) else schedule
         if isinstance(schedule, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau cannot train a supernet: take another schedule")
-        return dict(found)
+        return cast("OptimizerLRSchedulerConfig", dict(found))
+
+    def task_callbacks(self) -> list[Callback]:
+        """Callbacks of the task, one or several."""
+        own = self.task.configure_callbacks()
+        return [own] if isinstance(own, Callback) else list(own or [])
 
     def on_fit_start(self) -> None:
+        """Refuse a strategy that wants gradients of all parameters in each step."""
         self.task.on_fit_start()
         if not isinstance(self.sampler, LargestSampler):
             check_strategy(self.trainer.strategy)
@@ -181,55 +193,67 @@ class SupernetTask(LightningModule):
                         raise ValueError("on several processes no step can be left out (no loss)")
         self._log_collected(logged)
         if stepping:
-            optimizer = self.optimizers()
+            optimizer = cast("LightningOptimizer", self.optimizers())
             optimizer.step()
             optimizer.zero_grad()
             self._step_schedules("step", self.global_step)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients of all subnets together."""
         # Lightning calls this once gradients are unscaled, which clipping needs.
         self.task.on_before_optimizer_step(optimizer)
         self.clip_gradients(optimizer)
 
     def on_train_epoch_end(self) -> None:
+        """Step schedules that count epochs."""
         self.task.on_train_epoch_end()
         self._step_schedules("epoch", self.current_epoch + 1)
 
     def on_fit_end(self) -> None:
+        """Activate the largest subnet, whose statistics the supernet has."""
         self.task.on_fit_end()
         activate(self.task.net, self.full_space.largest())
 
     def on_validation_epoch_start(self) -> None:
+        """Extract and recalibrate the watched subnets."""
         self._extract()
         self._for_each("on_validation_epoch_start")
 
     def validation_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        """The task's step for each watched subnet."""
         self._for_each("validation_step", batch, batch_idx, *index)
 
     def on_validation_epoch_end(self) -> None:
+        """Log each subnet's metrics under its name, and drop it."""
         self._for_each("on_validation_epoch_end")
         self._subnets = []
 
     def on_test_epoch_start(self) -> None:
+        """Extract and recalibrate the watched subnets."""
         self._extract()
         self._for_each("on_test_epoch_start")
 
     def test_step(self, batch: Any, batch_idx: int, *index: int) -> None:
+        """The task's step for each watched subnet."""
         self._for_each("test_step", batch, batch_idx, *index)
 
     def on_test_epoch_end(self) -> None:
+        """Log each subnet's metrics under its name, and drop it."""
         self._for_each("on_test_epoch_end")
         self._subnets = []
 
     def on_predict_epoch_start(self) -> None:
+        """Extract and recalibrate the first of the watched subnets."""
         self._extract(first=True)
         self._for_each("on_predict_epoch_start")
 
     def predict_step(self, batch: Any, batch_idx: int, *index: int) -> Any:
+        """What the first of the watched subnets predicts."""
         with standing_in(self.task, self._subnets[0].net):
             return self.task.predict_step(batch, batch_idx, *index)
 
     def on_predict_epoch_end(self) -> None:
+        """Drop the subnet."""
         self._for_each("on_predict_epoch_end")
         self._subnets = []
 
@@ -250,7 +274,7 @@ class SupernetTask(LightningModule):
         for architecture in architectures:
             activate(task.net, architecture)
             if self.distillation == "none":
-                loss = task.training_step(batch, batch_idx)
+                loss: Any = task.training_step(batch, batch_idx)
                 yield loss["loss"] if isinstance(loss, Mapping) else loss
                 continue
             outputs = task.outputs(batch)
@@ -258,7 +282,7 @@ class SupernetTask(LightningModule):
             if guide is not None:
                 distance = task.distillation_loss(outputs, guide, batch)
                 self._relay("train/distillation", distance.detach())
-            if self.distillation == "in_place" and guide is not None:
+            if self.distillation == "in_place" and distance is not None:
                 yield self.distillation_weight * distance
                 continue
             loss = task.loss(outputs, batch)
@@ -278,8 +302,9 @@ class SupernetTask(LightningModule):
     def _gradients_travel(self, now: bool) -> AbstractContextManager[None]:
         """Whether a backward pass averages over processes what was collected since the last did."""
         strategy = self.trainer.strategy
-        several = isinstance(strategy, ParallelStrategy) and not now
-        return strategy.block_backward_sync() if several else nullcontext()
+        if isinstance(strategy, ParallelStrategy) and not now:
+            return strategy.block_backward_sync()
+        return nullcontext()
 
     def _step_schedules(self, interval: str, count: int) -> None:
         for schedule in self.trainer.lr_scheduler_configs:
@@ -352,12 +377,13 @@ class SupernetTask(LightningModule):
         self.save_hyperparameters({"task": inner})
 
 
-def check_task(task: LightningModule, distillation: str) -> None:
-    """Raise a ValueError where a task cannot train a supernet, or not so."""
+def checked_task(task: LightningModule, distillation: str) -> Task:
+    """The task; raises a ValueError where it cannot train a supernet, or not so."""
     kind = type(task).__name__
-    if not isinstance(getattr(task, "net", None), nn.Module):
+    net = getattr(task, "net", None)
+    if not isinstance(net, nn.Module):
         raise ValueError(f"{kind} has no network `net`, so it cannot be trained as a supernet")
-    if not len(search_space(task.net)):
+    if not len(search_space(net)):
         raise ValueError(f"the network of {kind} has nothing elastic, so there are no subnets")
     if not task.automatic_optimization:
         raise ValueError(f"{kind} steps its optimiser itself, so it cannot train a supernet")
@@ -365,6 +391,7 @@ def check_task(task: LightningModule, distillation: str) -> None:
         missing = [name for name in _PROTOCOL if not callable(getattr(task, name, None))]
         if missing:
             raise ValueError(f"{kind} cannot distil: it has no method {', '.join(missing)}")
+    return cast("Task", task)
 
 
 def check_strategy(strategy: Strategy, otherwise: str = "") -> None:

@@ -21,7 +21,7 @@ _NOISE = (
 
 
 def condense(message: str) -> str:
-    """Leave of a many-line message what the user can act on.
+    r"""Leave of a many-line message what the user can act on.
 
     Args:
         message: from jsonargparse, which tries every subtype of a union and reports all of them.
@@ -30,8 +30,8 @@ def condense(message: str) -> str:
         One line; for an unknown option with the nearest known one.
 
     Example:
-        >>> condense('Parser key "a":\\n  Errors:\\n    - Option \\'b\\' is not accepted')
-        'Parser key "a": Option \\'b\\' is not accepted'
+        >>> condense('Parser key "a":\n  Errors:\n    - Option \'b\' is not accepted')
+        'Parser key "a": Option \'b\' is not accepted'
     """
     message = own_words(message)
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
@@ -44,7 +44,7 @@ def condense(message: str) -> str:
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"Expected an? (\w+)\.? (?:Got|Given) value:", r"expected \1, got", text)
     inner = re.search(r"Got value: Namespace\(class_path='([\w.]+)\.(\w+)'", text)
-    owners = [inner.groups()] if inner else re.findall(r"class_path '([\w.]+)\.(\w+)'", text)
+    owners = [(inner[1], inner[2])] if inner else re.findall(r"class_path '([\w.]+)\.(\w+)'", text)
     hint = _nearest_option(text, owners[-1]) if owners else ""
     text = re.sub(
         r"Type \S*Callable\S*(?: \S+)* expects a function or a callable class: ", "", text
@@ -82,7 +82,7 @@ def _options(cls: type) -> list[str]:
     for base in inspect.getmro(cls):
         if "__init__" not in vars(base) or base is object:
             continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         many = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         names |= dict.fromkeys(one.name for one in parameters if one.kind not in many)
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):

@@ -13,7 +13,10 @@ from .messages import condense
 
 __all__ = ["instantiate"]
 
-_KINDS = {"model": LightningModule, "data": LightningDataModule}
+_KINDS: dict[str, type[LightningModule] | type[LightningDataModule]] = {
+    "model": LightningModule,
+    "data": LightningDataModule,
+}
 
 
 def instantiate(name: str, content: Mapping[str, Any], parts: Sequence[str]) -> Any:

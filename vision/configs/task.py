@@ -94,7 +94,7 @@ class FitConfig:
         Raises:
             ValueError: there is no training data.
         """
-        seen = {"config": self.name, "batches": 0, "samples": 0}
+        seen: dict[str, Any] = {"config": self.name, "batches": 0, "samples": 0}
 
         def counted(found: Iterator[Any]) -> Iterator[Any]:
             for batch in itertools.islice(found, batches):

@@ -85,8 +85,8 @@ def _attempt(url: str, part: Path, size: int, progress: Progress) -> None:
             raise _Passing(reason) from error
         raise SourceError(reason) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        text = f"cannot be reached{_way(url)} ({_plain(reason)})"
+        cause = getattr(error, "reason", None) or error
+        text = f"cannot be reached{_way(url)} ({_plain(cause)})"
         # A name that does not resolve or a closed port will be so in a second, too.
         kind = SourceError if isinstance(error, urllib.error.URLError) else _Passing
         raise kind(text) from error
@@ -109,7 +109,7 @@ def _receive(
     arrived = start
     progress.show(arrived)
     while True:
-        cut = None
+        cut: Exception | None = None
         try:
             block = response.read1(_BLOCK)
         except http.client.IncompleteRead as error:

@@ -80,11 +80,10 @@ def _weights_of(
     """Where the weights that `create_model` was asked for come from; None for fresh ones."""
     remote = isinstance(name, str) and name.startswith(REMOTE)
     entry = None if remote else model_info(name)
-    brings_weights = entry is None or entry.tag is not None
-    if weights is not None and (pretrained or brings_weights):
+    if weights is not None and (pretrained or entry is None or entry.tag is not None):
         both = "pretrained=True" if pretrained else "a name that brings its weights"
         raise ValueError(f"{name}: give either {both} or weights=…, not both")
-    if brings_weights:
+    if entry is None or entry.tag is not None:
         return name
     if not pretrained:
         return weights
@@ -149,7 +148,7 @@ def open_model(
         return net, True
     entry = model_info("image_classifier" if of_timm else name)
     _check_task(entry.name, task, name)
-    if entry.weights and (download or entry.tag or find_local(entry.record)):
+    if entry.record and (download or entry.tag or find_local(entry.record)):
         return create_model(name, pretrained=entry.tag is None).eval(), True
     if untrained or not download:
         return create_model(name).eval(), False

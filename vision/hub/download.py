@@ -62,10 +62,10 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
             return path
         damaged.add(text)
         failures.append(f"{text}: {path}: {wrong}")
-    if (path := _downloaded(record)) is not None:
-        if (wrong := difference(path, record)) is None:
-            return path
-        failures.append(f"{path}: {wrong}")
+    if (kept := _downloaded(record)) is not None:
+        if (wrong := difference(kept, record)) is None:
+            return kept
+        failures.append(f"{kept}: {wrong}")
     flag = offline_flag()
     for text, source in sources:
         if source.kind == "package":

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -84,6 +85,7 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         ValueError: not a checkpoint, a pickle that needs more than tensors, or no tensors in it.
     """
     path = existing_file(path)
+    state: Any
     if path.suffix == ".safetensors":
         with open_safetensors(path) as file:
             state = all_tensors(file)

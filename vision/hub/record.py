@@ -221,7 +221,7 @@ class WeightsRecord:
         return {k: v for k, v in values.items() if k not in optional or v not in (None, "", {}, [])}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> WeightsRecord:
+    def from_json(cls, values: Any) -> WeightsRecord:
         """The record that `to_json` described.
 
         Raises:

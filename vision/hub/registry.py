@@ -215,7 +215,7 @@ def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
 
 def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:
     check_arguments(entry.name, entry.function, architecture)
-    model = entry.function(**architecture)
+    model: Any = entry.function(**architecture)
     model.architecture = {"name": entry.name, **architecture}
     return model
 

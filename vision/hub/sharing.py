@@ -65,8 +65,15 @@ def save_pretrained(
     Args:
         model: from `create_model`.
         folder: made if it is missing; files of these names in it are replaced.
-        licence, trained_on, metrics, command, training, origin: see `WeightsRecord`.
-        input, classes, reach: see there; by default what the model has.
+        licence: see `WeightsRecord`, as for all that follow but the last.
+        trained_on: the data, in words.
+        metrics: data set to metric to value.
+        command: the command line that made the metrics.
+        training: the command line that made the weights.
+        origin: where the weights come from if they are not ours.
+        input: what the network was fed in training; by default what the model has.
+        classes: names of a classifier's outputs; by default what the model has.
+        reach: the largest disparity that works, pixels; by default what the model has.
         dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
             size; loading brings them back to the network's own. Vectors (biases, statistics) stay
             as they are.
@@ -85,7 +92,7 @@ def save_pretrained(
     stored = replace(stored, state=_cast(name, stored.state, dtype))
     # With the defaults of today, as a later version may have others.
     complete = {**model_info(name).defaults, **stored.architecture}
-    facts = {
+    facts: dict[str, Any] = {
         "licence": licence,
         "trained_on": trained_on,
         "metrics": Frozen(metrics),

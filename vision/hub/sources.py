@@ -37,11 +37,12 @@ def read_source(source: str | os.PathLike[str]) -> StoredWeights:
             raise FileNotFoundError(f"{name}: no such weight file{hub_spelling(name)}")
         return read_weights(name)
     entry = model_info(name)
-    if entry.tag is None:
+    record = entry.record
+    if entry.tag is None or record is None:
         raise ValueError(
             f"{name!r} is a model; its weights are {', '.join(entry.tagged_names) or 'not trained'}"
         )
-    return read_recorded(fetch(entry.record, name), entry.name, entry.record, name)
+    return read_recorded(fetch(record, name), entry.name, record, name)
 
 
 def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
@@ -61,7 +62,7 @@ def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
     if name.startswith("local-dir:") or not is_name(source):
         return Path(name.removeprefix("local-dir:")).with_suffix(ending)
     entry = model_info(name)
-    path = find_local(entry.record) if entry.weights else None
+    path = find_local(entry.record) if entry.record else None
     return None if path is None else path.with_name(f"{entry.name}{ending}")
 
 

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ...common.files import atomic_write
 from ...nas.supernet import activate_part
 from ._pickles import load_pickle, stand_in
+from .record import WeightsRecord
 from .registry import build_model, model_info
 
 __all__ = [
@@ -180,19 +181,25 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     Raises:
         ValueError: one of them is of a wrong type, or `subspace` no part of the model's space.
     """
-    kinds = {"classes": (list, tuple), "input": Mapping, "subspace": Mapping, "reach": (int, float)}
+    kinds: dict[str, Any] = {
+        "classes": (list, tuple),
+        "input": Mapping,
+        "subspace": Mapping,
+        "reach": (int, float),
+    }
     for name, kind in kinds.items():
         if facts.get(name) and not isinstance(facts[name], kind):
             raise ValueError(f"its {name!r} is of a wrong type, {type(facts[name]).__name__}")
+    known: Any = model
     if facts.get("classes"):
-        model.classes = tuple(map(str, facts["classes"]))
+        known.classes = tuple(map(str, facts["classes"]))
     if facts.get("input"):
-        model.input = dict(facts["input"])
+        known.input = dict(facts["input"])
     if facts.get("reach"):
-        model.reach = facts["reach"]
+        known.reach = facts["reach"]
     if facts.get("subspace"):
-        model.subspace = dict(facts["subspace"])
-        activate_part(model, model.subspace)
+        known.subspace = dict(facts["subspace"])
+        activate_part(model, known.subspace)
     return model
 
 
@@ -371,7 +378,7 @@ def _untagged(path: Path, name: str, arguments: dict[str, Any]) -> tuple[str, di
         entry = model_info(name)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return entry.name, {**entry.record.arguments, **arguments}
+    return entry.name, {**cast("WeightsRecord", entry.record).arguments, **arguments}
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:

@@ -1,0 +1,1 @@
+"""Images, disparities, depth maps, cameras and point clouds in files."""

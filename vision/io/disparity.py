@@ -160,7 +160,7 @@ def _read_sintel(path: Path) -> np.ndarray:
     pixels = read_pixels(path)
     if pixels.ndim != 3 or pixels.dtype != np.uint8:
         raise ValueError(f"{path}: a Sintel disparity map is an 8-bit RGB PNG, this is not")
-    return pixels.astype(np.float32) @ np.float32([4, 2**-6, 2**-14])
+    return pixels.astype(np.float32) @ np.array([4, 2**-6, 2**-14], np.float32)
 
 
 def _read_npy(path: Path) -> np.ndarray:

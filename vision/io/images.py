@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
 from ...common.files import atomic_write
@@ -51,7 +52,7 @@ def read_image(path: str | os.PathLike) -> Tensor:
     pixels = read_pixels(path)
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-    scale = np.float32(1 / np.iinfo(pixels.dtype).max)
+    scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
 
@@ -186,15 +187,15 @@ def _decode(data: bytes, path: Path) -> np.ndarray:
         return np.asarray(image).astype(np.uint16)
     if image.mode in ("I", "F"):
         raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
-    image = ImageOps.exif_transpose(image)
-    return np.array(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
+    upright = ImageOps.exif_transpose(image)
+    return np.array(upright.convert("L" if upright.mode in ("1", "L", "LA", "La") else "RGB"))
 
 
 def _reduced(data: bytes, image: Image.Image) -> bool:
     """Say whether Pillow reduces this image's 16 bits to 8."""
     if data.startswith(_PNG):
         return data[24] == 16
-    if image.format == "TIFF" and not image.mode.startswith("I;16"):
+    if isinstance(image, TiffImageFile) and not image.mode.startswith("I;16"):
         return 16 in image.tag_v2.get(258, ())  # BitsPerSample
     return data.startswith(b"P6")  # colour PPM, whose depth Pillow does not tell
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class PlyWriter:
         count: points written so far.
     """
 
-    def __init__(self, file, path: Path, *, triangles: int | None = None) -> None:
+    def __init__(self, file: BinaryIO, path: Path, *, triangles: int | None = None) -> None:
         self.count = 0
         self._file, self._path, self._triangles = file, path, triangles
         self._normals: bool | None = None
@@ -70,11 +71,12 @@ class PlyWriter:
             raise ValueError(f"{self._path}: colours are uint8, got {colours.dtype}")
         if not np.isfinite(points).all():
             raise ValueError(f"{self._path}: a coordinate is not finite")
+        whole = normals is not None
         if self._normals is None:
-            self._begin(normals is not None)
-        elif self._normals != (normals is not None):
+            self._begin(whole)
+        elif self._normals != whole:
             raise ValueError(f"{self._path}: normals go with all points of a file or with none")
-        rows = np.empty(len(points), _vertex(self._normals))
+        rows = np.empty(len(points), _vertex(whole))
         rows["points"], rows["colours"] = points, colours
         if normals is not None:
             rows["normals"] = normals
@@ -200,7 +202,7 @@ def _vertex(normals: bool) -> np.dtype:
     return np.dtype([("points", "<f4", 3), *middle, ("colours", "u1", 3)])
 
 
-def _read_header(file, path: Path) -> tuple[str, int, list[tuple[str, str]]]:
+def _read_header(file: BinaryIO, path: Path) -> tuple[str, int, list[tuple[str, str]]]:
     """Return byte order, number of points and the points' fields; leave the file behind it."""
     order, count, fields, element = None, None, [], None
     if file.readline(8).strip() != b"ply":
@@ -233,7 +235,7 @@ def _read_header(file, path: Path) -> tuple[str, int, list[tuple[str, str]]]:
     return order, count, fields
 
 
-def _read_text(file, path: Path, count: int, kind: np.dtype) -> np.ndarray:
+def _read_text(file: BinaryIO, path: Path, count: int, kind: np.dtype) -> np.ndarray:
     try:
         return np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
     except ValueError as error:

@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,6 +40,10 @@ LEAST = (8, 0)
 
 _SETTING = "VIZOO_OPS"
 _REMEDY = f"unset {_SETTING} to take the PyTorch reference"
+Argument = Tensor | int | float
+Arguments = tuple[Argument, ...]
+"""Of a kernel: a pointer, a ``long long`` or a ``double``."""
+
 _THREAD = threading.local()
 _FAILED: dict[str, str] = {}
 _WARNED: set[str] = set()
@@ -69,8 +73,9 @@ def choose(
     """
 
     @functools.wraps(reference)
-    def call(*arguments):
+    def call(*arguments: Any) -> Any:
         tensor, asked = arguments[0], setting()
+        reason: str | None
         kind = tensor.device.type
         if asked == "torch" or kind == "meta":
             return reference(*arguments)
@@ -138,7 +143,7 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
 
 
 def launch(
-    file: str, kernel: str, grid: tuple[int, ...], threads: int, *arguments: Tensor | int | float
+    file: str, kernel: str, grid: tuple[int, ...], threads: int, *arguments: Argument
 ) -> None:
     """Starts a kernel on the current stream of its first argument's device.
 
@@ -156,11 +161,12 @@ def launch(
     """
     if 0 in grid:
         return
-    index = arguments[0].get_device()
+    index = cast("Tensor", arguments[0]).get_device()
     with torch.cuda.device(index):
-        if index not in _THREAD.__dict__:
+        started: dict[Any, Any] = vars(_THREAD)
+        if index not in started:
             _core().Device(index).set_current()
-            _THREAD.__dict__[index] = True
+            started[index] = True
         found = _load(file, kernel, _architecture(index))
         stream = _stream(torch.cuda.current_stream(index).cuda_stream, index)
         values = [x if isinstance(x, (int, float)) else x.data_ptr() for x in arguments]

@@ -1,6 +1,7 @@
 """What the operators share: checks at the border, and registration with ``torch.library``."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,25 +82,25 @@ def register_pair_operator(
     )
 
     @operator.register_fake
-    def _(left, right, *sizes):
+    def _(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
         return left.new_empty(shape(left, right, *sizes))
 
     @derivative.register_fake
-    def _(gradient, left, right, *sizes):
+    def _(gradient: Tensor, left: Tensor, right: Tensor, *sizes: int) -> tuple[Tensor, Tensor]:
         return torch.empty_like(left), torch.empty_like(right)
 
-    def keep(ctx, inputs, output):
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         left, right, *ctx.sizes = inputs
         ctx.save_for_backward(left, right)
 
-    def once(ctx, gradient):
+    def once(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return *derivative(gradient, *ctx.saved_tensors, *ctx.sizes), *(None for _ in ctx.sizes)
 
-    def keep_all(ctx, inputs, output):
+    def keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         gradient, left, right, *ctx.sizes = inputs
         ctx.save_for_backward(gradient, left, right)
 
-    def twice(ctx, to_left, to_right):
+    def twice(ctx: Any, to_left: Tensor, to_right: Tensor) -> tuple[Tensor | None, ...]:
         gradient, left, right = ctx.saved_tensors
         nothing = (None,) * len(ctx.sizes)
         if not bilinear:
@@ -122,7 +123,7 @@ def _cast_inputs(call: Callable[..., Tensor], device: str) -> Callable[..., Tens
             return tensor
         return tensor.to(torch.get_autocast_dtype(device))
 
-    def kernel(left, right, *sizes):
+    def kernel(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
         left, right = cast(left), cast(right)
         with torch.autocast(device, enabled=False):
             return call(left, right, *sizes)
@@ -159,7 +160,7 @@ def register_composite(
         refuses: why the kernels do not take these arguments, or None.
     """
 
-    def laid_out(*given):
+    def laid_out(*given: Any) -> Tensor:
         return fake(*given).copy_(function(*given))
 
     operator = torch.library.custom_op(
@@ -180,11 +181,11 @@ def register_composite(
         derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
         derivatives.append(derivative)
 
-    def keep(ctx, inputs, output):
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs[: len(derivatives)])
         ctx.others = inputs[len(derivatives) :]
 
-    def once(ctx, gradient):
+    def once(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[: len(derivatives)]
         found: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         if torch.is_grad_enabled():

@@ -7,6 +7,8 @@ displacement (``benchmarks/ops.py`` compares). Sums are taken in float32 for flo
 Second derivatives work.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -203,7 +205,7 @@ def _square_shape(left: Tensor, right: Tensor, radius: int) -> tuple[int, ...]:
     return left.shape[0], (2 * radius + 1) ** 2, *left.shape[2:]
 
 
-def _shifted_rows(height: int, radius: int):
+def _shifted_rows(height: int, radius: int) -> Iterator[tuple[int, slice, slice]]:
     """Window row, the left rows and the right rows that it joins."""
     for i, dy in enumerate(range(-radius, radius + 1)):
         if abs(dy) < height:

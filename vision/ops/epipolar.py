@@ -8,7 +8,8 @@ never take more than `memory` bytes. Sums are taken in float32 for float16 and b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -195,7 +196,7 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
     (x, across), (y, down) = axes
     index = (y[:, None] * width + x).flatten(0, 1)  # (4, n, K)
     weight = (down[:, None] * across).flatten(0, 1)
-    return tuple(table.permute(1, 2, 0).contiguous() for table in (index, weight))
+    return index.permute(1, 2, 0).contiguous(), weight.permute(1, 2, 0).contiguous()
 
 
 def _forward(
@@ -209,7 +210,7 @@ def _forward(
 ) -> Tensor:
     cost = reference.new_empty(_shape(reference, pyramid, flow, radius))
     dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
     channels, held = reference.shape[1], None
     if cost.numel() == 0 or channels == 0:
         return cost.zero_()
@@ -239,10 +240,13 @@ def _backward(
     radius: int,
     memory: int,
 ) -> tuple[Tensor, list[Tensor]]:
-    """With a = gradient times weight for each texel f that a pixel reads: to the reference sum of
-    a f, to the texel a times the reference."""
+    """Gradients of the reference and of each level, by the texels f that a pixel reads.
+
+    With a the gradient times a texel's weight: to the reference the sum of a f, to the texel a
+    times the reference.
+    """
     dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [tuple(level.shape[3:]) for level in pyramid]
+    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
     channels = reference.shape[1]
     to_reference = torch.zeros_like(reference, dtype=dtype)
     to_pyramid = [torch.zeros_like(level, dtype=dtype) for level in pyramid]
@@ -267,8 +271,11 @@ def _backward(
 
 
 def _scatter(rows: Tensor, index: Tensor, weight: Tensor, length: int) -> Tensor:
-    """To row index[n, t] of (length, C) the sum of weight[n, t] * rows[n]: embedding_bag's own
-    backward pass, which cannot be had through autograd within an operator."""
+    """To row index[n, t] of (length, C) the sum of weight[n, t] * rows[n].
+
+    It is embedding_bag's own backward pass, which cannot be had through autograd within an
+    operator.
+    """
     count = index.shape[1]
     bags = torch.arange(len(index), device=index.device)
     return torch.ops.aten._embedding_bag_dense_backward(
@@ -311,18 +318,21 @@ def _register() -> None:
     )
 
     @operator.register_fake
-    def _(reference, pyramid, base, direction, flow, radius, memory):
+    def _(reference: Tensor, pyramid: Sequence[Tensor], *lines: Any) -> Tensor:
+        _, _, flow, radius, _ = lines
         return reference.new_empty(_shape(reference, pyramid, flow, radius))
 
     @derivative.register_fake
-    def _(gradient, reference, pyramid, base, direction, flow, radius, memory):
+    def _(
+        gradient: Tensor, reference: Tensor, pyramid: Sequence[Tensor], *_: Any
+    ) -> tuple[Tensor, list[Tensor]]:
         return torch.empty_like(reference), [torch.empty_like(level) for level in pyramid]
 
-    def keep(ctx, inputs, output):
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         reference, pyramid, base, direction, flow, ctx.radius, ctx.memory = inputs
         ctx.save_for_backward(reference, base, direction, flow, *pyramid)
 
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         reference, base, direction, flow, *pyramid = ctx.saved_tensors
         lines = base, direction, flow, ctx.radius, ctx.memory
         to_reference, to_pyramid = derivative(gradient, reference, pyramid, *lines)
@@ -330,8 +340,8 @@ def _register() -> None:
 
     operator.register_autograd(backward, setup_context=keep)
 
-    def autocast(device):
-        def kernel(reference, pyramid, *others):
+    def autocast(device: str) -> Callable[..., Tensor]:
+        def kernel(reference: Tensor, pyramid: Sequence[Tensor], *others: Any) -> Tensor:
             kind = torch.get_autocast_dtype(device)
             double = torch.float64
             reference = reference if reference.dtype == double else reference.to(kind)

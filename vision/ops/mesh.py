@@ -10,7 +10,8 @@ Combinations are taken in float32 for float16 and bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -185,9 +186,7 @@ def _rows(features: Tensor, neighbours: Tensor | None, memory: int) -> Iterator[
         yield slice(start, min(start + step, rows))
 
 
-def _gathered(
-    features: Tensor, neighbours: Tensor | None, rows: slice
-) -> tuple[Tensor, list[Tensor] | Tensor]:
+def _gathered(features: Tensor, neighbours: Tensor | None, rows: slice) -> tuple[Tensor, Tensor]:
     """Of (F, C) the centres (n, C) of some rows and their neighbours (slots, n, C)."""
     dtype = accumulation_type(features)
     if neighbours is None:
@@ -309,6 +308,7 @@ def _add_gradients(
     else:
         count, slots = neighbours.shape
         own = to_features if count == faces else to_features[3::4]
+        inverse, written = cast("tuple[Tensor, Tensor]", (inverse, written))
         written = written[: (slots * count + 1) * channels].view(-1, channels)
         written[-1] = 0  # for faces with fewer places than others
         around = written[:-1].view(slots, count, channels)
@@ -327,7 +327,7 @@ def _add_gradients(
         signs[:-1] -= bends[1:]
         signs[-1] -= bends[0]
         torch.add(signs, back[:, 1], out=around[:, rows])
-    if neighbours is not None:
+    if inverse is not None and written is not None:
         step = max(1, _CHUNK // (dtype.itemsize * channels))
         for start in range(0, faces, step):
             some = slice(start, start + step)
@@ -372,33 +372,35 @@ def _register_convolution() -> None:
     )
 
     @operator.register_fake
-    def _(features, weight, bias, neighbours, inverse, memory):
+    def _(
+        features: Tensor, weight: Tensor, bias: Any, neighbours: Tensor | None, *_: Any
+    ) -> Tensor:
         return features.new_empty(_shape(features, weight, neighbours))
 
     @derivative.register_fake
-    def _(gradient, features, weight, neighbours, inverse, memory):
+    def _(gradient: Tensor, features: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         return features.new_empty(features.shape), weight.new_empty(weight.shape)
 
-    def keep(ctx, inputs, output):
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         features, weight, bias, neighbours, inverse, ctx.memory = inputs
         ctx.bias = bias is not None
         ctx.save_for_backward(features, weight, neighbours, inverse)
 
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         to_features, to_weight = derivative(gradient, *ctx.saved_tensors, ctx.memory)
         to_bias = gradient.sum((0, 1)) if ctx.bias else None
         return to_features, to_weight, to_bias, None, None, None
 
     operator.register_autograd(backward, setup_context=keep)
 
-    def autocast(device):
-        def cast(tensor):
+    def autocast(device: str) -> Callable[..., Tensor]:
+        def lowered(tensor: Tensor | None) -> Tensor | None:
             if tensor is None or tensor.dtype == torch.float64:
                 return tensor
             return tensor.to(torch.get_autocast_dtype(device))
 
-        def kernel(features, weight, bias, *others):
-            given = cast(features), cast(weight), cast(bias)
+        def kernel(features: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Tensor:
+            given = lowered(features), lowered(weight), lowered(bias)
             with torch.autocast(device, enabled=False):
                 return torch.ops.vizoo.mesh_convolution.default(*given, *others)
 
@@ -408,11 +410,11 @@ def _register_convolution() -> None:
         LIBRARY.impl("mesh_convolution", autocast(device), key)
 
     @register_flop_formula(torch.ops.vizoo.mesh_convolution)
-    def _(features, weight, bias, neighbours, *others, out_shape=None, **_):
+    def _(features: Any, weight: Any, *others: Any, out_shape: Any = None, **_: Any) -> int:
         return 2 * torch.Size(out_shape).numel() * weight[1] * TERMS
 
     @register_flop_formula(torch.ops.vizoo.mesh_convolution_backward)
-    def _(gradient, features, weight, *others, **_):
+    def _(gradient: Any, features: Any, weight: Any, *others: Any, **_: Any) -> int:
         return 4 * torch.Size(gradient).numel() * weight[1] * TERMS
 
 
@@ -431,17 +433,17 @@ def _register_gather() -> None:
     )
 
     @operator.register_fake
-    def _(features, neighbours, inverse):
+    def _(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
         return features.new_empty(features.shape[0], *neighbours.shape, features.shape[2])
 
     @derivative.register_fake
-    def _(gradient, inverse):
+    def _(gradient: Tensor, inverse: Tensor) -> Tensor:
         return gradient.new_empty(gradient.shape[0], inverse.shape[0], gradient.shape[3])
 
-    def keep(ctx, inputs, output):
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(inputs[2])
 
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return derivative(gradient, *ctx.saved_tensors), None, None
 
     operator.register_autograd(backward, setup_context=keep)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -160,11 +160,15 @@ class Bench:
         """
         smallest = extract(on_meta(self.net), self.space.smallest())
         counts = count(smallest, *self.inputs("meta"))
-        table.check(self.net.architecture, self.space, self.conditions, counts, source)
+        table.check(self._architecture, self.space, self.conditions, counts, source)
 
     def table(self) -> LatencyTable:
         """A latency table of these conditions without any measurement."""
-        return LatencyTable(dict(self.net.architecture), self.space, self.conditions, software())
+        return LatencyTable(dict(self._architecture), self.space, self.conditions, software())
+
+    @property
+    def _architecture(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.net.architecture)
 
     def complete(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100
-OWN_TABLE = {"samples": 40, "held_out": 4}  # subnets measured where no table is given
+# Subnets measured where no table is given.
+OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
 _NAMES = {
     "latency": "latency",
     "parameters": "number of parameters",
@@ -121,7 +123,9 @@ def best_subnet(
         objective: what is minimised, of architectures; by default the most multiply-adds win:
             capacity stands in for accuracy, which nobody has measured.
         predictors: of `cost_predictors`, in place of a table.
-        seed, population, generations: of the search.
+        seed: of the search.
+        population: of the search.
+        generations: of the search, each time it is called.
         rounds: at most so many subnets are measured.
         report: called as ``report(done, total)`` while subnets are measured or counted.
 
@@ -205,15 +209,15 @@ def constraints(
     kept = []
     for kind, bound in bounds.items():
         size, unit = unit_of(kind, bound)
-        kept.append(
-            Constraint(
-                _NAMES[kind],
-                lambda architecture, kind=kind, size=size: predictors[kind](architecture) / size,
-                bound / size,
-                unit,
-            )
-        )
+        cost = partial(_in_units, predictors[kind], size)
+        kept.append(Constraint(_NAMES[kind], cost, bound / size, unit))
     return kept
+
+
+def _in_units(
+    predict: Callable[[Architecture], float], size: float, architecture: Architecture
+) -> float:
+    return predict(architecture) / size
 
 
 def cost_predictors(
@@ -266,7 +270,9 @@ def search_within(
         predictors: of the costs that are bounded.
         objective: what is minimised.
         bounds: quantity to its limit.
-        seed, population, generations: of `evolve`, called once a round.
+        seed: of `evolve`, which is called once a round.
+        population: of `evolve`.
+        generations: of `evolve`.
         rounds: at most so many subnets are measured.
 
     Returns:

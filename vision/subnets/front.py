@@ -83,7 +83,10 @@ def search(
             `FitConfig.errors` for that of a config's validation.
         cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
             latency with a table, else multiply-adds.
-        limits, size, device, dtype: as those of `best_subnet`; the costs are of these conditions.
+        limits: as those of `best_subnet`.
+        size: as that of `best_subnet`; the costs are of this size, device and type.
+        device: as that of `best_subnet`.
+        dtype: as that of `best_subnet`.
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.
@@ -118,7 +121,7 @@ def search(
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     evaluations = Evaluations(space, "error", {}) if evaluations is None else evaluations
     run = _Run(evaluations, executor or SerialExecutor(evaluate), keep, report)
-    settings = {
+    settings: dict[str, Any] = {
         "seed": seed,
         "population": population or (16 if direct else 100),
         "generations": (8 if direct else 50) if generations is None else generations,

@@ -1,0 +1,1 @@
+"""Pictures of maps, of point clouds and of comparisons."""

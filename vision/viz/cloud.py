@@ -35,7 +35,8 @@ def cloud_picture(
         colours: (N, 3) uint8 RGB.
         source_focal: focal length of the camera that saw the points, pixels.
         source_size: (height, width) of its image.
-        yaw, pitch: degrees that the virtual camera stands to the right of the real one, and above.
+        yaw: degrees that the virtual camera stands to the right of the real one.
+        pitch: degrees that it stands above.
         width: of the picture, pixels; its height follows the cloud's, up to the width.
 
     Returns:
@@ -114,7 +115,7 @@ def inside_picture(
             "points and colours are both (N, 3) and patches (N,), got "
             f"{points.shape}, {colours.shape} and {np.shape(patches)}"
         )
-    moved = points - np.float32(eye)
+    moved = points - np.asarray(eye, np.float32)
     seen = moved[:, 2] > 1e-3 * np.median(np.abs(moved[:, 2]))
     (x, y, depth), colours = moved[seen].T, colours[seen]
     height, width = (_OVERSAMPLE * side for side in size)

@@ -7,7 +7,7 @@ display is needed.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from torch import Tensor
@@ -56,7 +56,8 @@ def colourise(
     Args:
         values: (H, W) or (1, H, W); not finite or not positive where unknown.
         valid: (H, W) bool; by default where ``values`` are finite and positive.
-        low, high: the values of the first and the last colour; by default ``colour_range``.
+        low: the value of the first colour; by default that of ``colour_range``.
+        high: the value of the last colour, likewise.
         palette: a name of Matplotlib's, with ``_r`` for its reverse.
         logarithmic: equal steps of colour are equal ratios, as suits depth.
 
@@ -68,7 +69,8 @@ def colourise(
     values, known = _as_map(values, valid)
     scale = _scale(low, high, colour_range(values, known), logarithmic)
     table = (matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
-    scaled = np.asarray(scale(np.where(known, values, scale.vmax)), dtype=np.float32) * 255
+    whole = np.where(known, values, cast("float", scale.vmax))
+    scaled = np.asarray(scale(whole), dtype=np.float32) * 255
     picture = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
     picture[~known] = _UNKNOWN
     return picture
@@ -90,17 +92,22 @@ def disparity_picture(
     a strip to its right.
 
     Args:
-        values, valid, low, high, palette, logarithmic: as in ``colourise``.
+        values: as in ``colourise``, like all but the label.
+        valid: (H, W) bool.
         label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``,
             logarithmic, shows near things in the colours they have as disparities.
+        low: the value of the first colour.
+        high: the value of the last colour.
+        palette: a name of Matplotlib's.
+        logarithmic: equal steps of colour are equal ratios.
 
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
     """
     values, known = _as_map(values, valid)
     scale = _scale(low, high, colour_range(values, known), logarithmic)
-    options = {"palette": palette, "logarithmic": logarithmic}
-    picture = colourise(values, known, low=scale.vmin, high=scale.vmax, **options)
+    span = {"low": scale.vmin, "high": scale.vmax}
+    picture = colourise(values, known, palette=palette, logarithmic=logarithmic, **span)
     enlarge = 1
     while picture.shape[0] * enlarge < 240:
         enlarge *= 2
@@ -125,11 +132,10 @@ def comparison_picture(
     Returns:
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
-
     left = _as_image(left)
     found, _ = _as_map(prediction)
     height, width = found.shape
-    panels = [("left image", left, None)]
+    panels: list[tuple] = [("left image", left, None)]
     if truth is None:
         panels.append(("prediction", found, (colour_range(found), "turbo", "px")))
     else:
@@ -200,7 +206,8 @@ def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarr
     axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
     bar = figure.colorbar(ScalarMappable(scale, palette), cax=axes)
     if isinstance(scale, LogNorm):
-        bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(scale.vmin, scale.vmax)))
+        ends = cast("tuple[float, float]", (scale.vmin, scale.vmax))
+        bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(*ends)))
         bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
         bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label(label, fontsize=size)

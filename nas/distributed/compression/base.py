@@ -6,7 +6,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ class _CommThread:
                 work, result, future, ready = task
                 try:
                     if ready is not None:
-                        self._stream.wait_event(ready)
+                        ready.wait(self._stream)
                     work()
                     future.set_result(result)
                 except Exception as error:  # raised by the backward pass
@@ -77,7 +77,7 @@ def _second_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
 
     To leave one would be unsafe, since the others may still be reading its last message.
     """
-    return dist.new_group()
+    return cast("dist.ProcessGroup", dist.new_group())
 
 
 class Compressor(CommHook):
@@ -109,7 +109,13 @@ class Compressor(CommHook):
         self._thread: _CommThread | None = None
         self.grids: dict[str, tuple[Tensor, ...]] = {}
 
+    @property
+    def thread(self) -> _CommThread:
+        """What computes and talks, from `setup` on."""
+        return cast("_CommThread", self._thread)
+
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Start the thread that talks, with nothing left out so far."""
         super().setup(model, device)
         self.residuals: dict[str, Tensor] = {}
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -119,6 +125,7 @@ class Compressor(CommHook):
         self._thread = _CommThread(device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Find the channels of each parameter that the step uses."""
         self.grids = {}
         for key, regions in active_regions(net, architectures).items():
             name = self.names[key]
@@ -126,6 +133,7 @@ class Compressor(CommHook):
             self.grids[name] = tuple(index.to(self.device) for index in places)
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Compress and average a bucket in the thread, beside the backward pass."""
         if bucket.index() == 0:
             self.step += 1
         named = [(self.names[id(parameter)], g) for parameter, g in self.active(bucket)]
@@ -146,7 +154,7 @@ class Compressor(CommHook):
                 if name in self.grids:
                     gradient[self.grids[name]] = mean
 
-        return self._thread.submit(work, bucket.buffer())
+        return self.thread.submit(work, bucket.buffer())
 
     def average(self, items: list[Item]) -> None:
         """Replace gradients by their approximate means; called in the same order everywhere.
@@ -177,21 +185,23 @@ class Compressor(CommHook):
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""
         self.count_all_reduce(flat.nbytes)
-        dist.all_reduce(flat, group=self._thread.group)
+        dist.all_reduce(flat, group=self.thread.group)
         return flat.div_(self.world_size)
 
     def all_gathered(self, message: Tensor) -> Tensor:
         """The messages of all processes (P, n), by rank."""
         self.bytes_sent += message.nbytes * (self.world_size - 1)
         found = message.new_empty(self.world_size, message.numel())
-        dist.all_gather(list(found), message, group=self._thread.group)
+        dist.all_gather(list(found), message, group=self.thread.group)
         return found
 
     def state_dict(self) -> dict[str, Any]:
+        """What was left out so far, by parameter, and the number of steps."""
         residuals = {name: residual.clone() for name, residual in self.residuals.items()}
         return {"step": self.step, "residuals": residuals, "used_at": dict(self.used_at)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take copies of what was left out, which changes in place."""
         self.step = state["step"]
         self.used_at = dict(state.get("used_at", {}))
         # Copies, since they change in place.
@@ -199,6 +209,7 @@ class Compressor(CommHook):
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 
     def close(self) -> None:
+        """End the thread once all is sent."""
         if self._thread is not None:
             self._thread.close()
 

@@ -52,12 +52,15 @@ class ACPSGD(Compressor):
         self.factor_rank = rank
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin without factors; each parameter's are made when it is first used."""
         super().setup(model, device)
         self.factors: dict[str, tuple[Tensor, Tensor]] = {}
         self.turns: dict[str, int] = {}
 
     def average(self, items: list[Item]) -> None:
-        pieces, plans = [], []
+        """Average one factor of each matrix, in turn, and whole what is too small to shrink."""
+        pieces: list[Tensor] = []
+        plans: list[tuple[Tensor, Tensor, Tensor, bool] | None] = []
         for name, gradient in items:
             if not self._shrinks(gradient):
                 pieces.append(gradient.float().flatten())
@@ -90,10 +93,12 @@ class ACPSGD(Compressor):
                 gradient.copy_(matrix.view_as(gradient))
 
     def state_dict(self) -> dict[str, Any]:
+        """The factors besides what was left out, and whose turn it is."""
         factors = {name: list(pair) for name, pair in self.factors.items()}
         return {**super().state_dict(), "factors": factors, "turns": dict(self.turns)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the factors to the gradients' device."""
         super().load_state_dict(state)
         self.turns = dict(state["turns"])
         self.factors = {
@@ -132,13 +137,10 @@ class ACPSGD(Compressor):
             self.keep(name, torch.addmm(matrix, p, q.T, alpha=-1).view_as(gradient))
 
     def _keep_factors(self, name: str, *changed: Tensor) -> None:
-        kept = []
-        pairs = zip(self.factors[name], changed, self._places(name), strict=True)
-        for factor, values, places in pairs:
-            factor = factor.clone()
+        p, q = kept = [factor.clone() for factor in self.factors[name]]
+        for factor, values, places in zip(kept, changed, self._places(name), strict=True):
             factor[places] = values
-            kept.append(factor)
-        self.factors[name] = tuple(kept)
+        self.factors[name] = p, q
 
     def _places(self, name: str) -> tuple[Tensor | slice, Tensor | slice]:
         """Rows and columns of a matrix that the step uses."""
@@ -173,7 +175,7 @@ class PowerSGD(CommHook):
     def __init__(self, rank: int = 4, start_step: int = 10, error_feedback: bool = True) -> None:
         if rank < 1 or start_step < 2:
             raise ValueError(f"rank {rank} and start_step {start_step}: at least 1 and 2")
-        self.arguments = {
+        self.arguments: dict[str, Any] = {
             "matrix_approximation_rank": rank,
             "start_powerSGD_iter": start_step,
             "use_error_feedback": error_feedback,
@@ -181,15 +183,18 @@ class PowerSGD(CommHook):
         self.error_feedback = True  # a checkpoint has the step, with or without it
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin PyTorch's own state anew."""
         super().setup(model, device)
         self.state = power.PowerSGDState(process_group=None, **self.arguments)
 
     def train_subnets(self, net: nn.Module, architectures: Any) -> None:
+        """Refuse supernets: what is kept by bucket cannot follow them."""
         raise ValueError(
             "powersgd keeps its state by bucket and cannot train subnets that change: take acpsgd"
         )
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Average a bucket by PyTorch's hook; on a CPU there has to be one bucket."""
         if self.device.type == "cpu" and not (bucket.index() == 0 and bucket.is_last()):
             if self.state.iter >= self.arguments["start_powerSGD_iter"]:
                 raise ValueError("powersgd on a CPU needs one bucket: give a larger bucket_cap_mb")
@@ -202,9 +207,11 @@ class PowerSGD(CommHook):
         return future
 
     def state_dict(self) -> dict[str, Any]:
+        """The number of steps alone, since the rest belongs to buckets."""
         return {"step": self.state.iter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the number of steps; what belongs to buckets begins anew."""
         # Buckets are made anew after the first step, and the state belongs to those.
         whole = self.arguments["start_powerSGD_iter"] - 2
         if state["step"] > whole:

@@ -26,6 +26,7 @@ class EFSign(Compressor):
     """
 
     def average(self, items: list[Item]) -> None:
+        """Average the signs of gradients, each process's scaled by its mean magnitude."""
         corrected = [self.corrected(name, gradient) for name, gradient in items]
         sizes = [u.numel() for u in corrected]
         flat = torch.cat([u.flatten() for u in corrected])

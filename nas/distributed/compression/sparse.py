@@ -102,7 +102,7 @@ class TopK(_Sparse):
                 f"density auto measures in start_step {start_step} steps: give at least 5, and no "
                 "densities"
             )
-        least = _LEAST if self.auto else density
+        least = _LEAST if isinstance(density, str) else density
         super().__init__(least, warmup, start_step, error_feedback, forget_after)
         if selector not in ("exact", "gaussian"):
             raise ValueError(f"selector {selector!r}: choose exact or gaussian")
@@ -114,12 +114,14 @@ class TopK(_Sparse):
         self._ready: dict[str, float] | None = None
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Begin to measure when gradients are ready, where densities are chosen by that."""
         super().setup(model, device)
         if self.auto:
             self.densities, self._times = {}, ReadyTimes(model)
             self._sizes = {name: p.numel() for name, p in model.named_parameters()}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Average a bucket; after the first steps densities are chosen."""
         if self._times is not None and bucket.index() == 0:
             self._times.skip = self.step < 1  # buckets are made anew after the first step
             if self.step + 1 >= self.start_step:
@@ -132,7 +134,7 @@ class TopK(_Sparse):
         """Densities of all parameters, the first process's on all."""
         if self.world_size == 1:  # nothing travels
             return
-        group = self._thread.group
+        group = self.thread.group
         found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
         alpha, beta = fit_link(*zip(*found, strict=True))
         link = Link(self.world_size, alpha, beta or _LEAST_BETA)
@@ -146,9 +148,11 @@ class TopK(_Sparse):
         self.densities = agreed[0]
 
     def state_dict(self) -> dict[str, Any]:
+        """The densities besides what was left out, where they were measured."""
         return {**super().state_dict(), **({"densities": self.densities} if self.auto else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the densities, where they were measured."""
         super().load_state_dict(state)
         if state.get("densities"):
             self.densities = state["densities"]
@@ -157,6 +161,7 @@ class TopK(_Sparse):
             self.step = -1  # they have yet to be measured
 
     def close(self) -> None:
+        """Stop measuring, and end the thread."""
         self._stop()
         super().close()
 
@@ -166,6 +171,7 @@ class TopK(_Sparse):
             self._times = None
 
     def average(self, items: list[Item]) -> None:
+        """Average the largest entries in one message, and those of density 1 whole."""
         if self._ready is not None:  # in the thread, all processes between the same messages
             ready, self._ready = self._ready, None
             self._choose(ready)
@@ -248,6 +254,7 @@ class GTopK(_Sparse):
         self.feedback = feedback
 
     def average(self, items: list[Item]) -> None:
+        """Average the largest entries of all processes' sums, merged pair by pair."""
         u = self.flattened(items)
         count = self.count(u.numel())
         own = largest(u, count).sort().values
@@ -292,18 +299,18 @@ class GTopK(_Sparse):
 
     def _send(self, message: Tensor, to: int) -> None:
         self.bytes_sent += 4 * message.numel()
-        dist.send(message, to, group=self._thread.group)
+        dist.send(message, to, group=self.thread.group)
 
     def _receive(self, count: int, sender: int) -> Tensor:
         message = torch.empty(2 * count, device=self.device)
-        dist.recv(message, sender, group=self._thread.group)
+        dist.recv(message, sender, group=self.thread.group)
         return message
 
     def _exchange(self, message: Tensor, peer: int) -> Tensor:
         self.bytes_sent += 4 * message.numel()
-        found, group = torch.empty_like(message), self._thread.group
+        found, group = torch.empty_like(message), self.thread.group
         both = (dist.isend, message), (dist.irecv, found)
-        for work in dist.batch_isend_irecv([dist.P2POp(*one, peer, group) for one in both]):
+        for work in dist.batch_isend_irecv([dist.P2POp(f, x, peer, group) for f, x in both]):
             work.wait()
         return found
 
@@ -413,9 +420,9 @@ def lags_densities(
         largest_ratio: the lowest density is one in so many.
     """
     names, found = list(sizes), {}
-    for position, name in enumerate(names):
-        follows = names[position + 1] if position + 1 < len(names) else None
-        spare = times.get(follows, 0.0) - select * sizes[name] - alpha * math.log2(processes)
+    following = [*(times.get(name, 0.0) for name in names[1:]), 0.0]
+    for name, time in zip(names, following, strict=False):
+        spare = time - select * sizes[name] - alpha * math.log2(processes)
         entry = 8 * (processes - 1) * beta * sizes[name]
         density = 1.0 if entry == 0 else spare / entry
         found[name] = min(1.0, max(density, 1 / largest_ratio))

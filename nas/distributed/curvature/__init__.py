@@ -1,0 +1,1 @@
+"""Second-order steps: gradients changed by the curvature of layers."""

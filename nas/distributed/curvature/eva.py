@@ -39,7 +39,7 @@ class Eva(Preconditioner):
             `Preconditioner`.
     """
 
-    _known: Tensor | None = None
+    _started = False
 
     def __init__(
         self, damping: float = 0.03, kl_clip: float = 0.001, momentum: float = 0.95
@@ -47,17 +47,22 @@ class Eva(Preconditioner):
         super().__init__(damping, kl_clip, momentum)
 
     def entries(self, layer: Layer) -> tuple[int, int]:
+        """Lengths of the mean input and of the mean gradient of an output."""
         return layer.inputs, layer.outputs
 
     def observe(self, layer: Layer, x: Tensor) -> Tensor:
+        """The mean input, (inputs,)."""
         return layer.mean_input(x)
 
     def respond(self, layer: Layer, gradient: Tensor) -> Tensor:
+        """The mean gradient of an output, (outputs,)."""
         return layer.output_rows(gradient).mean(0)
 
     def start(self, state: dict[str, Any]) -> None:
+        """Lay the running means of all layers out in one vector."""
         sizes = [sum(self.entries(layer)) for layer in self.layers]
         self._sizes = torch.tensor(sizes, device=self.device)
+        self._started = True
         self._known = torch.zeros(len(sizes), dtype=torch.bool, device=self.device)
         self._means = torch.zeros(sum(sizes), dtype=self.dtype, device=self.device)
         self._parts = [
@@ -71,6 +76,7 @@ class Eva(Preconditioner):
                     kept.copy_(value)
 
     def update(self) -> None:
+        """Average what the processes saw, and move the running means towards it."""
         total, count = self.message(self.layers, shared=True)
         present = count > 0
         share = torch.where(self._known, self.momentum, 1.0) * present
@@ -82,6 +88,7 @@ class Eva(Preconditioner):
         self._known |= present
 
     def known(self, layer: Layer) -> Tensor:
+        """Whether the layer has been used; a scalar bool on the device, for which nobody waits."""
         return self._known[layer.index]
 
     def vectors(self, layer: Layer) -> tuple[Tensor, Tensor]:
@@ -89,6 +96,7 @@ class Eva(Preconditioner):
         return self._parts[layer.index]
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
+        """Each gradient (outputs, inputs) with its layer's rank-one curvature taken out."""
         return [
             eva_gradient(gradient, *self.vectors(layer), self.damping)
             for layer, gradient in zip(layers, gradients, strict=True)
@@ -96,7 +104,7 @@ class Eva(Preconditioner):
 
     def state_dict(self) -> dict[str, Any]:
         """The running means (a, b) by layer."""
-        if self._known is None:
+        if not self._started:
             return self._resumed
         known = self._known.tolist()
         return {

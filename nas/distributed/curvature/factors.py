@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -70,7 +71,7 @@ def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float)
 
 
 def eigen_gradient(
-    gradient: Tensor, a: tuple[Tensor, Tensor], g: tuple[Tensor, Tensor], damping: float
+    gradient: Tensor, a: Sequence[Tensor], g: Sequence[Tensor], damping: float
 ) -> Tensor:
     """(G (x) A + damping I)^-1 applied to a gradient.
 

@@ -82,22 +82,28 @@ class KFACPreconditioner(Preconditioner):
         self.factor_every = factor_every
         self.inverse_every = inverse_every
         self.moments: dict[str, Tensor] = {}
-        self.solvers: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        self.solvers: dict[str, tuple[list[Tensor], ...]] = {}
 
     def wants(self) -> bool:
+        """Whether factors are due, or none is known yet."""
         return self.step % self.factor_every == 0 or not any(self._known)
 
     def entries(self, layer: Layer) -> tuple[int, int]:
-        return tuple(n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
+        """Numbers of entries in the upper triangles of A and G."""
+        a, g = (n * (n + 1) // 2 for n in (layer.inputs, layer.outputs))
+        return a, g
 
     def observe(self, layer: Layer, x: Tensor) -> Tensor | None:
+        """The upper triangle of the mean of a a^T, of this process's layers."""
         return pack(layer.input_moment(x)) if self._mine(layer) else None
 
     def respond(self, layer: Layer, gradient: Tensor) -> Tensor:
+        """The upper triangle of the mean of b b^T."""
         rows = layer.output_rows(gradient)
         return pack(rows.T @ rows / len(rows))
 
     def start(self, state: dict[str, Any]) -> None:
+        """Share the layers out, and go on with what a checkpoint brought of this process's."""
         self.step = state.get("step", 0)
         self._place()
         mine = {layer.name for layer in self.layers if self._mine(layer)}
@@ -111,6 +117,7 @@ class KFACPreconditioner(Preconditioner):
         }
 
     def update(self) -> None:
+        """Average the factors, and decompose those that are due."""
         alone = self.distribute == "owner-local"
         layers = [layer for layer in self.layers if self._mine(layer)]
         values, counts = self.message(layers, shared=not alone)
@@ -127,12 +134,12 @@ class KFACPreconditioner(Preconditioner):
             and (self.step % self.inverse_every == 0 or layer.name not in self.solvers)
         ]
         error = self._decompose(due)
-        known = [float(layer.name in self.solvers) for layer in self.layers]
-        known = torch.tensor([*known, float(error is not None)])
+        flags = [layer.name in self.solvers for layer in self.layers]
+        agreed = torch.tensor([*flags, error is not None], dtype=torch.float32)
         if self.distribute != "replicate" and self.world_size > 1:
-            known = known.to(self.device)
-            dist.all_reduce(known, op=dist.ReduceOp.MAX)
-        *known, failed = known.tolist()
+            agreed = agreed.to(self.device)
+            dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        *known, failed = agreed.tolist()
         if failed:  # together: the others would wait for one that raises alone
             raise error or ValueError(
                 "a factor of the curvature cannot be decomposed in another process: take a smaller "
@@ -141,13 +148,13 @@ class KFACPreconditioner(Preconditioner):
         self._known = [bool(know) for know in known]
 
     def known(self, layer: Layer) -> bool:
+        """Whether the layer has been decomposed, on whichever process."""
         return self._known[layer.index]
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
+        """Solve with the decompositions; owners send what is theirs to the others."""
         found = [
-            self._solve(*self.solvers[layer.name], gradient)
-            if layer.name in self.solvers
-            else gradient
+            self._solve(layer, gradient) if layer.name in self.solvers else gradient
             for layer, gradient in zip(layers, gradients, strict=True)
         ]
         if self.distribute != "owner-local" or self.world_size == 1:
@@ -180,7 +187,7 @@ class KFACPreconditioner(Preconditioner):
         }
         if self.distribute == "owner-local" and dist.is_initialized():
             rank, world_size = dist.get_rank(), dist.get_world_size()
-            found = [None] * world_size if rank == 0 else None
+            found: list[Any] | None = [None] * world_size if rank == 0 else None
             dist.gather_object((moments, solvers), found)
             for other in found or []:
                 moments |= other[0]
@@ -210,9 +217,9 @@ class KFACPreconditioner(Preconditioner):
         sent: list[list[Tensor]] = [[] for _ in range(self.world_size)]
         for layer in layers:
             triangles = self.moments[layer.name].split(self.entries(layer))
-            factors = [unpack(triangle) for triangle in triangles]
+            a, g = factors = [unpack(triangle) for triangle in triangles]
             sides = []
-            for side, damping in enumerate(pi_damping(*factors, self.damping)):
+            for side, damping in enumerate(pi_damping(a, g, self.damping)):
                 owner = self._matrix_owners[2 * layer.index + side]
                 found = [torch.empty_like(factors[side])]
                 found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
@@ -242,7 +249,8 @@ class KFACPreconditioner(Preconditioner):
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(back(part) if back else part.view_as(tensor))
 
-    def _solve(self, a: list[Tensor], g: list[Tensor], gradient: Tensor) -> Tensor:
+    def _solve(self, layer: Layer, gradient: Tensor) -> Tensor:
+        a, g = self.solvers[layer.name]
         if self.form == "eigen":
             return eigen_gradient(gradient, a, g, self.damping)
         return g[0] @ gradient @ a[0]

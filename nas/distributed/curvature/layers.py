@@ -10,10 +10,12 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 __all__ = ["Layer", "layers_of"]
 
@@ -40,13 +42,13 @@ class Layer:
 
     def gradient(self, dtype: torch.dtype) -> Tensor:
         """The gradient as a matrix (outputs, inputs)."""
-        weight, bias = self.module.weight.grad.flatten(1), self.module.bias
+        weight, bias = cast("Tensor", self.module.weight.grad).flatten(1), self.module.bias
         if bias is not None:
             column = torch.zeros_like(bias) if bias.grad is None else bias.grad
             weight = torch.cat([weight, column[:, None]], 1)
         return weight.to(dtype)
 
-    def parts(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def parts(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The parameters that have a gradient, and what of a matrix is theirs, in their shape."""
         weight, bias = self.module.weight, self.module.bias
         columns = weight[0].numel()
@@ -67,11 +69,9 @@ class Layer:
 
     def input_moment(self, x: Tensor) -> Tensor:
         """The mean of a a^T (inputs, inputs) over a batch and positions."""
-        if isinstance(self.module, nn.Linear):
-            batches = [x.reshape(-1, x.shape[-1])]
-        else:
-            batches = self._rows(self._batch(x))
-        total, count = 0, 0
+        linear = isinstance(self.module, nn.Linear)
+        batches = [x.reshape(-1, x.shape[-1])] if linear else self._rows(self._batch(x))
+        total, count = x.new_zeros(self.inputs, self.inputs), 0
         for rows in batches:
             if self.module.bias is not None:
                 rows = F.pad(rows, (0, 1), value=1.0)
@@ -105,15 +105,16 @@ class Layer:
 
     def _windows(self, x: Tensor, where: int, dim: int) -> Tensor:
         """Splits one dimension into positions, in its place, and the kernel's, at the end."""
-        dilation = self.module.dilation[dim]
-        size = dilation * (self.module.kernel_size[dim] - 1) + 1
-        return x.unfold(where, size, self.module.stride[dim])[..., ::dilation]
+        module = cast("_ConvNd", self.module)
+        dilation = module.dilation[dim]
+        size = dilation * (module.kernel_size[dim] - 1) + 1
+        return x.unfold(where, size, module.stride[dim])[..., ::dilation]
 
     def _padded(self, x: Tensor) -> Tensor:
-        module = self.module
+        module = cast("_ConvNd", self.module)
         if module.padding == "valid":
             return x
-        if module.padding == "same":
+        if isinstance(module.padding, str):
             reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
             pads = [(total // 2, total - total // 2) for total in reach]
         else:

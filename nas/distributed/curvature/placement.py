@@ -7,6 +7,7 @@ Communication Tasks", ICDCS 2021 (arXiv 2107.06533).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -65,7 +66,7 @@ def measured_costs(
     times = [_seconds(lambda: decompose(matrix, form, 0.1), device)]
     for size in _BYTES:
         message = torch.zeros(size // 4, device=device)
-        times.append(_seconds(lambda m=message: dist.broadcast(m, 0), device))
+        times.append(_seconds(partial(dist.broadcast, message, 0), device))
     agreed = torch.tensor(times, dtype=torch.float64, device=device)
     dist.broadcast(agreed, 0)
     inverting, *sending = agreed.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -179,9 +179,10 @@ class Preconditioner(Callback):
         scale = torch.ones((), device=self.device)
         if self._scaler is not None:
             scale = self._scaler.scale(scale)
-        pieces, flags = [], []
+        pieces: list[Tensor] = []
+        flags = []
         for layer in layers:
-            a, b, uses = self._found.get(layer, (None, None, 0))
+            a, b, uses = self._found.get(layer, [0, 0, 0])
             flags.append(float(uses > 0))
             if uses:
                 pieces += [a / uses, b / uses / scale**self.degree]
@@ -224,7 +225,7 @@ class Preconditioner(Callback):
         both = list(zip(layers, gradients, found, known, strict=True))
         if self.kl_clip:
             total = _sum(
-                know * rates.get(parameter, 0.0) ** 2 * (part * parameter.grad).sum()
+                know * rates.get(parameter, 0.0) ** 2 * (part * _gradient(parameter)).sum()
                 for layer, _, p, know in both
                 for parameter, part in layer.parts(p)
             )
@@ -234,7 +235,11 @@ class Preconditioner(Callback):
             factor = (_sum(know * g.square().sum() for _, g, _, know in both) / total).sqrt()
         for layer, g, p, know in both:
             for parameter, part in layer.parts(torch.where(know, factor * p, g)):
-                parameter.grad.copy_(part)
+                _gradient(parameter).copy_(part)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return cast("Tensor", parameter.grad)
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,1 @@
+"""How gradients travel: hooks, strategies, batch norms of all processes."""

@@ -86,7 +86,7 @@ class CommHook:
     def close(self) -> None:
         """End what runs beside the training, before the process group goes."""
 
-    def active(self, bucket: dist.GradBucket) -> list[tuple[nn.Parameter, Tensor]]:
+    def active(self, bucket: dist.GradBucket) -> list[tuple[Tensor, Tensor]]:
         """The parameters of a bucket that this step uses, with their gradients in the buffer.
 
         The others of a supernet have no gradient, on any process, and their part of the buffer
@@ -123,9 +123,11 @@ class AllReduce(CommHook):
         self._regions: dict[int, list[Region]] = {}
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Find what the step uses of each parameter, where only that travels."""
         self._regions = active_regions(net, architectures) if self.needs_unused else {}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """The mean over processes in one message, rounded first where `dtype` says so."""
         buffer = bucket.buffer()
         pieces = [buffer]
         if self.needs_unused:
@@ -178,6 +180,7 @@ class TorchHook(CommHook):
         self.state = state
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """What PyTorch's own hook makes of the bucket."""
         return self.hook(self.state, bucket)
 
 
@@ -198,6 +201,6 @@ def _completed(buffer: Tensor) -> Future[Tensor]:
     return future
 
 
-def devices_of(buffer: Tensor) -> list[torch.device]:
+def devices_of(buffer: Tensor) -> list[int | str | torch.device]:
     """What a future of this tensor has to know: nothing on a CPU."""
     return [] if buffer.device.type == "cpu" else [buffer.device]

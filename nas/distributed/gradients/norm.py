@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from lightning.pytorch.plugins import LayerSync
@@ -20,20 +22,27 @@ class SyncedBatchNorm(LayerSync):
     """
 
     def apply(self, model: nn.Module) -> nn.Module:
+        """Let every batch normalisation of the network see all processes; in place."""
         for module in model.modules():
             if isinstance(module, _BatchNorm) and not isinstance(module, _Synced):
                 module.__class__ = _synced(type(module))
         return model
 
     def revert(self, model: nn.Module) -> nn.Module:
+        """Give every batch normalisation its own class back."""
         for module in model.modules():
             if isinstance(module, _Synced):
                 module.__class__ = type(module).alone
         return model
 
 
-class _Synced:
-    alone: type[_BatchNorm]
+class _Synced(_BatchNorm):
+    alone: type[Any]
+    weight: nn.Parameter
+    bias: nn.Parameter
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or dist.get_world_size() == 1:
@@ -76,13 +85,13 @@ class _Sum(torch.autograd.Function):
     """The sum over processes, whose gradient is the sum of all processes' gradients."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.clone()
         dist.all_reduce(x)
         return x
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return _Sum.apply(gradient)
 
 

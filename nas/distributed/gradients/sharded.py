@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.torch_version import TorchVersion
 
 from ....common.ranks import broadcast_first
+from ...training.evaluation import Task
 from ...training.task import SupernetTask
 
 __all__ = ["FSDP2Strategy"]
@@ -61,11 +62,12 @@ class FSDP2Strategy(ModelParallelStrategy):
         self.reshard_after_forward = reshard_after_forward
 
     def setup_environment(self) -> None:
+        """Start the processes, and let the task's `configure_model` divide the network."""
         if isinstance(self.lightning_module, SupernetTask):
             raise ValueError(
                 "FSDP2Strategy cannot train a supernet, whose modules change: take HookDDPStrategy"
             )
-        for callback in self.lightning_module.trainer.callbacks:
+        for callback in self._task.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, (WeightAveraging, StochasticWeightAveraging)):
                 raise ValueError(
                     f"{type(callback).__name__} copies a network that FSDP2Strategy divides: take "
@@ -73,57 +75,67 @@ class FSDP2Strategy(ModelParallelStrategy):
                 )
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
-        if dist.get_backend() == "gloo" and TorchVersion(torch.__version__) < (2, 15):
+        version: Any = TorchVersion(torch.__version__)
+        if dist.get_backend() == "gloo" and version < (2, 15):
             # Seen with 2.8.0: gradients are not those of `ddp`.
             raise ValueError(
                 f"FSDP2Strategy needs PyTorch 2.15 to train by gloo, as on a CPU, and this is "
                 f"{torch.__version__}: train on GPUs by nccl, or take DeARStrategy"
             )
         # Lightning wants the task to shard itself.
-        module = self.lightning_module
-        module.configure_model = partial(
-            _shard, module, self.root_device, self.device_mesh, self.reshard_after_forward
+        vars(self._task)["configure_model"] = partial(
+            _shard, self._task.net, self.root_device, self.device_mesh, self.reshard_after_forward
         )
 
     def on_validation_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_validation_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def on_test_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_test_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def on_predict_start(self) -> None:
+        """Keep parameters whole between the forward passes."""
         self._evaluate(True)
 
     def on_predict_end(self) -> None:
+        """Divide parameters again."""
         self._evaluate(False)
 
     def _evaluate(self, begins: bool) -> None:
         """Gather parameters with the first batch alone: some processes may have more of them."""
         if begins:
-            broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
-        net = self.lightning_module.net
+            broadcast_first(self._task.buffers())  # as DistributedDataParallel does
+        net = self._task.net
         for module in net.modules():
             if isinstance(module, FSDPModule) and module is not net:
                 reshard = self.reshard_after_forward and not begins
                 module.set_reshard_after_forward(reshard, recurse=False)
 
     def teardown(self) -> None:
-        vars(self.lightning_module).pop("configure_model", None)
+        """Give the task its own `configure_model` back."""
+        vars(self._task).pop("configure_model", None)
         super().teardown()
 
+    @property
+    def _task(self) -> Task:
+        return cast("Task", self.lightning_module)
 
-def _shard(module: LightningModule, device: torch.device, mesh: DeviceMesh, reshard: bool) -> None:
-    net = module.net
+
+def _shard(net: nn.Module, device: torch.device, mesh: DeviceMesh, reshard: bool) -> None:
     if isinstance(net, FSDPModule):
         return
     # On its device, for NCCL sends nothing else; and FSDP2 takes no other format.
-    net.to(device, memory_format=torch.contiguous_format)
+    net.to(device).to(memory_format=torch.contiguous_format)
     broadcast_first(net.state_dict().values())
     mesh = mesh["data_parallel"]
     for block in _blocks(net):

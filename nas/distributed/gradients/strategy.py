@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ....common.files import atomic_write
 from ....common.ranks import same_everywhere
@@ -70,6 +71,7 @@ class HookDDPStrategy(DDPStrategy):
         self.hook.train_subnets(net, architectures)
 
     def setup(self, trainer: Trainer) -> None:
+        """Take batch norms of our own, and refuse a scaler that the hook cannot take."""
         if self._layer_sync is not None:
             self._layer_sync = SyncedBatchNorm()
         if self._scaler is not None and not self.hook.takes_scaler:
@@ -79,6 +81,7 @@ class HookDDPStrategy(DDPStrategy):
         super().setup(trainer)
 
     def configure_ddp(self) -> None:
+        """Set what the hook needs of DistributedDataParallel before it wraps the task."""
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
             if self.plan is not None and self.plan.apply == "caps":
                 raise ValueError(_CAPS)
@@ -96,7 +99,8 @@ class HookDDPStrategy(DDPStrategy):
         super().configure_ddp()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        epoch = self.lightning_module.current_epoch
+        """Tell the hook and the plan where training is; a plan that is ready is applied first."""
+        epoch = cast("LightningModule", self.lightning_module).current_epoch
         self.hook.start_epoch(epoch)
         if self.plan is not None:
             if epoch != self._epoch:
@@ -104,26 +108,28 @@ class HookDDPStrategy(DDPStrategy):
                 self.plan.start_epoch(conditions)
                 self._epoch = epoch
             # Within an accumulation the processes' gradients are not to be averaged yet.
-            if self.plan.ready() and self.model.require_backward_grad_sync:
+            if self.plan.ready() and self._wrapped.require_backward_grad_sync:
                 self.plan.plan()
                 if self.plan.apply == "caps":
                     self._wrap_anew(bucket_cap_mb_list=self.plan.caps)
         return super().training_step(*args, **kwargs)
 
     def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        """Let the plan begin to measure."""
         super().pre_backward(closure_loss)
         if self.plan is not None:
             self.plan.begin_backward()
 
     def post_backward(self, closure_loss: torch.Tensor) -> None:
+        """Let the plan end its measurement."""
         super().post_backward(closure_loss)
         if self.plan is not None:
             self.plan.end_backward()
 
     def _register_ddp_hooks(self) -> None:
-        self.hook.setup(self.model.module, self.root_device)
+        self.hook.setup(self._wrapped.module, self.root_device)
         if self._scaler is not None:
-            self.hook.loss_scale = self._scaler.get_scale
+            vars(self.hook)["loss_scale"] = self._scaler.get_scale
         if self.hook.error_feedback and self._resuming:
             # Where one process has lost its file, all start anew: some state is common to them.
             if not same_everywhere(0 if self._resumed is None else 1, self.root_device):
@@ -135,8 +141,12 @@ class HookDDPStrategy(DDPStrategy):
             self._resuming, self._resumed = False, None
         hook = self.hook
         if self.plan is not None:
-            hook = self.plan.setup(self.model.module, self.hook, self.root_device)
-        self.model.register_comm_hook(hook, _run)
+            hook = self.plan.setup(self._wrapped.module, self.hook, self.root_device)
+        self._wrapped.register_comm_hook(hook, _run)
+
+    @property
+    def _wrapped(self) -> DistributedDataParallel:
+        return cast("DistributedDataParallel", self.model)
 
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
@@ -160,7 +170,7 @@ class HookDDPStrategy(DDPStrategy):
     def _wrap_anew(self, **changes: Any) -> None:
         """Replace the DistributedDataParallel by one of other buckets."""
         self._ddp_kwargs |= changes
-        module, self.model = self.model.module, None
+        module, self.model = self._wrapped.module, None
         gc.collect()  # what is left of the old one would still see gradients
         self.model = self._setup_model(module)
         self.model.register_comm_hook(self.hook, _run)
@@ -176,9 +186,11 @@ class HookDDPStrategy(DDPStrategy):
                 torch.save({**kept, "hook": self.hook.state_dict()}, temporary)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    def load_checkpoint(self, checkpoint_path: Any, **arguments: Any) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Any, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Read a checkpoint, and what this process's hook kept if that belongs to it."""
-        checkpoint = super().load_checkpoint(checkpoint_path, **arguments)
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         if self.hook.error_feedback:
             path = _beside(checkpoint_path, self.global_rank)
             kept = {}
@@ -199,13 +211,14 @@ class HookDDPStrategy(DDPStrategy):
         _beside(filepath, self.global_rank).unlink(missing_ok=True)
 
     def teardown(self) -> None:
+        """End what hook and plan run beside the training."""
         self.hook.close()
         if self.plan is not None:
             self.plan.close()
         super().teardown()
 
 
-def _run(state: CommHook, bucket):  # annotations that are text would be refused
+def _run(state: CommHook, bucket):  # noqa: ANN001, ANN202 - as text they would be refused
     return state.reduce(bucket)
 
 

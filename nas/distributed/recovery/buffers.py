@@ -15,6 +15,7 @@ import time
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Header:
 
 def checksum(content: Tensor) -> int:
     """CRC-32 of bytes (N,)."""
-    return zlib.crc32(content.numpy())
+    return zlib.crc32(content.numpy().data)
 
 
 class Buffers:
@@ -145,7 +146,7 @@ class Buffers:
             raise ValueError(
                 f"{len(header.members)} processes share parity: make parity_group less"
             )
-        _, content = self._open
+        _, content = cast("tuple[Path, Tensor]", self._open)
         content[: len(page)] = torch.frombuffer(bytearray(page), dtype=torch.uint8)
         self._open = None
 

@@ -7,7 +7,7 @@ import itertools
 import pickle
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -106,7 +106,7 @@ def join(divided: Any, stream: Tensor) -> Any:
         divided: with places.
         stream: bytes of all shared tensors (N,).
     """
-    places: dict[int, dict] = {}
+    places: dict[int, Any] = {}
     _collect(divided, places)
     sizes = [_size(places[index]) for index in range(len(places))]
     starts, _ = _starts(sizes)
@@ -158,7 +158,7 @@ def unpack(packed: Tensor) -> dict[str, Any]:
 
 def random_state() -> dict[str, Any]:
     """The states of the global generators of Python, NumPy and PyTorch, on all its devices."""
-    name, numbers, *rest = np.random.get_state()
+    name, numbers, *rest = cast("tuple[Any, ...]", np.random.get_state())
     return {
         "python": random.getstate(),
         "numpy": [name, numbers.tolist(), *rest],
@@ -197,7 +197,7 @@ def _size(place: dict[str, Any]) -> int:
     return torch.Size(place["shape"]).numel() * place["dtype"].itemsize
 
 
-def _collect(value: Any, places: dict[int, dict]) -> None:
+def _collect(value: Any, places: dict[int, Any]) -> None:
     if isinstance(value, Mapping):
         if _PLACE in value:
             places[value[_PLACE]] = value

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from .buffers import Header, checksum
 
@@ -40,7 +42,8 @@ class DiskSnapshots:
         facts = [header.generation, header.step, header.length, header.own, header.crc32]
         state = {f"payload{self.rank}": payload, f"header{self.rank}": torch.tensor(facts)}
         path = self.folder / f"step{header.step:010d}"
-        self._writing = dcp.async_save(state, checkpoint_id=path, process_group=self.group)
+        writing = dcp.async_save(state, checkpoint_id=path, process_group=self.group)
+        self._writing = cast("Future", writing)
 
     def wait(self) -> None:
         """Let what is being written end; of older ones only the one before it stays."""
@@ -64,7 +67,8 @@ class DiskSnapshots:
             ValueError: it is damaged.
         """
         found = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-        payload = torch.empty(found[f"payload{self.rank}"].size, dtype=torch.uint8)
+        written = cast("TensorStorageMetadata", found[f"payload{self.rank}"])
+        payload = torch.empty(written.size, dtype=torch.uint8)
         state = {f"payload{self.rank}": payload, f"header{self.rank}": torch.zeros(5).long()}
         dcp.load(state, checkpoint_id=path, process_group=self.group)
         header = Header(*state[f"header{self.rank}"].tolist())

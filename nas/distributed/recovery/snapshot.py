@@ -104,7 +104,8 @@ class InMemorySnapshot(Checkpoint):
             ValueError: the strategy does not keep replicas, there is no such folder, or another
                 process uses it.
         """
-        if stage != "fit" or trainer.fast_dev_run:
+        brief = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if stage != "fit" or brief:
             return
         if not isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy)):
             raise ValueError(
@@ -136,10 +137,10 @@ class InMemorySnapshot(Checkpoint):
         self._random = own["random"]
         if isinstance(trainer.strategy, HookDDPStrategy):
             trainer.strategy.resume_hook(own["hook"])
-        found = f"the snapshot after step {step} ({where})"
+        name = f"the snapshot after step {step} ({where})"
         anew = f"to begin anew delete {' and '.join(map(str, self._store.folders))}"
-        rank_zero_info(f"going on from {found}; {anew}")
-        refusal = f"{found} does not fit this training, whose code may have changed; {anew}"
+        rank_zero_info(f"going on from {name}; {anew}")
+        refusal = f"{name} does not fit this training, whose code may have changed; {anew}"
         _go_on_from(trainer, join(own["checkpoint"], stream), refusal)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -215,7 +216,7 @@ def _go_on_from(trainer: Trainer, checkpoint: dict[str, Any], refusal: str) -> N
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = checkpoint
-    connector.resume_start = lambda *_, **__: None
+    vars(connector)["resume_start"] = lambda *_, **__: None
     for name in _RESTORING:
         setattr(connector, name, partial(_restore, getattr(connector, name), refusal))
 
@@ -231,7 +232,8 @@ def _identity(trainer: Trainer, pl_module: LightningModule, run: str) -> str:
     """What tells a run from others: its job, its processes and its config."""
     job = os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("SLURM_JOB_ID") or ""
     parts = [run, job, str(trainer.world_size), type(pl_module).__qualname__]
-    configs = [c for c in trainer.callbacks if hasattr(c, "config") and hasattr(c, "parser")]
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    configs = [c for c in callbacks if hasattr(c, "config") and hasattr(c, "parser")]
     if configs:  # LightningCLI's, which writes it beside the checkpoints
         parts += [c.parser.dump(c.config, skip_none=False) for c in configs]
     else:

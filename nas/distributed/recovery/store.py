@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,8 @@ class SnapshotStore:
         self._every = persist_every
         self._disk = DiskSnapshots(disk, self.rank, self._new_group()) if persist_every else None
         self._buffers = Buffers(memory, self.rank)
-        self._generation, self._committed = 0, None
+        self._generation = 0
+        self._committed: int | None = None
 
     def take(self, step: int, own: Tensor, shared: Shared) -> None:
         """Keep a snapshot.
@@ -170,7 +171,9 @@ class SnapshotStore:
                 header, payload = self._rebuilt(number, held.get(number), mine)
                 return header, payload, "parity"
         on_disk = self._gathered(self._disk.whole() if self._disk else [])[0]
-        return (*self._disk.read(on_disk[-1]), str(on_disk[-1])) if on_disk else None
+        if self._disk is None or not on_disk:
+            return None
+        return *self._disk.read(on_disk[-1]), str(on_disk[-1])
 
     def _rebuilt(self, number: int, header: Header | None, lost: set[int]) -> tuple[Header, Tensor]:
         """This process's payload, after the one process of its group that lost its own has it."""
@@ -178,28 +181,30 @@ class SnapshotStore:
         if header is not None:
             payload, parity = self._buffers.read(number)
         if not lost:
-            return header, payload
-        ranks = self._parity.ranks
-        headers: list[Any] = [None] * len(ranks)
-        dist.all_gather_object(headers, header, group=self._parity.group)
+            return cast("Header", header), payload
+        coder = cast("Parity", self._parity)
+        headers: list[Any] = [None] * len(coder.ranks)
+        dist.all_gather_object(headers, header, group=coder.group)
         known = next(other for other in headers if other is not None)
-        index = ranks.index(next(iter(lost)))
-        found = self._parity.rebuild(index, payload, parity, known.parity)
+        index = coder.ranks.index(next(iter(lost)))
+        found = coder.rebuild(index, payload, parity, known.parity)
         if found is None:
-            return header, payload
+            return cast("Header", header), payload
         length, own, crc32 = known.members[index]
         if checksum(found[:length]) != crc32:
             raise ValueError("a lost snapshot cannot be rebuilt: its parity does not fit it")
         return Header(number, known.step, length, own, crc32), found[:length]
 
     def _new_group(self) -> dist.ProcessGroup | None:
-        return dist.new_group(backend="gloo") if self._several else None
+        if not self._several:
+            return None
+        return cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
 
     def _new_parity(self, machines: int, size: int) -> Parity | None:
         mine = None
         if self.processes > 1 and size > 1:
             for ranks in parity_groups(self.processes, machines, size):
-                group = dist.new_group(ranks, backend="gloo")
+                group = cast("dist.ProcessGroup", dist.new_group(ranks, backend="gloo"))
                 if self.rank in ranks and len(ranks) > 1:
                     mine = Parity(ranks, self.rank, group)
         return mine

@@ -1,0 +1,1 @@
+"""When messages go: links measured, groups planned, steps simulated."""

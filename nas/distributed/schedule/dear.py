@@ -11,11 +11,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class DeARStrategy(DDPStrategy):
         self._updates: _DelayedUpdates | None = None
 
     def setup(self, trainer: Trainer) -> None:
+        """Refuse what does not fit, and begin to send and update by modules."""
         if self._layer_sync is not None:
             self._layer_sync = SyncedBatchNorm()
         fitting = trainer.state.fn == TrainerFn.FITTING
@@ -74,31 +75,34 @@ class DeARStrategy(DDPStrategy):
                 f"other than LBFGS, not by {names}: choose sgd or adamw, or take HookDDPStrategy"
             )
         size = int(self.group_mb * 2**20)
-        self._updates = _DelayedUpdates(self.lightning_module, optimizers[0], size)
+        self._updates = _DelayedUpdates(self._task, optimizers[0], size)
 
     def configure_ddp(self) -> None:
         """Start from the first process's parameters."""
-        broadcast_first(itertools.chain(self.model.parameters(), self.model.buffers()))
+        model = cast("nn.Module", self.model)
+        broadcast_first(itertools.chain(model.parameters(), model.buffers()))
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        self._updates.enter(self.lightning_module)
+        """Update what the task itself uses before its step."""
+        self._delayed.enter(self._task)
         return super().training_step(*args, **kwargs)
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Gradients of micro-batches stay here until the last one."""
-        self._updates.paused = True
+        self._delayed.paused = True
         try:
             yield
         finally:
-            self._updates.paused = False
+            self._delayed.paused = False
 
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
+        """Let the gradients begin to come back."""
         # The optimiser itself finds no gradients: the backward pass has taken them.
         output = super().optimizer_step(optimizer, closure, model, **kwargs)
-        self._updates.step()
+        self._delayed.step()
         return output
 
     def flush(self) -> None:
@@ -107,29 +111,42 @@ class DeARStrategy(DDPStrategy):
             self._updates.flush()
 
     def on_validation_start(self) -> None:
+        """Bring parameters and buffers up to date."""
         self.flush()
         if self._updates is not None:
-            broadcast_first(self.lightning_module.buffers())  # as DistributedDataParallel does
+            broadcast_first(self._task.buffers())  # as DistributedDataParallel does
 
     def on_train_end(self) -> None:
+        """Take the last update."""
         self.flush()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The task's states after the last update."""
         self.flush()
         return super().lightning_module_state_dict()
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The optimiser's state after the last update."""
         self.flush()
         return super().optimizer_state(optimizer)
 
     def teardown(self) -> None:
+        """Leave modules and parameters without hooks."""
         if self._updates is not None:
             self._updates.close()
             self._updates = None
         super().teardown()
 
+    @property
+    def _task(self) -> LightningModule:
+        return cast("LightningModule", self.lightning_module)
+
+    @property
+    def _delayed(self) -> _DelayedUpdates:
+        return cast("_DelayedUpdates", self._updates)
+
     def _check(self, trainer: Trainer) -> None:
-        module, why = self.lightning_module, None
+        module, why = self._task, None
         if isinstance(module, SupernetTask):
             why = "needs a gradient of every parameter, and supernets do not give it"
         elif not module.automatic_optimization:
@@ -160,7 +177,7 @@ class _Group:
         self.settings: list[dict[str, Any]] = []
 
     def scatter(self) -> None:
-        gradients = [p.grad.flatten() for p in self.parameters]
+        gradients = [cast("Tensor", p.grad).flatten() for p in self.parameters]
         filled = self.flat[: sum(self.sizes)]
         torch.cat(gradients, out=filled)
         filled.div_(dist.get_world_size())
@@ -169,7 +186,7 @@ class _Group:
         self.scattered = dist.reduce_scatter_tensor(self.shard, self.flat, async_op=True)
 
     def gather(self, settings: list[dict[str, Any]]) -> None:
-        self.scattered.wait()
+        cast("dist.Work", self.scattered).wait()
         self.gathered = dist.all_gather_into_tensor(self.flat, self.shard, async_op=True)
         self.settings, self.waiting = settings, set(self.parameters)
 

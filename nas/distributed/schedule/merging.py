@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -49,15 +49,19 @@ class GroupedHook(CommHook):
         self._closing = False
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
+        """Set the hook up that averages."""
         self.hook.setup(model, device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
+        """Tell the hook that averages."""
         self.hook.train_subnets(net, architectures)
 
     def close(self) -> None:
+        """Close the hook that averages."""
         self.hook.close()
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        """Hold a bucket until its group is whole; its future comes with the group's message."""
         if not self._closing:
             at_end_of_backward(self._close)
             self._closing, self._sent = True, 0
@@ -97,9 +101,9 @@ class GroupedHook(CommHook):
             except Exception as error:  # raised by the backward pass
                 for future in futures:
                     if not future.done():
-                        future.set_exception(error)
+                        future.set_exception(error)  # type: ignore[arg-type]
 
-        self.hook.reduce(group).add_done_callback(finish)
+        self.hook.reduce(cast("dist.GradBucket", group)).add_done_callback(finish)
 
 
 class _Group:
@@ -164,7 +168,7 @@ class MergePlan:
             raise ValueError("apply caps: this PyTorch takes no sizes of buckets; choose hook")
         self.warmup_steps = warmup_steps
         self.measure_steps = measure_steps
-        self.link = None if alpha is None else (alpha, beta)
+        self.link = None if alpha is None or beta is None else (alpha, beta)
         self.apply = apply
         self.groups: list[int] | None = None
         self.caps: list[float] | None = None
@@ -208,7 +212,7 @@ class MergePlan:
 
     def plan(self) -> list[int]:
         """Plan from what was measured; on all processes the first one's, which it returns."""
-        times = self._times.medians()
+        times = cast("ReadyTimes", self._times).medians()
         self.close()
         if self.link is None:
             found = measure_all_reduce(self.device, sizes=SIZES[:-1], seconds=0.2, longest=0.5)
@@ -225,11 +229,11 @@ class MergePlan:
         ready = accumulate((max(times.get(n, 0.0) for n in names) for names, _ in buckets), max)
         sizes = [size for _, size in buckets]
         groups = plan_groups(list(ready), sizes, *self.link)
-        agreed = [groups, bucket_caps(sizes, groups)]
+        agreed: list[Any] = [groups, bucket_caps(sizes, groups)]
         dist.broadcast_object_list(agreed, 0)
-        self.groups, self.caps = agreed
-        self.hook.groups = self.groups
-        return self.groups
+        groups, self.caps = agreed
+        self.hook.groups = self.groups = groups
+        return groups
 
     def close(self) -> None:
         """Stop measuring."""

@@ -49,7 +49,8 @@ def plan_groups(
 
 def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None) -> list[int]:
     """The groups of buckets that close once they hold `cap` bytes; the first one may be smaller."""
-    groups, held, count = [], 0.0, 0
+    groups: list[int] = []
+    held, count = 0.0, 0
     for size in sizes:
         held, count = held + size, count + 1
         if held >= (first if not groups and first is not None else cap):

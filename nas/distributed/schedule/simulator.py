@@ -84,7 +84,7 @@ def simulate(
     ready = [max(step.ready[: i + 1]) for i in range(len(sizes))]
     whole = bucket_groups(sizes, BUCKET, FIRST_BUCKET)
     plan = plan_groups(ready, sizes, link.alpha, link.beta)
-    entries = step.active or [size / 4 for size in sizes]
+    entries: Sequence[float] = step.active or [size / 4 for size in sizes]
     used = [size if count else 0.0 for size, count in zip(sizes, entries, strict=True)]
     rounds = math.floor(math.log2(link.processes))
     folded = 0 if link.processes == 1 << rounds else 2

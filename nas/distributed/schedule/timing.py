@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -140,7 +140,7 @@ def measure_hook(
         find_unused_parameters: for supernets.
     """
     device = next(net.parameters()).device
-    cap = {"bucket_cap_mb": 1 << 20} if hook.single_bucket else {}
+    cap: dict[str, Any] = {"bucket_cap_mb": 1 << 20} if hook.single_bucket else {}
     model = DistributedDataParallel(
         copy.deepcopy(net),
         find_unused_parameters=find_unused_parameters or hook.needs_unused,
@@ -149,7 +149,7 @@ def measure_hook(
     hook.setup(model.module, device)
     spent: list[float] = []
 
-    def run(state, bucket):  # annotations that are text would be refused
+    def run(state, bucket):  # noqa: ANN001, ANN202 - as text they would be refused
         start = now(device)
         future = hook.reduce(bucket)
         future.wait()
@@ -178,7 +178,7 @@ def alone(device: torch.device | str = "cpu") -> Iterator[None]:
 
 def scalar(outputs: Any) -> Tensor:
     """A number that depends on all outputs of a network, in any nesting."""
-    return sum(tensor.float().mean() for tensor in _tensors(outputs))
+    return cast("Tensor", sum(tensor.float().mean() for tensor in _tensors(outputs)))
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:

@@ -1,0 +1,1 @@
+"""Searches whose evaluations run in many processes."""

@@ -63,6 +63,7 @@ class SerialExecutor(Executor):
         self.evaluate = evaluate
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
+        """Scores, in order; one evaluation after the other in this process."""
         scores = []
         for index, architecture in enumerate(architectures):
             scores.append(float(self.evaluate(architecture)))
@@ -96,6 +97,7 @@ class QueueExecutor(Executor):
         self._announce(0)
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
+        """Scores, in order, of this process and the others that have joined."""
         self._round += 1
         jobs, scores = _Jobs(self.store, self._session, self._round), {}
         jobs.publish(architectures)
@@ -125,6 +127,7 @@ class QueueExecutor(Executor):
         return [scores[index] for index in range(len(architectures))]
 
     def close(self) -> None:
+        """Tell the others to end, and wait a few seconds for them."""
         self._announce(-1)
         mine = dist.PrefixStore(self._session, self.store)
         end = time.monotonic() + 5  # this process may hold the store that the others still read
@@ -168,7 +171,8 @@ def serve(evaluate: Evaluate, store: dist.Store) -> int:
                 return
 
     threading.Thread(target=beat, daemon=True).start()
-    joined, seen, count = "", (), 0
+    joined, count = "", 0
+    seen: tuple[str, ...] = ()
     try:
         while True:
             session, number = current = tuple(store.get("round").decode().split())

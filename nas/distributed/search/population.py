@@ -39,7 +39,7 @@ class Evaluator:
         self.journal = None if journal is None else Path(journal)
         self.scores: dict[Architecture, float] = {}
         if self.journal is not None:
-            self._read(origin)
+            self._read(self.journal, origin)
 
     def __call__(self, architectures: Sequence[Architecture]) -> list[float]:
         """Scores, in order."""
@@ -60,12 +60,12 @@ class Evaluator:
         with open(self.journal, "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def _read(self, origin: str) -> None:
+    def _read(self, journal: Path, origin: str) -> None:
         head = {"journal": "vizoo evaluations", "origin": origin}
-        text = self.journal.read_text(encoding="utf-8") if self.journal.exists() else ""
+        text = journal.read_text(encoding="utf-8") if journal.exists() else ""
         if json.dumps(head).startswith(text):  # none, or killed before its first line was whole
             if text:
-                os.truncate(self.journal, 0)
+                os.truncate(journal, 0)
             self._append(head)
             return
         whole, _, torn = text.rpartition("\n")
@@ -75,14 +75,14 @@ class Evaluator:
             for entry in entries:
                 self.scores[Architecture(entry["architecture"])] = float(entry["score"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.journal}: no journal of evaluations; name another") from error
+            raise ValueError(f"{journal}: no journal of evaluations; name another") from error
         if found != origin:
             raise ValueError(
-                f"{self.journal}: evaluations of {found!r}, and these are of {origin!r}; name "
-                "another journal"
+                f"{journal}: evaluations of {found!r}, and these are of {origin!r}; name another "
+                "journal"
             )
         if torn:  # the process was killed while it wrote
-            with open(self.journal, "r+b") as file:
+            with open(journal, "r+b") as file:
                 file.truncate(len(whole.encode()) + 1)
 
 

@@ -54,7 +54,9 @@ class RayExecutor(Executor):
         self._restarts = restarts
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
-        ray, scores = self._ray, {}
+        """Scores, in order; what an actor that died evaluated is given to another."""
+        ray = self._ray
+        scores: dict[int, float] = {}
         waiting, running = list(range(len(architectures)))[::-1], {}
         while len(scores) < len(architectures):
             while waiting and self._idle:
@@ -80,6 +82,7 @@ class RayExecutor(Executor):
         return [scores[index] for index in range(len(architectures))]
 
     def close(self) -> None:
+        """End the actors, and Ray if it was started here."""
         for worker in self._workers:
             self._ray.kill(worker)
         if self._started:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._kernels import TYPES, launch
+from .._kernels import TYPES, Argument, Arguments, launch
 
 KERNELS = (
     "correlation_forward<float, 1, 2>",
@@ -28,6 +28,7 @@ _DEEP = 64  # channels: beyond, threads share them
 
 
 def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """(B, C, H, W) twice to (B, displacements, H, W)."""
     batch, _, height, width = left.shape
     out = left.new_empty(batch, displacements, height, width)
     return _forward(left, right, out, 1, 1, displacements, 0, False)
@@ -36,10 +37,12 @@ def forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
 def backward(
     gradient: Tensor, left: Tensor, right: Tensor, displacements: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, displacements, H, W)."""
     return _backward(gradient, left, right, 1, 1, displacements, 0, False)
 
 
 def grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    """(B, C, H, W) twice to (B, groups, displacements, H, W)."""
     batch, _, height, width = left.shape
     out = left.new_empty(batch, groups, displacements, height, width)
     return _forward(left, right, out, groups, 1, displacements, 0, False)
@@ -48,10 +51,12 @@ def grouped_forward(left: Tensor, right: Tensor, displacements: int, groups: int
 def grouped_backward(
     gradient: Tensor, left: Tensor, right: Tensor, displacements: int, groups: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, groups, displacements, H, W)."""
     return _backward(gradient, left, right, groups, 1, displacements, 0, False)
 
 
 def square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    """(B, C, H, W) twice to (B, side², H, W), with a side of 2 radius + 1."""
     (batch, _, height, width), side = left.shape, 2 * radius + 1
     out = left.new_empty(batch, side * side, height, width)
     return _forward(left, right, out, 1, side, side, radius, True)
@@ -60,6 +65,7 @@ def square_forward(left: Tensor, right: Tensor, radius: int) -> Tensor:
 def square_backward(
     gradient: Tensor, left: Tensor, right: Tensor, radius: int
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, side², H, W)."""
     side = 2 * radius + 1
     return _backward(gradient, left, right, 1, side, side, radius, True)
 
@@ -81,7 +87,7 @@ def _forward(
         return out.zero_()
     pieces, rows = -(-width // 32), height * lines * batch * groups
     many = pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4)
-    features = left, *left.stride(), right, *right.stride(), out
+    features: Arguments = left, *left.stride(), right, *right.stride(), out
     sizes = batch, groups, channels, height, width, count, lines, shift, int(reverse)
     shallow = channels <= 16 and pieces > 1
     file, threads, reach, unit = "correlation", 128, 64, _DEPTH
@@ -101,7 +107,9 @@ def _forward(
         kernel,
         (-(-width // columns) * -(-count // (units * unit)), height * lines, batch * groups),
         threads,
-        *(*features, *sizes, units if unit == _DEPTH else units * unit),
+        *features,
+        *sizes,
+        units if unit == _DEPTH else units * unit,
     )
     return out
 
@@ -129,13 +137,16 @@ def _backward(
         subtiles, bundles, step = (2, 8, 32) if -(-channels // 64) % 2 else (1, 16, 32)
     whole = all(x.stride(3) == 1 and not any(s % 4 for s in x.stride()[:3]) for x in grads)
     tiles = 2 * -(-width // (32 * subtiles)) * -(-channels // (8 * bundles))
-    views = (part for x in (left, right, *grads) for part in (x, *x.stride()))
+    views: list[Argument] = []
+    for x in (left, right, *grads):
+        views += [x, *x.stride()]
     launch(
         "correlation",
         f"correlation_backward<{TYPES[left.dtype]}, {subtiles}, {bundles}, {step}>",
         (tiles, height, batch * groups),
         8 * subtiles * bundles,
-        *(gradient.to(left.dtype).contiguous(), *views),
+        gradient.to(left.dtype).contiguous(),
+        *views,
         *(batch, groups, channels, height, width, count, lines, shift, int(reverse)),
         int(whole and width % 4 == 0),
     )

@@ -33,6 +33,7 @@ def forward(
     radius: int,
     memory: int,
 ) -> Tensor:
+    """Correlations (B, views, levels (2 radius + 1), H, W) along the epipolar lines."""
     views, height, width = flow.shape[1:]
     planes = len(pyramid) * (2 * radius + 1)
     out = reference.new_empty(len(reference), views, planes, height, width)
@@ -57,6 +58,7 @@ def backward(
     radius: int,
     memory: int,
 ) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of the reference and of each level, in their own types."""
     batch, channels, height, width = reference.shape
     to_reference = reference.new_zeros(batch, height, width, channels, dtype=torch.float32)
     features = [_channels_last(level) for level in pyramid]
@@ -76,7 +78,7 @@ def _launch(
     reference: Tensor,
     features: list[Tensor],
     grads: list[Tensor],
-    lines: tuple[Tensor, Tensor, Tensor],
+    lines: Sequence[Tensor],
     ends: tuple[Tensor, ...],
     radius: int,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ def forward(
     inverse: Tensor | None,
     memory: int,
 ) -> Tensor:
+    """(B, F, C) to (B, rows, C_out)."""
     channels, rows = features.shape[2], _rows(features, neighbours)
     out = features.new_empty(len(features), rows, len(weight))
     if out.numel() == 0 or channels == 0:
@@ -78,7 +81,9 @@ def backward(
     return to_features, to_weight.to(weight.dtype)
 
 
-def _combined(features: Tensor, neighbours: Tensor | None, table: Tensor, rows: int, memory: int):
+def _combined(
+    features: Tensor, neighbours: Tensor | None, table: Tensor, rows: int, memory: int
+) -> Iterator[tuple[slice, Tensor]]:
     """Chunks of rows and their combinations (n, 4 C), which keep to `memory`."""
     channels = features.shape[1]
     step = max(1, memory // (TERMS * channels * features.element_size()))

@@ -14,6 +14,7 @@ _CHANNELS = 16  # of a thread
 
 
 def forward(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> Tensor:
+    """The image (B, C, H, W) sampled where the disparity (B, 1, H, W) points to."""
     batch, channels, height, width = image.shape
     out = torch.empty_like(image)
     launch(
@@ -30,6 +31,7 @@ def forward(image: Tensor, disparity: Tensor, padding: str, align_corners: bool)
 def backward(
     gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of image and disparity."""
     gradient = gradient.to(image.dtype)
     to_image = backward_image(gradient, image, disparity, padding, align_corners)
     return to_image, backward_disparity(gradient, image, disparity, padding, align_corners)
@@ -38,6 +40,7 @@ def backward(
 def backward_image(
     gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
 ) -> Tensor:
+    """The gradient of the image (B, C, H, W)."""
     batch, channels, height, width = image.shape
     out = torch.empty_like(image)
     launch(
@@ -54,6 +57,7 @@ def backward_image(
 def backward_disparity(
     gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
 ) -> Tensor:
+    """The gradient of the disparity (B, 1, H, W), float32."""
     batch, channels, height, width = image.shape
     out = disparity.new_empty(disparity.shape, dtype=torch.float32)
     launch(
