@@ -43,7 +43,7 @@ class _Vessel(NamedTuple):
 class _Lesion(NamedTuple):
     shape: _Ellipsoid
     opacity: float  # share of tissue that replaces air
-    waves: tuple[float, float, float]  # phases of the uneven edge
+    waves: tuple[float, ...]  # phases of the uneven edge
 
 
 class Chest:
@@ -172,9 +172,9 @@ def _place_in(lung: _Ellipsoid, draws: Draws, near: float, far: float) -> tuple:
 
 
 def _lesion(centre: tuple, radius: float, opacity: float, draws: Draws) -> _Lesion:
-    radii = tuple(radius * draws.uniform(0.75, 1.25) for _ in range(3))
+    x, y, z = (radius * draws.uniform(0.75, 1.25) for _ in range(3))
     waves = tuple(draws.uniform(0, 2 * math.pi) for _ in range(3))
-    return _Lesion(_Ellipsoid(centre, radii), opacity, waves)
+    return _Lesion(_Ellipsoid(centre, (x, y, z)), opacity, waves)
 
 
 def _inside(shape: _Ellipsoid, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -97,18 +97,18 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
         )
     if samples is not None and samples != 1:
         raise ValueError(f"{path}: {int(samples)} samples a pixel; a CT slice is grey")
-    shapes = dict.fromkeys(("Rows", "Columns", "RescaleSlope", "RescaleIntercept"), ())
-    shapes |= {
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("Rows", "Columns", "RescaleSlope", "RescaleIntercept"), ()),
         "PixelSpacing": (2,),
         "ImagePositionPatient": (3,),
         "ImageOrientationPatient": (6,),
     }
+    needed = {}
     for tag, shape in shapes.items():
-        value = numbers[tag]
-        if localiser and value is None:
-            numbers[tag] = np.ones(shape)
-        elif value is None or value.shape != shape or not np.isfinite(value).all():
+        value = np.ones(shape) if localiser and numbers[tag] is None else numbers[tag]
+        if value is None or value.shape != shape or not np.isfinite(value).all():
             raise ValueError(f"{path}: no usable {tag} in its header; export the series again")
+        needed[tag] = value
     return Slice(
         path,
         str(found["SeriesInstanceUID"]),
@@ -116,13 +116,13 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
         str(found["SeriesDescription"] or ""),
         localiser,
         syntax,
-        int(numbers["Rows"]),
-        int(numbers["Columns"]),
-        float(numbers["RescaleSlope"]),
-        float(numbers["RescaleIntercept"]),
-        numbers["PixelSpacing"],
-        numbers["ImagePositionPatient"],
-        numbers["ImageOrientationPatient"].reshape(2, 3),
+        int(needed["Rows"]),
+        int(needed["Columns"]),
+        float(needed["RescaleSlope"]),
+        float(needed["RescaleIntercept"]),
+        needed["PixelSpacing"],
+        needed["ImagePositionPatient"],
+        needed["ImageOrientationPatient"].reshape(2, 3),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def write_dicom(
     return folder
 
 
-def _decimals(numbers: np.ndarray) -> list[str]:
+def _decimals(numbers: Iterable[float]) -> list[str]:
     """Decimal strings, which DICOM limits to 16 characters."""
     from pydicom.valuerep import format_number_as_ds
 

@@ -64,10 +64,10 @@ def read_slices(
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(load, range(len(files))))
-    span = (0.0, 255.0) if value_range is None else tuple(float(edge) for edge in value_range)
-    if not span[0] < span[1]:
-        raise ValueError(f"value_range {span}: the first must be the smaller")
-    return CTVolume(values, _AFFINE, span, spaced=False, source=str(Path(files[0]).parent))
+    low, high = map(float, (0, 255) if value_range is None else value_range)
+    if not low < high:
+        raise ValueError(f"value_range {low, high}: the first must be the smaller")
+    return CTVolume(values, _AFFINE, (low, high), spaced=False, source=str(Path(files[0]).parent))
 
 
 def in_order(names: Sequence[Path]) -> list[Path]:

@@ -8,6 +8,7 @@ PyTorch's global state).
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch import Generator, Tensor
@@ -100,5 +101,5 @@ def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     return {name: value.to(maps[name].dtype) for name, value in plain.items()}
 
 
-def _monai() -> object:
+def _monai() -> ModuleType:
     return from_extra("ct", "monai.transforms", "augmentation 'full'")

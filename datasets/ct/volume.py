@@ -43,7 +43,8 @@ class CTVolume:
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Millimetres between slices, rows and columns."""
-        return tuple(float(size) for size in np.linalg.norm(self.affine[:3, :3], axis=0)[::-1])
+        column, row, slice_ = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
+        return slice_, row, column
 
     def oriented(self) -> tuple[np.ndarray, np.ndarray]:
         """Values and affine with axes that run to the left, the back and the head (LPS)."""
