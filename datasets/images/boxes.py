@@ -177,13 +177,20 @@ def _read_voc(path: Path) -> tuple[str, list[tuple[str, tuple]]]:
         root = ElementTree.parse(path).getroot()
         boxes = []
         for found in root.iter("object"):
-            corners = [float(found.find("bndbox").findtext(k)) for k in _CORNERS]
+            corners = [float(_text(found, f"bndbox/{name}")) for name in _CORNERS]
             # VOC counts pixels from 1, and a box's last pixel belongs to it.
             box = (corners[0] - 1, corners[1] - 1, corners[2], corners[3])
-            boxes.append((found.findtext("name").strip(), box))
+            boxes.append((_text(found, "name").strip(), box))
         return (root.findtext("filename") or f"{path.stem}.jpg").strip(), boxes
-    except (ElementTree.ParseError, AttributeError, TypeError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f"{path}: not a VOC annotation: {error}") from error
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    text = element.findtext(path)
+    if text is None:
+        raise ValueError(f"{element.tag} without {path}")
+    return text
 
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")

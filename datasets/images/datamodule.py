@@ -17,12 +17,10 @@ In a YAML file of ``vizoo fit``::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from torch.utils.data import Dataset
+from typing import Any, cast
 
 from ..datamodule import MixedDataModule
-from ..mixture import Mixture, Part, check_disjoint, collate
+from ..mixture import LabelledSamples, Mixture, Part, Samples, check_disjoint, collate
 from .transforms import augmentation as make_augmentation
 
 __all__ = ["ImageDataModule", "collate_images"]
@@ -54,8 +52,12 @@ class ImageDataModule(MixedDataModule):
         eval_batch_size: int = 32,
         **common: Any,
     ) -> None:
-        sizes = {"batch_size": batch_size, "eval_batch_size": eval_batch_size}
-        super().__init__(augment=make_augmentation(augmentation), **sizes, **common)
+        super().__init__(
+            augment=make_augmentation(augmentation),
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            **common,
+        )
         if balanced and self.weights is not None:
             raise ValueError("give weights of the sets or balanced classes, not both")
         self.balanced = balanced
@@ -72,16 +74,17 @@ class ImageDataModule(MixedDataModule):
             roles = {role: self.sets(role) for role in ("train", "val", "test")}
             check_disjoint(roles, "sources of images")
 
-    def mixture(self, sets: Sequence[Dataset], length: int | None) -> Mixture:
+    def mixture(self, sets: Sequence[Samples], length: int | None) -> Mixture:
         """The training samples of an epoch."""
         if not self.balanced:
             return super().mixture(sets, length)
         length = length or sum(len(found) for found in sets)
+        labelled = cast("Sequence[LabelledSamples]", sets)
         parts, shares = [], []
-        for number in sorted({label for found in sets for label in found.labels}):
-            places = [[i for i, n in enumerate(s.labels) if n == number] for s in sets]
+        for number in sorted({label for found in labelled for label in found.labels}):
+            places = [[i for i, n in enumerate(s.labels) if n == number] for s in labelled]
             total = sum(map(len, places))
-            for found, indices in zip(sets, places, strict=True):
+            for found, indices in zip(labelled, places, strict=True):
                 if indices:
                     parts.append(Part(found, indices))
                     shares.append(len(indices) / total)

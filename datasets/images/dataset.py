@@ -65,10 +65,11 @@ class LabelledImages(Dataset):
 
     def _prepared(self, sample: dict, generator: Generator | None, crops: bool) -> dict:
         image = sample["image"]
+        height, width = image.shape[1:]
         if crops:
-            region = self.preset.random_region(*image.shape[1:], generator)
+            region = self.preset.random_region(height, width, generator)
         else:
-            region = self.preset.region(*image.shape[1:])
+            region = self.preset.region(height, width)
         sample = {**sample, "image": self.preset.prepare(image, region)}
         if "boxes" in sample:
             sample["boxes"], kept = self.preset.move(sample["boxes"], region)
@@ -138,8 +139,11 @@ class ImageDataset(LabelledImages):
     def picture(self, index: int) -> dict[str, Tensor | str]:
         """See `LabelledImages.picture`."""
         record = self.records[index]
-        label = torch.tensor(record.label)
-        sample = {"image": read_image(record.path), "label": label, "name": record.name}
+        sample: dict[str, Tensor | str] = {
+            "image": read_image(record.path),
+            "label": torch.tensor(record.label),
+            "name": record.name,
+        }
         if record.boxes is not None:
             sample["boxes"] = torch.tensor(record.boxes, dtype=torch.float32).reshape(-1, 4)
             sample["box_labels"] = torch.tensor(record.box_labels, dtype=torch.int64)

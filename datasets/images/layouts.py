@@ -139,10 +139,12 @@ def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
                 )
             rows = {}
             for row in reader:
-                found = tuple((row.get(key) or "").strip() for key in ("path", "label", "source"))
-                if not found[0] or not found[1]:
+                image, label, source = (
+                    (row.get(key) or "").strip() for key in ("path", "label", "source")
+                )
+                if not image or not label:
                     raise ValueError(f"{path}, line {reader.line_num}: wants a path and a label")
-                rows[reader.line_num] = found
+                rows[reader.line_num] = image, label, source
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such list file") from error
     except (UnicodeDecodeError, csv.Error) as error:

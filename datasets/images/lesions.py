@@ -10,7 +10,8 @@ __all__ = ["KINDS", "draw_lesions"]
 #: What can be drawn.
 KINDS = ("mole", "ring", "plaque", "streak", "freckles", "blister")
 
-_TONES = np.float32([[0.95, 0.80, 0.70], [0.50, 0.34, 0.26]])  # the lightest and the darkest skin
+# The lightest and the darkest skin.
+_TONES = np.array([[0.95, 0.80, 0.70], [0.50, 0.34, 0.26]], np.float32)
 _COLOURS = {
     "mole": (0.24, 0.14, 0.10),
     "ring": (0.74, 0.24, 0.22),
@@ -34,7 +35,7 @@ def draw_lesions(kind: str, side: int, rng: np.random.Generator) -> tuple[np.nda
         float32: left, top, right, bottom.
     """
     image = _skin(side, rng)
-    boxes = []
+    boxes: list[tuple[int, ...]] = []
     for _ in range(rng.choice([1, 2, 3], p=[0.6, 0.25, 0.15])):
         cover, colour = _lesion(kind, side, boxes, rng)
         rows, columns = (np.flatnonzero((cover > 0.3).any(axis)) for axis in (1, 0))
@@ -43,7 +44,7 @@ def draw_lesions(kind: str, side: int, rng: np.random.Generator) -> tuple[np.nda
     image = _hairs(image, side, rng)
     image = image * _light(side, rng) + rng.normal(0, 0.012, image.shape)
     planes = np.ascontiguousarray(image.clip(0, 1).transpose(2, 0, 1), np.float32)
-    return planes, np.float32(boxes)
+    return planes, np.array(boxes, np.float32)
 
 
 def _skin(side: int, rng: np.random.Generator) -> np.ndarray:
@@ -78,19 +79,19 @@ def _lesion(
     r = np.hypot(along, beside * stretch) / (radius * (1.3 if kind == "streak" else 1) + 1e-6)
     r = r / (1 + wobble)
     inside = _edge(1 - r, radius / 3)
-    colour = np.float32(_COLOURS[kind]) * rng.uniform(0.85, 1.15)
+    colour = _rgb(*_COLOURS[kind]) * rng.uniform(0.85, 1.15)
     shades = 1 + 0.06 * _smooth(side, side / 12, rng)[..., None]
     if kind == "ring":
         return inside * _edge(r - 0.62, radius / 3) * 0.9, colour * shades
     if kind == "plaque":
         scales = (_smooth(side, side / 24, rng) > 0.8)[..., None] * inside[..., None]
-        return inside * 0.8, colour * shades * (1 - scales) + scales * np.float32([0.95, 0.92, 0.9])
+        return inside * 0.8, colour * shades * (1 - scales) + scales * _rgb(0.95, 0.92, 0.9)
     if kind == "freckles":
         return _dots(centre, radius, x, y, rng) * 0.85, colour * shades
     if kind == "blister":
         rim = np.exp(-((r - 0.9) ** 2) / 0.02)[..., None]
         shine = np.exp(-((along / radius + 0.3) ** 2 + (beside / radius + 0.3) ** 2) / 0.03)
-        red = np.float32([0.78, 0.34, 0.32])
+        red = _rgb(0.78, 0.34, 0.32)
         return inside * 0.9, (colour * shades * (1 - rim) + red * rim) + 0.3 * shine[..., None]
     return inside * (0.95 if kind == "mole" else 0.85), colour * shades
 
@@ -128,14 +129,18 @@ def _hairs(image: np.ndarray, side: int, rng: np.random.Generator) -> np.ndarray
     for _ in range(rng.integers(0, 4)):
         ends = rng.integers(0, side, 4).tolist()
         cv2.line(cover, ends[:2], ends[2:], 0.6, 1, cv2.LINE_AA)
-    return image * (1 - cover[..., None]) + np.float32([0.12, 0.08, 0.06]) * cover[..., None]
+    return image * (1 - cover[..., None]) + _rgb(0.12, 0.08, 0.06) * cover[..., None]
+
+
+def _rgb(*colour: float) -> np.ndarray:
+    return np.array(colour, np.float32)
 
 
 def _smooth(side: int, scale: float, rng: np.random.Generator) -> np.ndarray:
     """Noise of mean 0 and deviation 1 that varies over `scale` pixels."""
     coarse = max(4, round(side / max(scale, 1.0)))
     noise = rng.normal(size=(coarse, coarse)).astype(np.float32)
-    noise = cv2.resize(noise, (side, side), interpolation=cv2.INTER_CUBIC)
+    noise = np.asarray(cv2.resize(noise, (side, side), interpolation=cv2.INTER_CUBIC))
     return (noise - noise.mean()) / noise.std()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ __all__ = ["ImagePreset"]
 
 _RATIO = math.log(4 / 3)  # of random crops: 3:4 to 4:3
 _KEPT = 0.3  # share of a box that has to be left in a crop
+_USUAL: Any = None  # replaced as soon as a preset is made
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class ImagePreset:
         backbone: a network of timm, as which images are prepared where nothing else is given.
     """
 
-    size: tuple[int, int] | None = None
-    crop: float | None = None
+    size: tuple[int, int] = _USUAL
+    crop: float = _USUAL
     fit: str = "crop"
-    interpolation: str | None = None
+    interpolation: str = _USUAL
     scale: tuple[float, float] = (0.5, 1.0)
     backbone: str | None = None
 

@@ -52,7 +52,8 @@ def split_groups(
     had = np.zeros_like(wanted)
     order = np.random.default_rng(seed).permutation(len(members))
     order = order[np.argsort(-counts[order].sum(1), kind="stable")]
-    whole, parts = list(members.values()), [[] for _ in shares]
+    whole = list(members.values())
+    parts: list[list[int]] = [[] for _ in shares]
     for row in order:
         need = ((wanted - had) / wanted) @ counts[row]
         best = int(np.lexsort((-wanted.sum(1), -need.round(9)))[0])
