@@ -100,7 +100,7 @@ class StereoDataset(Dataset):
             disparity = disparity * valid
             if not valid.any():
                 warnings.warn(f"{record.disparity}: no pixel has a known disparity", stacklevel=2)
-        sample = {
+        sample: dict[str, Tensor | str] = {
             "left": left,
             "right": right,
             "disparity": disparity,

@@ -161,7 +161,7 @@ def write_calibration(path: str | os.PathLike, calibration: StereoCalibration) -
         ValueError: the principal point or the size is not known; that format needs them.
     """
     c = calibration
-    if None in (c.cx, c.cy, c.width, c.height):
+    if c.cx is None or None in (c.cy, c.width, c.height):
         raise ValueError(f"{path}: a calibration file needs cx, cy, width and height")
     fy = c.focal_y or c.focal
     lines = [

@@ -62,8 +62,10 @@ def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
             truth = next((name for name in _TRUTHS if (root / name).is_dir()), None)
             if truth is None:
                 raise FileNotFoundError(_no_truth(root, f"beside {left}/ and {right}/"))
-            pattern = glob.escape(str(root)) + "/{}/*"
-            return find_pairs(*(pattern.format(name) for name in (left, right, truth)), encoding)
+            base = glob.escape(str(root))
+            return find_pairs(
+                f"{base}/{left}/*", f"{base}/{right}/*", f"{base}/{truth}/*", encoding
+            )
     return []
 
 

@@ -114,10 +114,8 @@ def find_pairs(
             warnings.warn(doubt, stacklevel=3)
     names = _names(found["left"])
     maps = found.get("disparity", [None] * len(names))
-    return [
-        StereoRecord(name, *files, encoding)
-        for name, *files in zip(names, found["left"], found["right"], maps, strict=True)
-    ]
+    pairs = zip(names, found["left"], found["right"], maps, strict=True)
+    return [StereoRecord(*pair, encoding) for pair in pairs]
 
 
 def _read_pair_list(list_file: Path, root: Path, encoding: str | None = None) -> list[StereoRecord]:

@@ -69,9 +69,10 @@ def _species(uniform: _Uniform) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.tensor([KINDS.index(name) for name in as_kind])[index], of
 
 
-def _backgrounds(layer: dict[str, Tensor], scene: _Uniform, far: float, top: float) -> None:
+def _backgrounds(
+    layer: dict[str, Tensor], scene: _Uniform, height: int, width: int, far: float, top: float
+) -> None:
     """Fills slots 0-4: far wall, ground, ceiling, left and right wall, as planes that intersect."""
-    height, width = layer["height"], layer["width"]
     for name, value in (("cx", width / 2), ("cy", height / 2), ("rx", width / 2)):
         layer[name][:BACKGROUNDS] = value
     layer["ry"][:BACKGROUNDS] = height / 2
@@ -104,10 +105,12 @@ def _backgrounds(layer: dict[str, Tensor], scene: _Uniform, far: float, top: flo
         layer["a"][slot] -= abs(tilt)
 
 
-def _shape(layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform, top: float) -> None:
+def _shape(
+    layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform, width: int, top: float
+) -> None:
     """Bends the layers: slant with the depth gradient of a tilted plane, then curvature."""
     rx, ry, a = layer["rx"], layer["ry"], layer["a"]
-    focal = layer["width"] * (0.6 + 0.9 * float(scene.table[81, 0]))
+    focal = width * (0.6 + 0.9 * float(scene.table[81, 0]))
     upright = uniform.chance(0.45)
     for name, radius in (("b", rx), ("c", ry)):
         tangent = torch.tan(uniform(-1.2, 1.2)) * (1.0 - 0.9 * upright)
@@ -206,7 +209,6 @@ def draw_scene(
     layer["kind"][:BACKGROUNDS] = 0
     count = BACKGROUNDS + round(clutter * (10 + int(27 * scene.table[86, 0])))
     layer["active"] = (torch.arange(LAYERS) < count).float()
-    layer["height"], layer["width"] = height, width
 
     a = far + (top - far) * uniform() ** _between(scene.table[87, 0], 0.8, 2.5)
     near = 0.5 + a / top
@@ -228,10 +230,10 @@ def draw_scene(
     layer["cy"] = uniform(-0.02 * height, 1.02 * height)
     layer |= {"half_x": half_x, "half_y": half_y, "cos": cos, "sin": sin}
     layer["a"] = a
-    _shape(layer, uniform, scene, top)
+    _shape(layer, uniform, scene, width, top)
     for name in "qwest":
         layer[name][1:BACKGROUNDS] = 0
-    _backgrounds(layer, scene, far, top)
+    _backgrounds(layer, scene, height, width, far, top)
     _stand(layer, uniform, low, top)
     _bound(layer, low, top)
 
@@ -247,7 +249,6 @@ def draw_scene(
         layer[f"offset{corner}"] = uniform(0.45, 0.9)
     layer["corners"] = 3 + (uniform() * 4).floor().clamp_max(3)
     _paint(layer, uniform, scene)
-    del layer["height"], layer["width"]
     # Backgrounds stay in front of the list; the rest is painted from far to near.
     order = layer["a"].clone()
     order[:BACKGROUNDS] = torch.arange(BACKGROUNDS) - 1e6

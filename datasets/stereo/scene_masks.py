@@ -122,12 +122,13 @@ def coverage(
         (B, H, W) in [0, 1]; above 0.5 the pixel's centre belongs to the layer.
     """
     u, v = p["cos"] * x + p["sin"] * y, p["cos"] * y - p["sin"] * x
-    result = None
-    for kind in sorted(kinds):
+
+    def inside(kind: int) -> Tensor:
         name = KINDS[kind]
-        inside = torch.full_like(u, 1e3) if name == "full" else _OUTLINES[name](u, v, p, bank)
-        if result is None:
-            result = inside
-        else:
-            result = torch.where(p["kind"] == kind, inside, result)
+        return torch.full_like(u, 1e3) if name == "full" else _OUTLINES[name](u, v, p, bank)
+
+    first, *others = sorted(kinds)
+    result = inside(first)
+    for kind in others:
+        result = torch.where(p["kind"] == kind, inside(kind), result)
     return (result * p["active"] + (p["active"] - 1.0)).add_(0.5).clamp_(0.0, 1.0)

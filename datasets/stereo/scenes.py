@@ -10,7 +10,7 @@ learning disparity and optical flow estimation?" (IJCV 2018).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -345,7 +345,7 @@ def _generate(
     tilt = torch.stack([torch.rand(2, generator=generator) for generator in generators])
     tilt = (tilt - 0.5) * vertical_offset
     left, right = _render(scenes, *size, tilt, device)
-    pairs = list(zip(left.colour, right.colour, strict=True))
+    pairs: list[Sequence[Tensor]] = list(zip(left.colour, right.colour, strict=True))
     if photometric:
         pairs = [photograph(pair, g) for pair, g in zip(pairs, generators, strict=True)]
     disparity = left.nearest[:, None]
