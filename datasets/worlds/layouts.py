@@ -68,12 +68,13 @@ class _Builder:
 
     def world(self, ambient: float, warmth: float, sky: np.ndarray) -> World:
         tone = np.array([1 + warmth, 1.0, 1 - warmth], np.float32)
-        around = Sky(*sky)
+        horizon, zenith = sky
+        around = Sky(horizon, zenith)
         if self.stock.panoramas and self.draws.uniform() < 0.7:
             panorama = self.pick(self.stock.panoramas)
             mean = float(((panorama / 255) ** 2.2).mean())
             bright = float(sky.mean()) / max(mean, 0.02)
-            around = Sky(*sky, panorama, self.draws.uniform(0, 2 * math.pi), bright)
+            around = Sky(horizon, zenith, panorama, self.draws.uniform(0, 2 * math.pi), bright)
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:
@@ -210,8 +211,8 @@ def _table_top(build: _Builder, floating: int) -> Place:
     eye = np.array([draws.uniform(-0.3, 0.3), draws.uniform(0.15, 0.6), -0.55 * side])
     gaze = _unit(np.array([draws.uniform(-0.15, 0.15), draws.uniform(-0.05, 0.1), 0.1]) - eye)
     _float(build, eye, gaze, floating, (0.4, 1.5))
-    at = np.array([draws.uniform(-1, 1), draws.uniform(0.9, 1.7), draws.uniform(-1, 0.8)])
-    build.lights.append(Light(at, draws.uniform(0.6, 1.8) * _tone(draws), False))
+    lamp = np.array([draws.uniform(-1, 1), draws.uniform(0.9, 1.7), draws.uniform(-1, 0.8)])
+    build.lights.append(Light(lamp, draws.uniform(0.6, 1.8) * _tone(draws), False))
     sky = np.array([[0.8, 0.8, 0.8], [0.7, 0.75, 0.8]])
     room = np.array([[-0.5 * side, 0.1, -0.5 * side], [0.5 * side, 0.8, 0.5 * side]])
     return Place(

@@ -158,7 +158,7 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     light = draws.uniform(0.15, 0.9) if kind != "plain" else draws.uniform(0.45, 0.95)
     colourful = draws.uniform() ** 2 * 0.7
     hue = np.array([draws.uniform() for _ in range(3)])
-    base = light * ((1 - colourful) + colourful * hue / max(hue.max(), 1e-6))
+    red, green, blue = (light * ((1 - colourful) + colourful * hue / max(hue.max(), 1e-6))).tolist()
     shiny = kind == "shiny" or draws.uniform() < 0.12
     turn = draws.uniform(0, 2 * math.pi) if draws.uniform() < 0.3 else 0.0
     return Material(
@@ -166,7 +166,7 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
         _SIDE / 2 ** draws.uniform(-1.5, 1.8),
         turn if kind != "print" else math.pi,  # upright on the front of what stands or hangs
         (draws.uniform(0, _SIDE), draws.uniform(0, _SIDE)),
-        tuple(float(value) for value in base),
+        (red, green, blue),
         contrast,
         1.0 if photographic else draws.uniform() ** 2,
         draws.uniform(0.2, 0.7) if shiny else draws.uniform(0.0, 0.08),

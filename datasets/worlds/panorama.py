@@ -44,8 +44,15 @@ class WorldPanoramas(WorldDataset):
         floating: int | None = 0,
         **common: Any,
     ) -> None:
-        size, own = (height, 2 * height), {"layouts": layouts, "floating": floating}
-        super().__init__("panorama", ("image",), length, size, **own, **common)
+        super().__init__(
+            "panorama",
+            ("image",),
+            length,
+            (height, 2 * height),
+            layouts=layouts,
+            floating=floating,
+            **common,
+        )
 
     def _make(self, index: int) -> dict[str, Tensor]:
         draws = self._draws(index)

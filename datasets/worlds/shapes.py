@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 __all__ = [
     "Shape",
@@ -44,9 +45,7 @@ class Shape(NamedTuple):
     normals: np.ndarray
     places: np.ndarray
 
-    def moved(
-        self, to: Sequence[float], turn: float = 0.0, rotation: np.ndarray | None = None
-    ) -> Shape:
+    def moved(self, to: ArrayLike, turn: float = 0.0, rotation: np.ndarray | None = None) -> Shape:
         """The shape turned about y by ``turn`` radians, or by a (3, 3) rotation, then shifted."""
         if rotation is None:
             cos, sin = math.cos(turn), math.sin(turn)
@@ -109,7 +108,7 @@ def box(width: float, height: float, depth: float) -> Shape:
     return boxes((width, height, depth), np.zeros((1, 3)))
 
 
-def boxes(sizes: np.ndarray, at: np.ndarray, rotation: np.ndarray | None = None) -> Shape:
+def boxes(sizes: ArrayLike, at: np.ndarray, rotation: np.ndarray | None = None) -> Shape:
     """Many boxes as one shape.
 
     Args:
@@ -262,9 +261,7 @@ def _slopes(points: np.ndarray, axis: int) -> np.ndarray:
     for edge, beside in ((0, 1), (-1, -2)):
         here, near = np.take(slopes, [edge], other), np.take(slopes, [beside], other)
         flat = np.linalg.norm(here, axis=-1, keepdims=True) < 1e-9
-        index = [slice(None)] * 3
-        index[other] = edge
-        slopes[tuple(index)] = np.squeeze(np.where(flat, near, here), other)
+        np.moveaxis(slopes, other, 0)[edge] = np.squeeze(np.where(flat, near, here), other)
     return slopes
 
 

@@ -101,8 +101,8 @@ class WorldStereo(WorldDataset):
             "occluded": hidden[None],
             **self._surfaces(left, axes),
         }
-        middle = {"cx": (self.width - 1) / 2, "cy": (self.height - 1) / 2}
-        rig = StereoCalibration(focal, baseline, width=self.width, height=self.height, **middle)
+        cx, cy = (self.width - 1) / 2, (self.height - 1) / 2
+        rig = StereoCalibration(focal, baseline, cx, cy, width=self.width, height=self.height)
         return sample, rig
 
 

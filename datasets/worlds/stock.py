@@ -72,6 +72,7 @@ def fingerprint(
     listed = [
         f"{kind}/{path.relative_to(folder).as_posix()} {path.stat().st_size}"
         for kind, folder in folders.items()
+        if folder is not None
         for path in _files(kind, folder)
     ]
     return f"{Draws(*listed).bits():016x}"

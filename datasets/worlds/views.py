@@ -86,18 +86,19 @@ class WorldViews(WorldDataset):
             cameras.append(self._camera(eye, turned, focal, draws))
             rendered.append(render(place.world, cameras[-1]))
         pictures = self._pictures([view.colour for view in rendered], draws)
-        views = []
+        views, ranges = [], []
         for number, (camera, seen) in enumerate(zip(cameras, rendered, strict=True)):
             depth = seen.distance * camera.ahead()
             finite = depth.isfinite()
             span = depth[finite] if finite.any() else known
+            ranges.append((0.98 * float(span.min()), 1.02 * float(span.max())))
             views.append(
                 View(
                     f"{number:08d}",
                     pictures[number],
                     torch.from_numpy(np.float32(camera.intrinsics)),
                     torch.from_numpy(np.float32(camera.extrinsics)),
-                    (0.98 * float(span.min()), 1.02 * float(span.max())),
+                    ranges[-1],
                     Truth(torch.where(finite, depth, 0)[None]),
                 )
             )
@@ -105,7 +106,7 @@ class WorldViews(WorldDataset):
             torch.stack([view.intrinsics for view in views]),
             torch.stack([view.extrinsics for view in views]),
             [(self.height, self.width)] * len(views),
-            [view.depth_range for view in views],
+            ranges,
         )
         scene = Scene(self.name(index), views, pairs_from_scores(scores), "generated")
         return scene, self._surfaces(reference, axes)

@@ -251,6 +251,8 @@ class World:
         if openness is not None:
             lit = lit * openness
         bright = torch.zeros_like(lit)
+        near: Tensor | float
+        far: Tensor | float
         for light in self.lights:
             way = _column(light.place)
             if light.far:
