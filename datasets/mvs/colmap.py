@@ -93,12 +93,14 @@ def scene_of_model(
     empty: list[list] = [[] for _ in views]
     scene = Scene(root.name, views, empty, layout, model.file("images"), points, tracks)
     extrinsics = torch.stack([view.extrinsics for view in views])
-    if points is not None and sum(map(len, tracks)):
+    if points is not None and tracks is not None and any(len(track) for track in tracks):
         scores = score_by_points(points, tracks, camera_centre(extrinsics))
     else:
         ranges = [derive_range(scene, index)[0] for index in range(len(views))]
         intrinsics = torch.stack([view.intrinsics for view in views])
-        scores = score_by_poses(intrinsics, extrinsics, [view.size for view in views], ranges)
+        cameras = [model.cameras[photograph.camera] for photograph in model.photographs]
+        sizes = [(camera.height, camera.width) for camera in cameras]
+        scores = score_by_poses(intrinsics, extrinsics, sizes, ranges)
     scene.pairs = pairs_from_scores(scores)
     return scene
 

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -175,8 +175,8 @@ def _text_images(path: Path) -> list[Photograph]:
         seen = rows[at + 1][1].split() if at + 1 < len(rows) else []
         if len(seen) % 3:
             raise ValueError(f"{path}, line {rows[at + 1][0]}: want 'x y point' for every keypoint")
-        points = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
-        points = np.array([point for point in points if point >= 0], dtype=np.int64)
+        found = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
+        points = np.array([point for point in found if point >= 0], dtype=np.int64)
         photographs.append(
             Photograph(words[9].strip(), camera, tuple(pose[:4]), tuple(pose[4:]), points)
         )
@@ -235,7 +235,7 @@ class _Bytes:
         except UnicodeDecodeError:
             self.fail("not a COLMAP file: a name is no text")
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> NoReturn:
         raise ValueError(f"{self.path}: {reason} at byte {self.at}")
 
     def end(self) -> None:

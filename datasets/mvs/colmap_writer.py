@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def write_model(
     names: list[str],
     points: Tensor,
     colours: Tensor,
-    tracks: list[Tensor],
+    tracks: Sequence[Tensor],
     binary: bool = False,
 ) -> None:
     """Write ``cameras``, ``images`` and ``points3D``, each atomically.

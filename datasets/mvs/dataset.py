@@ -87,8 +87,8 @@ class MVSDataset(Dataset):
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         for step in range(len(self)):
-            scene, reference = self.items[(index + step) % len(self)]
-            scene = self.scenes[scene]
+            number, reference = self.items[(index + step) % len(self)]
+            scene = self.scenes[number]
             sources = scene.sources(reference)
             if generator is not None:
                 order = torch.randperm(len(sources), generator=generator).tolist()

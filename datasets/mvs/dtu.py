@@ -220,7 +220,7 @@ def listed_pairs(
 
 def _relit(scene: Scene, old: int, light: int) -> Scene:
     views = [
-        replace(view, image=view.image.replace(f"_{old}_r5000.png", f"_{light}_r5000.png"))
+        replace(view, image=str(view.image).replace(f"_{old}_r5000.png", f"_{light}_r5000.png"))
         for view in scene.views
     ]
     name = f"{scene.name}, light {light}"

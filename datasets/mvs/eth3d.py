@@ -83,9 +83,11 @@ def _read(path: str, distorted: Camera, own: Camera) -> tuple[Tensor, Tensor]:
     stored = stored.reshape(distorted.height, distorted.width)
     fx, fy = own.parameters[0], own.parameters[-3]
     cx, cy = own.parameters[-2:]
-    x = (np.arange(own.width)[None] + 0.5 - cx) / fx
-    y = (np.arange(own.height)[:, None] + 0.5 - cy) / fy
-    u, v = _distort(distorted, *np.broadcast_arrays(x, y), path)
+    x, y = np.broadcast_arrays(
+        (np.arange(own.width)[None] + 0.5 - cx) / fx,
+        (np.arange(own.height)[:, None] + 0.5 - cy) / fy,
+    )
+    u, v = _distort(distorted, x, y, path)
     column, row = np.floor(u).astype(np.int64), np.floor(v).astype(np.int64)
     inside = (column >= 0) & (column < distorted.width) & (row >= 0) & (row < distorted.height)
     depth = stored[np.where(inside, row, 0), np.where(inside, column, 0)]

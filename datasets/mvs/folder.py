@@ -131,7 +131,7 @@ def open_middlebury(path: str | os.PathLike) -> Scene:
                 file,
             )
         )
-    parts = {"photographs": [view.image for view in views]}
+    parts = {"photographs": [str(view.image) for view in views]}
     check_files(f"scene {root.name}", root, parts, f"images as in {files[0]}", what="photographs")
     return _pairs_by_poses(
         Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))

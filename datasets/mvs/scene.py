@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -130,7 +131,8 @@ class Scene:
         except FileNotFoundError:
             raise FileNotFoundError(f"{image}: no such file") from None
         except Exception:  # Pillow does not know the kind, or the header is damaged
-            return tuple(read_image(image).shape[1:])
+            height, width = read_image(image).shape[1:]
+            return height, width
 
     def image(self, index: int) -> Tensor:
         """Read a photograph: (3, H, W) float32 in [0, 1], RGB.
@@ -177,7 +179,7 @@ class Scene:
         sources: Sequence[int],
         size: tuple[int, int] | None = None,
         empty_truth: bool = False,
-    ) -> dict[str, Tensor | str]:
+    ) -> dict[str, Any]:
         """Read a reference view with its sources (see above).
 
         Args:
@@ -195,7 +197,8 @@ class Scene:
                 "multi-view stereo needs two views at least"
             )
         chosen = [reference, *sources]
-        images, intrinsics = [], []
+        images: list[Tensor] = []
+        intrinsics = []
         for number in chosen:
             image, matrix = self.image(number), self.views[number].intrinsics
             if size is not None:
@@ -243,7 +246,7 @@ class Scene:
             self.name, views, self.pairs, self.layout, self.pair_file, self.points, self.tracks
         )
 
-    def _truth(self, index: int, size: tuple[int, int], empty: bool) -> tuple[Tensor, Tensor]:
+    def _truth(self, index: int, size: torch.Size, empty: bool) -> tuple[Tensor, Tensor]:
         known = self.depth(index)
         if known is None:
             return torch.zeros(1, *size), torch.zeros(1, *size, dtype=torch.bool)
@@ -334,7 +337,7 @@ def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
     return resized[0].clamp(0, 1)
 
 
-def _file(truth: Callable) -> str:
+def _file(truth: Callable | None) -> str:
     # A reader made by functools.partial has the depth map's path for its first argument.
     arguments = getattr(truth, "args", ())
     return os.fspath(arguments[0]) if arguments and isinstance(arguments[0], str) else "true depth"

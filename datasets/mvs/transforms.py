@@ -103,7 +103,7 @@ def augmentation(
     if (crop_height is None) != (crop_width is None):
         raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
     steps: list[Callable] = []
-    if crop_height is not None:
+    if crop_height is not None and crop_width is not None:
         steps.append(RandomCrop(crop_height, crop_width))
     if name == "colour":
         steps.append(ColourJitter())

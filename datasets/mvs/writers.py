@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,7 +131,7 @@ def _write_folder(scene: Scene, folder: Path, suffix: str) -> Path:
         name = view.name.replace("/", "_")
         image = f"images/{name}.{suffix}"
         _write_photograph(folder / image, scene.image(index))
-        entry = {
+        entry: dict[str, Any] = {
             "image": image,
             "intrinsics": view.intrinsics.tolist(),
             "extrinsics": view.extrinsics.tolist(),
@@ -187,7 +188,7 @@ def _depth(scene: Scene, index: int) -> np.ndarray:
     return torch.where(valid, depth, torch.zeros_like(depth))[0].numpy()
 
 
-def _points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _points(scene: Scene) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
     if scene.points is not None and scene.tracks is not None:
         grey = torch.full((len(scene.points), 3), 128, dtype=torch.uint8)
         return scene.points, grey, scene.tracks

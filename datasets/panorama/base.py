@@ -184,8 +184,9 @@ class ListedPanoramas(PanoramaDataset):
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
-        files = [os.path.normpath(root / word) for word in words]
-        return PanoramaRecord(os.path.splitext(os.path.normpath(words[0]))[0], *files)
+        image, *depth = (os.path.normpath(root / word) for word in words)
+        name = os.path.splitext(os.path.normpath(words[0]))[0]
+        return PanoramaRecord(name, image, depth[0] if depth else None)
 
     @staticmethod
     def _read_depth(path: str) -> np.ndarray:
@@ -218,7 +219,7 @@ def _read_colours(path: str) -> Tensor:
     if pixels.ndim != 3:
         raise ValueError(f"{path}: one channel; the colours of a panorama have three")
     _check_shape(path, pixels.shape)
-    scale = np.float32(1 / np.iinfo(pixels.dtype).max)
+    scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1)
 

@@ -48,8 +48,8 @@ class SphereAugmentation:
         rotation = sphere_rotation(yaw, tilt, towards, draws[3] < self.flip)
         image = sample["image"]
         if draws[4] < self.jitter:
-            factors = [0.8 + 0.4 * draw for draw in draws[5:8]]
-            image = _other_colours(image, *factors, 0.2 * draws[8] - 0.1)
+            brightness, contrast, saturation = (0.8 + 0.4 * draw for draw in draws[5:8])
+            image = _other_colours(image, brightness, contrast, saturation, 0.2 * draws[8] - 0.1)
         return {**sample, "image": image, "rotation": rotation.float()}
 
 

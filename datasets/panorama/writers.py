@@ -16,6 +16,7 @@ from ...vision.io.exr import write_exr
 from ...vision.io.images import to_bytes, write_image
 from ..draws import Draws
 from ..files import check_choice, expand_path
+from ..mixture import Samples
 from . import matterport3d, stanford2d3d
 from .generated import GeneratedRooms
 
@@ -27,7 +28,7 @@ _GREY = 64 / 255  # the colour of unknown depth in 3D60
 
 
 def write_panoramas(
-    sets: Mapping[str, Sequence[dict]],
+    sets: Mapping[str, Samples],
     folder: str | os.PathLike,
     layout: str,
     report: Callable[[str, int, int], None] | None = None,
