@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ class MadeDataset(Dataset):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         """Sample ``index``.
 
         Raises:

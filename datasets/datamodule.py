@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from .mixture import EpochSampler, Mixture, ShareSampler, TrainingLoader, collate, split_by_seed
+from .mixture import (
+    EpochSampler,
+    Mixture,
+    Samples,
+    ShareSampler,
+    TrainingLoader,
+    collate,
+    split_by_seed,
+)
 
 __all__ = ["MixedDataModule"]
 
@@ -85,7 +94,7 @@ class MixedDataModule(LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.workers = workers
         self.seed = seed
-        self._made: dict[str, list[Dataset]] = {}
+        self._made: dict[str, list[Samples]] = {}
         self._first_epoch = 0
 
     def setup(self, stage: str) -> None:
@@ -100,13 +109,13 @@ class MixedDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps: the epoch that a resumed fit starts with."""
-        return {"epoch": self.trainer.fit_loop.epoch_progress.current.processed}
+        return {"epoch": self._fit_loop.epoch_progress.current.processed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Take the epoch of a checkpoint."""
         self._first_epoch = state["epoch"]
 
-    def sets(self, role: str) -> list[Dataset]:
+    def sets(self, role: str) -> list[Samples]:
         """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""
         if role in self._made:
             return self._made[role]
@@ -153,7 +162,7 @@ class MixedDataModule(LightningDataModule):
         """Whole samples of the sets to predict, one set after the other."""
         return self._whole("predict")
 
-    def mixture(self, sets: Sequence[Dataset], length: int | None) -> Mixture:
+    def mixture(self, sets: Sequence[Samples], length: int | None) -> Mixture:
         """The training samples of an epoch; a task may mix in another way."""
         return Mixture(sets, self.weights, length, self.augment, self.seed)
 
@@ -162,7 +171,7 @@ class MixedDataModule(LightningDataModule):
         """Stack samples into a batch; a task may stack in another way."""
         return collate(samples)
 
-    def _training(self, sets: Sequence[Dataset], length: int | None) -> DataLoader:
+    def _training(self, sets: Sequence[Samples], length: int | None) -> DataLoader:
         mixture = self.mixture(sets, length)
         sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
         # A resumed fit starts its first iterator before Lightning sets the epoch.
@@ -173,13 +182,17 @@ class MixedDataModule(LightningDataModule):
         loader.trained = self._trained
         return loader
 
+    @property
+    def _fit_loop(self) -> Any:  # Lightning's types do not say what its trackers count
+        return cast(Trainer, self.trainer).fit_loop
+
     def _trained(self) -> int:
         """Return the batches of this epoch that the fit is through with; 0 behind its last."""
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress
+        progress = self._fit_loop.epoch_loop.batch_progress
         return 0 if progress.is_last_batch else progress.current.processed
 
-    def _make(self, role: str) -> list[Dataset]:
-        made = []
+    def _make(self, role: str) -> list[Samples]:
+        made: list[Samples] = []
         for number, source in enumerate(self.sources[role], start=1):
             dataset = source if isinstance(source, Dataset) else source()
             if role != "predict" and not getattr(dataset, "has_truth", True):
@@ -187,16 +200,16 @@ class MixedDataModule(LightningDataModule):
                     f"{role} set {number} ({type(dataset).__name__}) has no ground truth; it can "
                     "only be predicted"
                 )
-            made.append(dataset)
+            made.append(cast(Samples, dataset))
         return made
 
-    def _some(self, role: str) -> list[Dataset]:
+    def _some(self, role: str) -> list[Samples]:
         if not self.sets(role):
             raise ValueError(f"no {role} data: give the data module `{role}`, a list of data sets")
         return self.sets(role)
 
     def _whole(self, role: str) -> DataLoader:
-        whole = ConcatDataset(self._some(role))
+        whole: ConcatDataset = ConcatDataset(cast("list[Dataset]", self._some(role)))
         processes, rank = self._place()
         # Lightning divides what is to be predicted by itself, and without repeating any.
         if processes == 1 or role == "predict":
@@ -215,7 +228,7 @@ class MixedDataModule(LightningDataModule):
         dataset: Dataset,
         batch_size: int,
         kind: type[DataLoader] = DataLoader,
-        **arguments: object,
+        **arguments: Any,
     ) -> DataLoader:
         return kind(
             dataset,

@@ -12,14 +12,23 @@ import bisect
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    default_collate,
+)
 
 __all__ = [
     "EpochSampler",
+    "LabelledSamples",
     "Mixture",
     "Part",
+    "Samples",
     "ShareSampler",
     "TrainingLoader",
     "check_disjoint",
@@ -27,6 +36,29 @@ __all__ = [
     "draw",
     "split_by_seed",
 ]
+
+
+class Samples(Protocol):
+    """A data set with a length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> dict: ...
+
+
+class LabelledSamples(Samples, Protocol):
+    """A data set whose samples each have a class."""
+
+    @property
+    def labels(self) -> Sequence[int]:
+        """The class of every sample."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes."""
+
+    def with_preset(self, preset: Any, /) -> LabelledSamples:
+        """The same samples prepared in another way."""
 
 
 class Mixture(Dataset):
@@ -38,7 +70,7 @@ class Mixture(Dataset):
     into a sample.
 
     Args:
-        datasets: the sets; each has a length.
+        datasets: the sets.
         weights: the sets' shares of an epoch; by default in proportion to their sizes.
         length: positions in an epoch; by default the sum of the sizes.
         augment: called as ``augment(sample, generator)``.
@@ -50,7 +82,7 @@ class Mixture(Dataset):
 
     def __init__(
         self,
-        datasets: Sequence[Dataset],
+        datasets: Sequence[Samples],
         weights: Sequence[float] | None = None,
         length: int | None = None,
         augment: Callable | None = None,
@@ -109,6 +141,7 @@ class EpochSampler(DistributedSampler):
         skipped: positions that the next iteration, and only that one, leaves out at its start.
     """
 
+    dataset: Mixture
     skipped = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -127,6 +160,8 @@ class TrainingLoader(DataLoader):
         trained: gives the number of batches of this epoch that the fit is through with.
     """
 
+    sampler: EpochSampler
+    batch_size: int
     trained: Callable[[], int]
 
     def state_dict(self) -> dict[str, int]:
@@ -153,7 +188,9 @@ class ShareSampler(DistributedSampler):
         ValueError: fewer samples than processes; one without any would leave the rest waiting.
     """
 
-    def __init__(self, dataset: Dataset, processes: int, rank: int) -> None:
+    dataset: ConcatDataset
+
+    def __init__(self, dataset: ConcatDataset, processes: int, rank: int) -> None:
         if len(dataset) < processes:
             raise ValueError(
                 f"{len(dataset)} samples to evaluate on {processes} processes: take fewer "
@@ -166,13 +203,13 @@ class ShareSampler(DistributedSampler):
         return iter(range(self.rank, len(self.dataset), self.num_replicas))
 
 
-def draw(dataset: Dataset, index: int, generator: torch.Generator) -> dict:
+def draw(dataset: Samples, index: int, generator: torch.Generator) -> dict:
     """Return a sample of a data set, chosen with a generator where the set can."""
     chooses = getattr(dataset, "draw", None)
     return dataset[index] if chooses is None else chooses(index, generator)
 
 
-def _groups_of(dataset: Dataset) -> list[str] | None:
+def _groups_of(dataset: Samples) -> list[str] | None:
     """Return what each sample belongs to and is never split from, such as a patient; or None."""
     return getattr(dataset, "groups", None)
 
@@ -185,8 +222,8 @@ class Part(Dataset):
         indices: those to keep.
     """
 
-    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Samples, indices: Sequence[int]) -> None:
+        self.dataset: Any = dataset  # what it has besides samples is asked for by name
         self.indices = list(indices)
 
     @property
@@ -231,7 +268,7 @@ class Part(Dataset):
         return draw(self.dataset, self.indices[index], generator)
 
 
-def split_by_seed(dataset: Dataset, share: float, seed: int = 0) -> tuple[Part, Part]:
+def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, Part]:
     """Split a data set at random into a training and a validation part.
 
     Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts.
