@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..nas.elastic.base import ElasticModule, Part, fill, is_elastic, number_of, parts, take
+from ..nas.elastic.base import ElasticModule, Part, fill, number_of, parts, take
 from ..nas.values import Value, concat, maximum
 from ..vision.layers import deformable_convolution
 
@@ -53,7 +53,7 @@ class _ElasticNumber(ElasticModule):
         return layer
 
 
-def number(value: Width) -> nn.Module:
+def number(value: Width) -> Number | _ElasticNumber:
     """A module whose `value` is the number, or what is active of it."""
     return _ElasticNumber(value) if isinstance(value, Value) else Number(value)
 
@@ -99,10 +99,11 @@ class _ElasticDeformableConv2d(ElasticModule, DeformableConv2d):
         return fill(layer, self, weight=weight)
 
 
-def deformable_layer(in_channels: int, channels: Width) -> nn.Module:
+def deformable_layer(in_channels: int, channels: Width) -> DeformableConv2d:
     """A `DeformableConv2d` to twice as many channels."""
-    layer = _ElasticDeformableConv2d if isinstance(channels, Value) else DeformableConv2d
-    return layer(in_channels, channels)
+    if isinstance(channels, Value):
+        return _ElasticDeformableConv2d(in_channels, channels)
+    return DeformableConv2d(in_channels, channels)
 
 
 class _CostSettings(NamedTuple):
@@ -112,6 +113,8 @@ class _CostSettings(NamedTuple):
 
 class _ElasticCostConv2d(ElasticModule, nn.Conv2d):
     """1x1 convolution of a cost; of a smaller radius the middle planes of each level."""
+
+    bias: nn.Parameter
 
     def __init__(self, levels: int, radius: Width, out_channels: Width) -> None:
         super().__init__(levels * (2 * maximum(radius) + 1), maximum(out_channels), 1)
@@ -141,6 +144,6 @@ class _ElasticCostConv2d(ElasticModule, nn.Conv2d):
 
 def cost_convolution(levels: int, radius: Width, out_channels: Width) -> nn.Conv2d:
     """1x1 convolution of a cost with `levels` times 2 `radius` + 1 planes."""
-    if is_elastic((radius, out_channels)):
+    if isinstance(radius, Value) or isinstance(out_channels, Value):
         return _ElasticCostConv2d(levels, radius, out_channels)
     return nn.Conv2d(levels * (2 * radius + 1), out_channels, 1)

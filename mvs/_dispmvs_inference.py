@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..vision.fused import FusedConv2d, fold_batch_norm
-from ._dispmvs_layers import Extractor, ResidualBlock, UpdateBlock, add_shared, bounded_flow
+from ._dispmvs_elastic import DeformableConv2d
+from ._dispmvs_layers import (
+    ConvNorm,
+    Extractor,
+    ResidualBlock,
+    UpdateBlock,
+    add_shared,
+    bounded_flow,
+)
 from ._winograd import WinogradConv2d, pays
 
 __all__ = ["FusedExtractor", "FusedUpdateBlock"]
+
+_Norm = nn.BatchNorm2d | nn.InstanceNorm2d
 
 
 def _convolution(
@@ -21,28 +33,34 @@ def _convolution(
     relu: bool,
     dtype: torch.dtype,
     *,
-    padding: tuple[int, int],
+    padding: str | tuple[int, ...],
     stride: int = 1,
 ) -> nn.Module:
     if pays(weight, stride, dtype):
         return WinogradConv2d(weight, bias, relu=relu)
+    sides = cast("tuple[int, int]", padding)
     slope = 0 if relu else None
-    return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
+    return FusedConv2d(weight, bias, stride=stride, padding=sides, slope=slope, dtype=dtype)
+
+
+def _weight_and_bias(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    return conv.weight, cast(Tensor, conv.bias)
 
 
 class _Unit(nn.Module):
     """A convolution, its norm, and a ReLU if wanted; in channels-last memory."""
 
-    def __init__(self, conv: nn.Conv2d, norm: nn.Module, dtype: torch.dtype, relu: bool) -> None:
+    def __init__(self, conv: nn.Conv2d, norm: _Norm, dtype: torch.dtype, relu: bool) -> None:
         super().__init__()
         self.relu = relu
         self.instance = isinstance(norm, nn.InstanceNorm2d)
-        if self.instance:
-            weight, bias = conv.weight, None  # the norm takes off what a bias adds
-        else:
-            weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
-        shape = {"stride": conv.stride[0], "padding": conv.padding}
-        self.conv = _convolution(weight, bias, relu and not self.instance, dtype, **shape)
+        weight: Tensor = conv.weight
+        bias = None  # an instance norm takes off what it adds
+        if isinstance(norm, nn.BatchNorm2d):
+            weight, bias = fold_batch_norm(weight, conv.bias, norm)
+        relu = relu and not self.instance
+        stride, padding = conv.stride[0], conv.padding
+        self.conv = _convolution(weight, bias, relu, dtype, padding=padding, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
@@ -63,7 +81,8 @@ class _Residual(nn.Module):
         self.unit2 = _Unit(block.conv2, block.norm2, dtype, relu=True)
         self.shortcut = None
         if block.downsample is not None:
-            self.shortcut = _Unit(*block.downsample, dtype, relu=False)
+            conv, norm = cast("tuple[nn.Conv2d, _Norm]", block.downsample)
+            self.shortcut = _Unit(conv, norm, dtype, relu=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.unit2(self.unit1(x))
@@ -79,17 +98,15 @@ class FusedExtractor(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.first = _Unit(net.conv1, net.norm1, dtype, relu=True)
-        for index in range(1, 5):
-            blocks = getattr(net, f"layer{index}")
-            layer = nn.Sequential(*(_Residual(block, dtype) for block in blocks))
-            self.add_module(f"layer{index}", layer)
-        for name in ("d_layer4", "d_layer3", "d_layer2", "o_layer4", "o_layer2"):
-            layer = getattr(net, name)
-            if hasattr(layer, "conv_offset"):
-                layer = copy.deepcopy(layer).to(dtype)
-            else:
-                layer = _Unit(layer.conv, layer.norm, dtype, relu=True)
-            self.add_module(name, layer)
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            nn.Sequential(*(_Residual(block, dtype) for block in getattr(net, f"layer{index}")))
+            for index in range(1, 5)
+        )
+        self.d_layer4 = _layer(net.d_layer4, dtype)
+        self.d_layer3 = _layer(net.d_layer3, dtype)
+        self.d_layer2 = _layer(net.d_layer2, dtype)
+        self.o_layer4 = _layer(net.o_layer4, dtype)
+        self.o_layer2 = _layer(net.o_layer2, dtype)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """As of `Extractor`."""
@@ -99,6 +116,12 @@ class FusedExtractor(nn.Module):
         y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
         y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
         return self.o_layer2(y2), self.o_layer4(y4)
+
+
+def _layer(layer: ConvNorm | DeformableConv2d, dtype: torch.dtype) -> nn.Module:
+    if isinstance(layer, ConvNorm):
+        return _Unit(layer.conv, layer.norm, dtype, relu=True)
+    return copy.deepcopy(layer).to(dtype)
 
 
 def _double(x: Tensor) -> Tensor:
@@ -113,7 +136,7 @@ class _Pass(nn.Module):
         self.channels = c = convs[0].out_channels
         padding = convs[0].padding
         shared = torch.cat([conv.weight[:, c : 2 * c] for conv in convs])
-        bias = torch.cat([conv.bias for conv in convs])
+        bias = torch.cat([_weight_and_bias(conv)[1] for conv in convs])
         own = [torch.cat((conv.weight[:, :c], conv.weight[:, 2 * c :]), 1) for conv in convs]
         self.context = _convolution(shared, bias, False, dtype, padding=padding)
         self.gates = _convolution(torch.cat(own[:2]), None, False, dtype, padding=padding)
@@ -144,22 +167,22 @@ class FusedUpdateBlock(nn.Module):
         self.cost = nn.Sequential(fused(encoder.convc1), fused(encoder.convc2))
         self.flow = nn.Sequential(fused(encoder.convf1), fused(encoder.convf2))
         # One channel more, for the E-flow; convolutions are slow where they have an odd number.
-        last = encoder.conv
-        weight, bias = F.pad(last.weight, (0,) * 7 + (1,)), F.pad(last.bias, (0, 1))
-        self.joined = _convolution(weight, bias, True, dtype, padding=last.padding)
+        weight, bias = _weight_and_bias(encoder.conv)
+        weight, bias = F.pad(weight, (0,) * 7 + (1,)), F.pad(bias, (0, 1))
+        self.joined = _convolution(weight, bias, True, dtype, padding=encoder.conv.padding)
         self.passes = nn.ModuleList(
             _Pass([getattr(gru, f"conv{gate}{index}") for gate in "zrq"], dtype) for index in (1, 2)
         )
         self.head = nn.Sequential(fused(head.conv1), fused(head.conv2, relu=False))
-        first, _, last = block.mask
+        first, _, last = cast("Iterable[nn.Conv2d]", block.mask)
         self.mask = fused(first)
-        whole, corner = (0.25 * last.weight, 0.25 * last.bias), slice(None, None, 16)
-        self.whole = FusedConv2d(*whole, dtype=dtype)
-        self.corner = FusedConv2d(*(x[corner] for x in whole), dtype=dtype)
+        weight, bias = (0.25 * x for x in _weight_and_bias(last))
+        self.whole = FusedConv2d(weight, bias, dtype=dtype)
+        self.corner = FusedConv2d(weight[::16], bias[::16], dtype=dtype)
 
     def prepare(self, context: Tensor) -> list[tuple[Tensor, Tensor]]:
         """As of `UpdateBlock`."""
-        return [step.prepare(context) for step in self.passes]
+        return [step.prepare(context) for step in cast("Iterable[_Pass]", self.passes)]
 
     def forward(
         self, hidden: Tensor, prepared: list[tuple[Tensor, Tensor]], cost: Tensor, flow: Tensor

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
+from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat
-from ._dispmvs_elastic import cost_convolution, deformable_layer
+from ._dispmvs_elastic import DeformableConv2d, cost_convolution, deformable_layer
 
 __all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow"]
 
@@ -67,6 +69,9 @@ class Extractor(nn.Module):
             1/16, which deformable convolutions give.
     """
 
+    o_layer2: ConvNorm | DeformableConv2d
+    o_layer4: ConvNorm | DeformableConv2d
+
     def __init__(
         self, widths: tuple[int, int, int], norm: type, context: tuple[Width, Width] | None = None
     ) -> None:
@@ -74,12 +79,13 @@ class Extractor(nn.Module):
         half, quarter, deep = widths
         self.conv1 = nn.Conv2d(3, half, 7, 2, 3)
         self.norm1 = norm(half)
-        below = half
+        below, layers = half, []
         for index, width in enumerate((half, quarter, deep, deep), start=1):
             stride = 1 if index == 1 else 2
             blocks = ResidualBlock(below, width, stride, norm), ResidualBlock(width, width, 1, norm)
-            self.add_module(f"layer{index}", nn.Sequential(*blocks))
+            layers.append(nn.Sequential(*blocks))
             below = width
+        self.layer1, self.layer2, self.layer3, self.layer4 = layers
         self.d_layer4 = ConvNorm(deep, deep)
         self.d_layer3 = ConvNorm(2 * deep, deep)
         self.d_layer2 = ConvNorm(quarter + deep, quarter)
@@ -91,7 +97,7 @@ class Extractor(nn.Module):
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                if name.endswith("conv_offset"):
+                if module.bias is not None and name.endswith("conv_offset"):
                     nn.init.zeros_(module.bias)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,10 +199,9 @@ def bounded_flow(flow: Tensor, dtype: torch.dtype) -> Tensor:
     return (flow.clamp(-_LONGEST, _LONGEST) if dtype == torch.float16 else flow).to(dtype)
 
 
-def _bias(conv: nn.Module) -> Tensor:
-    if isinstance(conv, elastic.ElasticModule):
-        return conv.bias_in_use(conv.active)
-    return conv.bias
+def _bias(conv: nn.Conv2d) -> Tensor:
+    bias = conv.bias_in_use(conv.active) if isinstance(conv, ElasticConv2d) else conv.bias
+    return cast(Tensor, bias)
 
 
 class FlowHead(nn.Module):
@@ -256,7 +261,7 @@ class UpdateBlock(nn.Module):
 
     def upsampling(self, hidden: Tensor, *, corner: bool = False) -> Tensor:
         """Logits for `convex_upsample`, (B S, 144, h, w); `corner`: of a block's first pixel, 9."""
-        first, _, last = self.mask
+        first, _, last = cast("Iterable[nn.Conv2d]", self.mask)
         weight, bias = elastic.weight_in_use(last), _bias(last)
         if corner:
             weight, bias = weight[:: UPSAMPLING**2], bias[:: UPSAMPLING**2]

@@ -72,7 +72,8 @@ class WinogradConv2d(nn.Module):
         # One group of channels for each place of a transformed window.
         products = torch.einsum("ai,bj,ocij->aboc", rows[1], columns[1], weight)
         self.weight: Tensor = products.flatten(0, 2)[..., None, None].float()
-        self.products, self.shape = None, None
+        self.products: FusedConv2d | None = None
+        self.shape: torch.Size | None = None
         bias = weight.new_zeros(weight.shape[0]) if bias is None else bias.detach()
         self.bias = bias.float()
         self.relu = relu
@@ -104,7 +105,8 @@ class WinogradConv2d(nn.Module):
         return y[:, :height, :width].permute(0, 3, 1, 2)
 
     def _multiply(self, x: Tensor) -> Tensor:
-        if self.shape != x.shape:  # the order of the weights in memory goes by it
+        # The order of the weights in memory goes by the shape.
+        if self.products is None or self.shape != x.shape:
             self.products = FusedConv2d(self.weight, None, groups=len(self.inputs))
             self.shape = x.shape
         return self.products(x)

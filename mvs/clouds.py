@@ -80,10 +80,10 @@ def refine_file(
         ValueError, ImportError: as `voxel_thin`.
     """
     points, colours = read_ply(path)
-    if colours is None:
-        colours = np.full(points.shape, 255, np.uint8)
     if voxel is not None:
         points, colours = voxel_thin(points, colours, voxel)
+    if colours is None:
+        colours = np.full(points.shape, 255, np.uint8)
     found = None
     if normals:
         towards = None

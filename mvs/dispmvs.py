@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -131,10 +131,13 @@ class DispMVS(nn.Module):
         from ._dispmvs_inference import FusedExtractor, FusedUpdateBlock
 
         net = copy.copy(self)
-        parts = {name: FusedExtractor(net._modules[name], dtype) for name in ("fnet", "cnet")}
-        for name in ("update_block_4", "update_block_2"):
-            parts[name] = FusedUpdateBlock(net._modules[name], dtype)
-        net._modules = {**net._modules, **parts}
+        net._modules = {
+            **net._modules,
+            "fnet": FusedExtractor(self.fnet, dtype),
+            "cnet": FusedExtractor(self.cnet, dtype),
+            "update_block_4": FusedUpdateBlock(self.update_block_4, dtype),
+            "update_block_2": FusedUpdateBlock(self.update_block_2, dtype),
+        }
         return net
 
     def forward(
@@ -219,8 +222,8 @@ class DispMVS(nn.Module):
             )
         if start is None:
             start = self._start(depth_range, height // _COARSE, width // _COARSE, generator)
-        stages = self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
-        return tuple([fused.depth for fused in stage] for stage in stages)
+        coarse, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
+        return [fused.depth for fused in coarse], [fused.depth for fused in fine]
 
     def example_inputs(
         self,
@@ -233,7 +236,10 @@ class DispMVS(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Random images, cameras side by side, and a start; see `vision.inputs`."""
         views = self.example_views if self.views is None else self.views.value
-        like = {"device": device, "dtype": torch.promote_types(dtype, torch.float32)}
+        like: dict[str, Any] = {
+            "device": device,
+            "dtype": torch.promote_types(dtype, torch.float32),
+        }
         images = torch.rand(batch, views, 3, height, width, device=device, dtype=dtype)
         focal = 0.8 * max(height, width)
         camera = [[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]]
@@ -370,7 +376,7 @@ def _padded(size: int) -> int:
     # A traced size is a tensor, and one that is exported a symbol.
     if isinstance(whole, Tensor):
         return whole.clamp(min=_SMALLEST)
-    return torch.sym_max(whole, _SMALLEST)
+    return cast(int, torch.sym_max(whole, _SMALLEST))
 
 
 def _extend(x: Tensor, height: int, width: int) -> Tensor:

@@ -207,8 +207,7 @@ def _part(
     turn = (pose[:3, :3] @ invert_intrinsics(view.intrinsics.double())).to(depth.device)
     pixels = torch.stack([x.double(), y.double(), torch.ones_like(x, dtype=torch.float64)])
     points = (turn @ pixels).mul_(mean[kept].double()).add_(pose[:3, 3:].to(depth.device))
-    white = np.full((len(x), 3), 255, np.uint8)
-    colours = white if view.image is None else _image(view, depth.shape)[kept.cpu().numpy()]
+    colours = _image(view, depth.shape)[kept.cpu().numpy()]
     sizes = [int(mask.sum()) for mask in (known, confirmed, kept)]
     return FusedView(
         name=view.name,
@@ -315,7 +314,9 @@ def _read(given: Map, reader: Callable) -> np.ndarray | Tensor:
     return reader(given) if isinstance(given, (str, os.PathLike)) else given
 
 
-def _image(view: DepthView, size: tuple[int, int]) -> np.ndarray:
+def _image(view: DepthView, size: torch.Size) -> np.ndarray:
+    if view.image is None:
+        return np.full((*size, 3), 255, np.uint8)
     image = _read(view.image, read_pixels)
     image = image.cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     if image.dtype != np.uint8 or image.shape != (*size, 3):

@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -78,11 +78,13 @@ class MVSResult:
         files = [path.with_name(f"{name}{end}") for path in (depth, confidence)
                  for end in (".pfm", ".png")]  # fmt: skip
         write_pfm(files[0], self.depth)
-        style = {"label": "depth", "palette": "turbo_r", "logarithmic": True}
-        write_image(files[1], disparity_picture(self.depth, **style))
+        picture = disparity_picture(self.depth, label="depth", palette="turbo_r", logarithmic=True)
+        write_image(files[1], picture)
         write_pfm(files[2], self.confidence)
-        style = {"label": "confidence", "palette": "viridis", "low": 0.0, "high": 1.0}
-        write_image(files[3], disparity_picture(self.confidence, **style))
+        picture = disparity_picture(
+            self.confidence, label="confidence", palette="viridis", low=0.0, high=1.0
+        )
+        write_image(files[3], picture)
         return files
 
 
@@ -178,8 +180,9 @@ class MVSPredictor:
         names = ("images", "intrinsics", "extrinsics", "depth_range")
         batch = [sample[name][None].to(self.device) for name in names]
         generator = torch.Generator().manual_seed(seed)
-        depth, confidence = self.net.predict(*batch, generator=generator)
-        depth, confidence = (x[0, 0].float().cpu() for x in (depth, confidence))
+        predict = cast("Callable[..., tuple[Tensor, Tensor]]", self.net.predict)
+        found = predict(*batch, generator=generator)
+        depth, confidence = (x[0, 0].float().cpu() for x in found)
         check_prediction(depth, confidence, dtype=self.dtype)
         return MVSResult(
             depth.numpy(),

@@ -29,6 +29,13 @@ class DepthMetrics(Metric):
     """
 
     full_state_update = False
+    error: Tensor
+    image_error: Tensor
+    relative: Tensor
+    pixels: Tensor
+    images: Tensor
+    near: Tensor
+    histogram: Tensor
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -275,7 +276,7 @@ def _fuse(
                 ).float(),
                 extrinsics=view.extrinsics,
                 depth=out / entries[index]["files"][0],
-                image=lambda index=index: _pixels(scene, index, size),
+                image=partial(_pixels, scene, index, size),
                 sources=[place[source] for source in scene.sources(index) if source in place],
                 depth_range=entry.depth_range,
             )
@@ -326,7 +327,7 @@ class _Sampler:
         self.random = np.random.default_rng(0)
 
     def take(self, part: FusedView) -> None:
-        chosen = slice(None)
+        chosen: slice | np.ndarray = slice(None)
         if part.kept > self.most:
             chosen = self.random.choice(part.kept, self.most, replace=False)
         self.parts.append((part.points[chosen], part.colours[chosen]))
