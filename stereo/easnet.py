@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -187,22 +187,22 @@ class EASNet(nn.Module):
             Choice(f"refinement.{level}.blocks", (1, 2, 4, 6)) if extended else len(_DILATIONS)
             for level in range(2)
         ]
+        refinements = [
+            Refinement(count, published_warp, certainty=sharp and level == 0)
+            for level, count in enumerate(blocks)
+        ]
         self.refinement = elastic.ModuleList(
-            [
-                Refinement(count, published_warp, certainty=sharp and level == 0)
-                for level, count in enumerate(blocks)
-            ],
-            length=Choice("refinement.levels", (1, 2)) if extended else 2,
+            refinements, length=Choice("refinement.levels", (1, 2)) if extended else 2
         )
         self.apply(initialize)
-        for refinement in self.refinement.children():
+        for refinement in refinements:
             # Corrections of many pixels would leave the last ReLU without a gradient.
             nn.init.normal_(refinement.final_conv.weight, 0, 0.01)
         if sharp:
             self.upsampling = nn.Conv2d(32, 9 * 2**2, 3, 1, 1)
             nn.init.normal_(self.upsampling.weight, 0, 0.01)
             with torch.no_grad():
-                self.upsampling.bias[16:20] = 3  # starts near the middle of the nine
+                cast(Tensor, self.upsampling.bias)[16:20] = 3  # starts near the middle of the nine
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -133,11 +133,11 @@ class EASNetElastic(nn.Module):
         self.apply(initialize)
         # Corrections of many pixels would leave the refinement's last ReLU without a gradient;
         # upsampling starts near the mean of neighbours, or the pixel itself.
-        ends = [candidate[-1] for candidate in self.upsampling.children()]
+        ends = [cast(nn.Sequential, candidate)[-1] for candidate in self.upsampling.children()]
         for last in (*ends, refinement.final_conv, enlargement):
-            nn.init.normal_(last.weight, 0, 0.01)
+            nn.init.normal_(cast(Tensor, last.weight), 0, 0.01)
         with torch.no_grad():
-            enlargement.bias[16:20] = 3
+            cast(Tensor, enlargement.bias)[16:20] = 3
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.
@@ -210,7 +210,7 @@ class EASNetElastic(nn.Module):
         """What the upsampling reads, (B, C, h, w), and each level's scores, coarsest first."""
         levels = [level.chunk(2) for level in reversed(self.features(views))]
         volumes = [
-            stem(torch.cat((cosines(*level, candidates), level[0]), 1))
+            stem(torch.cat((cosines(level[0], level[1], candidates), level[0]), 1))
             for stem, level, candidates in zip(self.stems, levels, self.candidates, strict=False)
         ]
         volumes = self.aggregation(volumes)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,8 @@ class EASNetLight(nn.Module):
             nn.Conv2d(_UPSAMPLING_CHANNELS, 9 * FINEST**2, 1),
         )
         self.apply(initialize)
-        nn.init.normal_(self.upsampling[-1].weight, 0, 0.01)  # starts near the mean of neighbours
+        # Starts near the mean of neighbours.
+        nn.init.normal_(cast(Tensor, self.upsampling[-1].weight), 0, 0.01)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.
@@ -162,7 +163,7 @@ class EASNetLight(nn.Module):
         both = torch.cat(normalize_pair(left, right))
         views = [level.chunk(2) for level in self.features(both)]
         volumes = [
-            stem(torch.cat((cosines(*view, candidates), view[0]), 1))
+            stem(torch.cat((cosines(view[0], view[1], candidates), view[0]), 1))
             for stem, view, candidates in zip(self.stems, views, self.candidates, strict=False)
         ]
         volumes = self.aggregation(volumes)

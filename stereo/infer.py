@@ -317,9 +317,10 @@ class StereoPredictor:
             warnings.warn(note, stacklevel=3)
         if check or scale == "auto":
             scale = self._reached(first, second, scale)
+        scale = float(scale)
         disparity = self._match(first, second, scale).numpy()
         name = Path(left).stem if isinstance(left, (str, os.PathLike)) else "pair"
-        return StereoResult(disparity, picture, name, float(scale))
+        return StereoResult(disparity, picture, name, scale)
 
     @torch.inference_mode()
     def estimate(self, height: int, width: int) -> float:
@@ -327,11 +328,11 @@ class StereoPredictor:
 
         The network's work grows with the number of pixels, so a small pair is timed.
         """
-        views = torch.rand(2, 3, *_QUICK)
+        left, right = torch.rand(2, 3, *_QUICK)
         times = []
         for _ in range(8):  # the first warms up, and the fastest is the least disturbed
             start = time.perf_counter()
-            self._match(*views, 1.0)
+            self._match(left, right, 1.0)
             times.append(time.perf_counter() - start)
         return min(times) * height * width / math.prod(_QUICK)
 

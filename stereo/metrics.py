@@ -25,6 +25,15 @@ class DisparityMetrics(Metric):
     """
 
     full_state_update = False
+    image_error: Tensor
+    images: Tensor
+    pixels: Tensor
+    error: Tensor
+    smooth: Tensor
+    b1: Tensor
+    b2: Tensor
+    b3: Tensor
+    d1: Tensor
 
     def __init__(self, max_disparity: float | None = 192.0) -> None:
         super().__init__()

@@ -118,7 +118,7 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
 def _matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
     scale = min(1.0, _WIDEST / max(left.shape[:2]))
-    finder = cv2.SIFT_create(nfeatures=2000)
+    finder = cv2.SIFT.create(nfeatures=2000)
     points, descriptors = [], []
     for image in (left, right):
         grey = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)
