@@ -6,6 +6,7 @@ Batch norms are folded, activations and shortcuts part of the convolutions.
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from ..vision.fused import FusedConv2d, fold_batch_norm
 from ..vision.layers import DeformableConv2d, deformable_convolution
 
 __all__ = ["FusedBottleneck", "FusedDilatedBlock", "FusedInvertedResidual", "folded"]
+
+_Normed = tuple[nn.Conv2d, nn.BatchNorm2d]
 
 
 def folded(
@@ -25,7 +28,7 @@ def folded(
         weight,
         bias,
         stride=conv.stride[0],
-        padding=conv.padding[0],
+        padding=cast("tuple[int, ...]", conv.padding)[0],
         dilation=conv.dilation[0],
         groups=conv.groups,
         slope=slope,
@@ -36,13 +39,21 @@ def folded(
 class FusedInvertedResidual(nn.Module):
     """An `InvertedResidual` of plain layers."""
 
-    def __init__(self, block: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        expand: _Normed,
+        depthwise: _Normed,
+        squeeze: nn.Module,
+        project: _Normed,
+        residual: bool,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
-        self.expand = folded(block.expand, block.expand_norm, dtype, 0.0)
-        self.depthwise = folded(block.depthwise, block.depthwise_norm, dtype, 0.0)
-        self.squeeze = copy.deepcopy(block.squeeze).to(dtype)
-        self.project = folded(block.project, block.project_norm, dtype, None)
-        self.residual = block.residual
+        self.expand = folded(*expand, dtype, 0.0)
+        self.depthwise = folded(*depthwise, dtype, 0.0)
+        self.squeeze = copy.deepcopy(squeeze).to(dtype)
+        self.project = folded(*project, dtype, None)
+        self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.squeeze(self.depthwise(self.expand(x)))
@@ -79,14 +90,23 @@ class _FusedDeformable(nn.Module):
 class FusedBottleneck(nn.Module):
     """A `Bottleneck`, its second convolution ordinary or deformable."""
 
-    def __init__(self, block: nn.Module, dtype: torch.dtype) -> None:
+    conv2: nn.Module
+
+    def __init__(
+        self,
+        first: _Normed,
+        conv: nn.Module,
+        norm: nn.BatchNorm2d,
+        last: _Normed,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
-        self.conv1 = folded(block.conv1, block.bn1, dtype, 0.0)
-        if isinstance(block.conv2, DeformableConv2d):
-            self.conv2 = _FusedDeformable(block.conv2, block.bn2, dtype)
+        self.conv1 = folded(*first, dtype, 0.0)
+        if isinstance(conv, DeformableConv2d):
+            self.conv2 = _FusedDeformable(conv, norm, dtype)
         else:
-            self.conv2 = folded(block.conv2, block.bn2, dtype, 0.0)
-        self.conv3 = folded(block.conv3, block.bn3, dtype, 0.0)
+            self.conv2 = folded(cast(nn.Conv2d, conv), norm, dtype, 0.0)
+        self.conv3 = folded(*last, dtype, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv3(self.conv2(self.conv1(x)), x)
@@ -95,10 +115,10 @@ class FusedBottleneck(nn.Module):
 class FusedDilatedBlock(nn.Module):
     """A `DilatedBlock`."""
 
-    def __init__(self, block: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, first: _Normed, second: _Normed, dtype: torch.dtype) -> None:
         super().__init__()
-        self.conv1 = folded(block.conv1, block.bn1, dtype, 0.2)
-        self.conv2 = folded(block.conv2, block.bn2, dtype, 0.2)
+        self.conv1 = folded(*first, dtype, 0.2)
+        self.conv2 = folded(*second, dtype, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv2(self.conv1(x), x)

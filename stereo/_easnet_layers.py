@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,14 @@ class InvertedResidual(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedInvertedResidual(self, dtype)
+        return FusedInvertedResidual(
+            (self.expand, self.expand_norm),
+            (self.depthwise, self.depthwise_norm),
+            self.squeeze,
+            (self.project, self.project_norm),
+            self.residual,
+            dtype,
+        )
 
 
 def _depthwise(convolution: nn.Module, x: Tensor) -> Tensor:
@@ -176,7 +184,8 @@ class Bottleneck(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedBottleneck(self, dtype)
+        first, third = (self.conv1, self.bn1), (self.conv3, self.bn3)
+        return FusedBottleneck(first, self.conv2, self.bn2, third, dtype)
 
 
 def _exchange(steps: int, source: Number, target: Number) -> nn.Module:
@@ -230,7 +239,8 @@ class AggregationModule(nn.Module):
         """New costs (B, D_i, h_i, w_i) for each level i."""
         costs = [branch(cost) for branch, cost in zip(self.branches, costs, strict=True)]
         fused = []
-        for target, exchanges in zip(costs, self.exchanges, strict=True):
+        rows = cast("Iterable[nn.ModuleList]", self.exchanges)
+        for target, exchanges in zip(costs, rows, strict=True):
             terms = (
                 resize(exchange(cost), target.shape[-2:])
                 for exchange, cost in zip(exchanges, costs, strict=True)
@@ -249,14 +259,14 @@ class LeakyConvolution(ConvNorm):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return folded(self[0], self[1], dtype, 0.2)
+        return folded(cast(nn.Conv2d, self[0]), cast(nn.BatchNorm2d, self[1]), dtype, 0.2)
 
 
 def dilated_convolution(channels: Number) -> nn.Module:
     return elastic.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
 
 
-def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
+def resize(x: Tensor, size: torch.Size) -> Tensor:
     if x.shape[-2:] == size:
         return x
     return F.interpolate(x, size=size, mode="bilinear", align_corners=False)

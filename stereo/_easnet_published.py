@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -107,7 +107,8 @@ def convert_published(
     arguments: dict[str, object] = {"published_warp": True}
     if not is_supernet:
         architecture = _architecture_of(state)
-        idle = tuple(f"heads.{level}." for level in range(architecture["scale"], len(WIDTHS)))
+        scale = cast(int, architecture["scale"])
+        idle = tuple(f"heads.{level}." for level in range(scale, len(WIDTHS)))
         state = {key: tensor for key, tensor in state.items() if not key.startswith(idle)}
         return "easnet", {**arguments, "subnet": architecture.to_json()}, state
     for key in [key for key in state if key.endswith(".depthwise.weight")]:
@@ -136,8 +137,8 @@ def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key, tensor in state.items():
         first, _, rest = key.partition(".")
         if first == "feature_extractor":
-            number, _, rest = rest.partition(".")
-            key = f"{places[number]}.{rest}"
+            place, _, rest = rest.partition(".")
+            key = f"{places[place]}.{rest}"
         renamed[key] = tensor
     return renamed
 

@@ -7,6 +7,8 @@ convolution, over 2x2 pixels side by side in the channels. Predictions stay floa
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +20,13 @@ from ..vision.fused import (
     depth_to_space,
     fold_batch_norm,
 )
+from ._fadnet_layers import (
+    CorrelationStage,
+    FeatureEncoder,
+    RefinementStage,
+    ResBlock,
+    SlicedConv2d,
+)
 
 __all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefinementStage"]
 
@@ -25,14 +34,15 @@ __all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefineme
 class FusedBlock(nn.Module):
     """A `ResBlock`; `channels` is how many of the stored input channels come."""
 
-    def __init__(self, block: nn.Module, dtype: torch.dtype, channels: int | None = None) -> None:
+    def __init__(self, block: ResBlock, dtype: torch.dtype, channels: int | None = None) -> None:
         super().__init__()
         self.stride = block.stride
         self.conv1 = _folded(block.conv1, block.bn1, dtype, channels, self.stride, 0.0)
         self.conv2 = _folded(block.conv2, block.bn2, dtype, None, 1, 0.0)
         self.shortcut = None
         if block.shortcut is not None:
-            self.shortcut = _folded(*block.shortcut, dtype, channels, 1, None)
+            conv, norm = cast("tuple[nn.Conv2d | SlicedConv2d, nn.BatchNorm2d]", block.shortcut)
+            self.shortcut = _folded(conv, norm, dtype, channels, 1, None)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(x)
@@ -42,16 +52,17 @@ class FusedBlock(nn.Module):
 
 
 def _folded(
-    conv: nn.Module,
+    conv: nn.Conv2d | SlicedConv2d,
     norm: nn.BatchNorm2d,
     dtype: torch.dtype,
     channels: int | None,
     stride: int,
     slope: float | None,
 ) -> FusedConv2d:
-    conv = getattr(conv, "conv", conv)
+    if isinstance(conv, SlicedConv2d):
+        conv = conv.conv
     weight, bias = fold_batch_norm(conv.weight[:, :channels], conv.bias, norm)
-    padding = conv.padding[0]
+    padding = cast("tuple[int, ...]", conv.padding)[0]
     return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
 
 
@@ -60,18 +71,16 @@ def _block(channels: int) -> tuple[int, int]:
     return {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(channels, (1, 1))
 
 
-def _first(conv: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
-    weight = conv[0].weight
-    block = _block(len(weight))
-    return FusedConv2d(
-        weight, conv[0].bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block
-    )
+def _first(layers: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
+    conv = cast(nn.Conv2d, layers[0])
+    weight, block = conv.weight, _block(len(conv.weight))
+    return FusedConv2d(weight, conv.bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block)
 
 
 class FusedEncoder(nn.Module):
     """A `FeatureEncoder`."""
 
-    def __init__(self, encoder: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, encoder: FeatureEncoder | RefinementStage, dtype: torch.dtype) -> None:
         super().__init__()
         self.conv1 = _first(encoder.conv1, dtype)
         self.conv2 = FusedBlock(encoder.conv2, dtype)
@@ -110,7 +119,7 @@ class _Finest(nn.Module):
         self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
         self.head = FusedConv2d(second, None, padding=1)
         weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
-        bias = (second.sum((2, 3)) * iconv.bias.detach()).sum(1)
+        bias = (second.sum((2, 3)) * cast(Tensor, iconv.bias).detach()).sum(1)
         weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
         self.parts = [upconv.out_channels, 1]
         weight, of_image = weight[:, :-3], weight[:, -3:]
@@ -149,8 +158,8 @@ class _Finest(nn.Module):
             last_columns.append(own[..., -2:])
         y = depth_to_space(torch.cat(strips, 2), (4, 4)).float()
         images = torch.cat((image[:, :, :4], image[:, :, -4:]))
-        above, below = self._exact(torch.cat((top, bottom)), images).chunk(2)
-        y[:, :, 0], y[:, :, -1] = above[:, :, 0], below[:, :, -1]
+        upper, lower = self._exact(torch.cat((top, bottom)), images).chunk(2)
+        y[:, :, 0], y[:, :, -1] = upper[:, :, 0], lower[:, :, -1]
         columns = torch.cat((torch.cat(first_columns, 2), torch.cat(last_columns, 2)))
         images = torch.cat((image[..., :4], image[..., -4:]))
         before, after = self._exact(columns, images).chunk(2)
@@ -164,7 +173,7 @@ class _Finest(nn.Module):
 
 
 class _FusedHourglass(nn.Module):
-    def __init__(self, stage: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, stage: CorrelationStage | RefinementStage, dtype: torch.dtype) -> None:
         super().__init__()
         self.down = nn.ModuleList(
             nn.Sequential(
@@ -222,7 +231,7 @@ class _FusedHourglass(nn.Module):
 class FusedCorrelationStage(_FusedHourglass):
     """A `CorrelationStage`; `shifts` is how many correlation channels come."""
 
-    def __init__(self, stage: nn.Module, shifts: int, dtype: torch.dtype) -> None:
+    def __init__(self, stage: CorrelationStage, shifts: int, dtype: torch.dtype) -> None:
         super().__init__(stage, dtype)
         self.conv_redir = FusedBlock(stage.conv_redir, dtype)
         channels = stage.conv_redir.conv2.out_channels + shifts
@@ -237,7 +246,7 @@ class FusedCorrelationStage(_FusedHourglass):
 class FusedRefinementStage(_FusedHourglass):
     """A `RefinementStage`."""
 
-    def __init__(self, stage: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, stage: RefinementStage, dtype: torch.dtype) -> None:
         super().__init__(stage, dtype)
         self.encoder = FusedEncoder(stage, dtype)
         self.conv3_1 = FusedBlock(stage.conv3_1, dtype)

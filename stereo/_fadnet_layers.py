@@ -11,6 +11,7 @@ after the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ def _conv(in_channels: Width, out_channels: Width, kernel: int, stride: int) -> 
 
 class ResBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with batch norms."""
+
+    conv1: nn.Conv2d | SlicedConv2d
 
     def __init__(self, in_channels: Width, out_channels: Width, stride: int = 1) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ def sliced_block(stored_channels: Width, out_channels: Width) -> ResBlock:
     """A ResBlock whose input may have fewer channels than are stored."""
     block = ResBlock(stored_channels, out_channels)
     block.conv1 = SlicedConv2d(stored_channels, out_channels, 3)
-    block.shortcut[0] = SlicedConv2d(stored_channels, out_channels, 1)
+    cast(nn.Sequential, block.shortcut)[0] = SlicedConv2d(stored_channels, out_channels, 1)
     return block
 
 
@@ -160,7 +163,7 @@ class CorrelationStage(_Hourglass):
         encoder: Sequence[Width],
         decoder: Sequence[Width],
         redirect: Width,
-        fuse: nn.Module,
+        fuse: ResBlock,
     ) -> None:
         super().__init__(encoder, decoder)
         self.conv_redir = ResBlock(encoder[2], redirect)

@@ -72,7 +72,7 @@ class _TwoStage(nn.Module):
         encoder: Sequence[Width],
         decoder: Sequence[Width],
         redirect: Width,
-        fuse: nn.Module,
+        fuse: ResBlock,
         normalization: str,
     ) -> None:
         super().__init__()
