@@ -7,7 +7,7 @@ elastic one, whose export is that plain module.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +45,8 @@ class Use(NamedTuple):
 
     def ring(self, architecture: Mapping[str, Any] | None) -> Ring | None:
         """Under an architecture, None for the largest; see `layers.ring_of`."""
-        return ring_of(*_together(self[:3], architecture), self.symmetric, self.stride)
+        level, kernel, dilation = _together(self[:3], architecture)
+        return ring_of(level, kernel, dilation, self.symmetric, self.stride)
 
     def rings(self) -> list[Ring | None]:
         """Under all of them."""
@@ -69,7 +70,7 @@ class _ElasticFaceNorm(FaceNorm, ElasticBatchNorm2d):
 
 def face_norm(channels: Width) -> nn.BatchNorm2d:
     """A `FaceNorm`."""
-    return (_ElasticFaceNorm if isinstance(channels, Value) else FaceNorm)(channels)
+    return _ElasticFaceNorm(channels) if isinstance(channels, Value) else FaceNorm(channels)
 
 
 class _ConvSettings(NamedTuple):
@@ -165,7 +166,8 @@ def mesh_conv(
 ) -> MeshConv:
     """A `MeshConv`."""
     numbers = in_channels, out_channels, kernel, dilation
-    return (_ElasticMeshConv if is_elastic(numbers) else MeshConv)(
+    layer: Callable[..., MeshConv] = _ElasticMeshConv if is_elastic(numbers) else MeshConv
+    return layer(
         in_channels,
         out_channels,
         kernel=kernel,
@@ -230,7 +232,8 @@ class _ElasticTables(ElasticModule, MeshTables):
 
 def mesh_tables(uses: Sequence[Use], sample_level: int, mesh_level: Width) -> MeshTables:
     """The `MeshTables` of what a network looks at."""
-    if is_elastic(itertools.chain((mesh_level,), *(use[:3] for use in uses))):
+    elastic_uses = is_elastic(itertools.chain.from_iterable(use[:3] for use in uses))
+    if isinstance(mesh_level, Value) or elastic_uses:
         return _ElasticTables(uses, sample_level, mesh_level)
     rings = dict.fromkeys(use.ring(None) for use in uses)
     return MeshTables([ring for ring in rings if ring is not None], sample_level, mesh_level)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Sequence
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.values import Value, concat, maximum, outcomes
+from ..vision.fused import fold_batch_norm
 from ._spheredepth_elastic import Use, Width, conv_use, face_norm, mesh_conv
-from .layers import MeshTables, Ring, pool_faces, unpool_faces
+from .layers import FaceNorm, MeshConv, MeshTables, Ring, pool_faces, unpool_faces
 
 __all__ = ["ConvNorm", "DecoderStep", "Head", "LinearNorm", "Pattern", "ResidualBlock", "Stem"]
 
@@ -52,7 +53,7 @@ class ConvNorm(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> ConvNorm:
         """With the normalisation folded into the convolution, see `inference.optimize`."""
-        self.conv.weight, self.conv.bias = _folded(self.conv, self.norm, dtype)
+        _fold(self.conv, self.norm, dtype)
         self.norm = nn.Identity()
         return self
 
@@ -72,22 +73,15 @@ class LinearNorm(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> LinearNorm:
         """With the normalisation folded into the linear map, see `inference.optimize`."""
-        self.linear.weight, self.linear.bias = _folded(self.linear, self.norm, dtype)
+        _fold(self.linear, self.norm, dtype)
         self.norm = nn.Identity()
         return self
 
 
-def _folded(
-    layer: nn.Module, norm: nn.Module, dtype: torch.dtype
-) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weight and bias of a layer, whose first axis is the result's, with its norm."""
-    with torch.no_grad():
-        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        bias = norm.bias - norm.running_mean * scale
-        if layer.bias is not None:
-            bias = bias + layer.bias * scale
-        weight = layer.weight * scale.view(-1, *(1 for _ in layer.weight.shape[1:]))
-    return nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
+def _fold(layer: MeshConv | nn.Linear, norm: nn.Module, dtype: torch.dtype) -> None:
+    """Take the norm behind a layer into its weight, whose first axis is the result's, and bias."""
+    weight, bias = fold_batch_norm(layer.weight, layer.bias, cast(FaceNorm, norm))
+    layer.weight, layer.bias = nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
 
 
 class ResidualBlock(nn.Module):
@@ -169,7 +163,7 @@ class DecoderStep(nn.Module):
 
     def uses(self, level: Width) -> list[Use]:
         """What it looks at from the faces of `level`."""
-        convs = (step.conv for step in self.convs)
+        convs = (step.conv for step in cast("Iterable[ConvNorm]", self.convs))
         return [Use(level), *(conv_use(conv, level + 1) for conv in convs)]
 
 

@@ -69,6 +69,8 @@ def vertex_values(values: Tensor, kind: Literal["area", "exact"] = "exact") -> T
 
 
 @cache
-def _vertex_table(level: int, kind: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def _vertex_table(
+    level: int, kind: Literal["area", "exact"], device: torch.device
+) -> tuple[Tensor, Tensor]:
     faces, weights = vertex_weights(level, kind)
     return kept(faces, device), kept(weights, device)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from ..vision.viz.colour import disparity_picture
 from .mesh import level_of, spherical_mesh
 from .outputs import TriangleMesh, point_cloud, right_handed, triangle_mesh
 from .sampling import faces_to_equirectangular, sample_equirectangular
+
+if TYPE_CHECKING:
+    from .spheredepth import SphereDepthNet
 
 __all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult"]
 
@@ -94,9 +97,9 @@ class PanoramaResult:
         colours = sample_equirectangular(image, points)[0].round().byte().numpy()
         behind = spherical_mesh(level_of(len(self.faces))).centroids[:, 2] < -_BEHIND
         back = float(np.median(self.faces[behind])) / 2
-        points = points.numpy() * np.float32([1, -1, 1])  # y down, z forward
+        places = points.numpy() * np.array([1, -1, 1], np.float32)  # y down, z forward
         patches = sides.repeat_interleave(len(shares)).numpy()
-        return inside_picture(points, colours, patches=patches, eye=(0, 0, -back), size=size)
+        return inside_picture(places, colours, patches=patches, eye=(0, 0, -back), size=size)
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
@@ -150,8 +153,10 @@ class PanoramaResult:
 
         for suffix in formats:
             write_depth(target(f"depth.{suffix}"), self.depth)
-        style = {"label": "depth [m]", "palette": "turbo_r", "logarithmic": True}
-        write_image(target("depth_colour.png"), disparity_picture(self.depth, **style))
+        picture = disparity_picture(
+            self.depth, label="depth [m]", palette="turbo_r", logarithmic=True
+        )
+        write_image(target("depth_colour.png"), picture)
         with write_ply(target("cloud.ply")) as ply:
             ply.write(*self.points())
         mesh = self.surface(max_ratio)
@@ -188,7 +193,9 @@ class PanoramaPredictor:
         self.net = net.requires_grad_(False).to(self.device)
 
     @torch.inference_mode()
-    def __call__(self, image: Image, mode: str = "nearest") -> PanoramaResult:
+    def __call__(
+        self, image: Image, mode: Literal["nearest", "linear"] = "nearest"
+    ) -> PanoramaResult:
         """Find the depth of one panorama.
 
         Args:
@@ -214,7 +221,7 @@ class PanoramaPredictor:
             )
         batch = planes[None].to(self.device)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            found = self.net.predict(batch)
+            found = cast("SphereDepthNet", self.net).predict(batch)
         depth, faces = found.depth, found.faces.float()
         if mode != "nearest":
             depth = faces_to_equirectangular(faces[..., None], height, width, mode)

@@ -60,7 +60,8 @@ def ring_of(
 def ring_tables(ring: Ring, device: torch.device) -> tuple[Tensor, Tensor]:
     """Neighbours (G, n) and their inverse (F, m), int32; one pair for each device."""
     if device.type != "cpu":
-        return tuple(table.to(device) for table in ring_tables(ring, torch.device("cpu")))
+        neighbours, inverse = ring_tables(ring, torch.device("cpu"))
+        return neighbours.to(device), inverse.to(device)
     mesh = spherical_mesh(ring.level)
     rows = mesh.ring(ring.kernel, ring.dilation, ring.symmetric)
     neighbours = kept(rows[3::4] if ring.stride == 2 else rows, device)
@@ -86,6 +87,8 @@ class MeshTables(nn.Module):
         sample_level: of the faces that `coordinates` locates in the image.
         mesh_level: of the network's features; None for the same.
     """
+
+    coordinates: Tensor
 
     def __init__(
         self, rings: Iterable[Ring], sample_level: int, mesh_level: int | None = None
@@ -271,7 +274,7 @@ def unpool_faces(
     Returns:
         (N, 4 F, C).
     """
-    if neighbours is None:
+    if neighbours is None or inverse is None:
         children = x[:, :, None].expand(-1, -1, 4, -1)
         return children.flatten(1, 2)
     near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)

@@ -109,6 +109,8 @@ class PanoramaMetrics(Metric):
     """
 
     full_state_update = False
+    total: Tensor
+    images: Tensor
 
     def __init__(self, min_depth: float = 0.1, max_depth: float = 10.0) -> None:
         super().__init__()

@@ -238,16 +238,18 @@ def faces_to_equirectangular(
     # What is written as a graph computes the places of the pixels: its size may be another.
     graph = exporting() or torch.compiler.is_compiling()
     if mode == "nearest":
-        find = _faces_of_pixels if graph else _kept_faces
-        found = values.index_select(1, find(level, height, width, values.device).flatten())
+        find_faces = _faces_of_pixels if graph else _kept_faces
+        found = values.index_select(1, find_faces(level, height, width, values.device).flatten())
     else:
-        find = _corners_of_pixels if graph else _kept_corners
-        vertices, shares = find(level, height, width, values.device)
+        find_corners = _corners_of_pixels if graph else _kept_corners
+        vertices, shares = find_corners(level, height, width, values.device)
         at_vertices = vertex_values(values, weights)
-        found = 0
-        for corner in range(3):
-            row = at_vertices.index_select(1, vertices[..., corner].flatten())
-            found = found + row * shares[..., corner].reshape(-1, 1).to(values.dtype)
+        rows = (
+            at_vertices.index_select(1, vertices[..., corner].flatten())
+            * shares[..., corner].reshape(-1, 1).to(values.dtype)
+            for corner in range(3)
+        )
+        found = sum(rows, start=next(rows))
     return found.transpose(1, 2).unflatten(2, (height, width))
 
 

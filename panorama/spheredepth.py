@@ -28,8 +28,8 @@ not.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,8 @@ __all__ = [
 
 _SCALES = 5
 _STEPS = _SCALES - 1  # from one scale to the next, down and up
+_StemKind = Literal["mesh", "concat"]
+_HeadKind = Literal["mesh", "concat", "face"]
 
 
 class Prediction(NamedTuple):
@@ -114,8 +116,8 @@ class SphereDepthNet(nn.Module):
         widths: Sequence[Width] = (64, 64, 128, 256, 512),
         blocks: Width | Sequence[Width] = 2,
         decoder_convs: Width | Sequence[Width] = 2,
-        stem: Literal["mesh", "concat"] = "mesh",
-        head: Literal["mesh", "concat", "face"] = "mesh",
+        stem: _StemKind = "mesh",
+        head: _HeadKind = "mesh",
         kernel: Width | Sequence[Width] = 3,
         dilation: Width | Sequence[Width] = 1,
         symmetric: bool = False,
@@ -254,7 +256,7 @@ class SphereDepthNet(nn.Module):
         # Sampled as it is given, computed in the type of the weights.
         x = ((texture - mean) / std).to(self.head.last.weight.dtype)
         features = [self.stem(x, tables, level)]
-        for scale in self.encoder:
+        for scale in self._scales():
             x = features[-1]
             for index, block in enumerate(scale):
                 x = block(x, tables, level - (index > 0))
@@ -271,23 +273,26 @@ class SphereDepthNet(nn.Module):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.softplus(x) if self.activation == "softplus" else self.max_depth * x.sigmoid()
 
+    def _scales(self) -> Iterable[Iterable[ResidualBlock]]:
+        return cast("Iterable[Iterable[ResidualBlock]]", self.encoder)
+
     def _uses(self, level: Width, sample_level: int) -> list[Use]:
         """What its layers look at, from the finest to the coarsest faces and back."""
         uses = self.stem.uses(level) + self.head.uses(level, sample_level)
-        for scale, blocks in enumerate(self.encoder):
+        for scale, blocks in enumerate(self._scales()):
             for index, block in enumerate(blocks):
                 uses += block.uses(level - scale - (index > 0))
-        for step, layers in enumerate(self.decoder):
+        for step, layers in enumerate(cast("Iterable[DecoderStep]", self.decoder)):
             uses += layers.uses(level - _STEPS + step)
         return uses
 
 
 def _sample_level(mesh_level: Width, texture_level: Width, stem: str, head: str) -> int:
     """L + k, checked."""
-    if not isinstance(mesh_level, Value):
+    if not isinstance(mesh_level, Value) and not isinstance(texture_level, Value):
         check_levels(mesh_level, texture_level, _STEPS)
         return mesh_level + texture_level
-    both = outcomes(mesh_level + texture_level)
+    both = outcomes(cast(Value, mesh_level + texture_level))
     if len(both) > 1 or _least(texture_level) < 1 or (stem, head) != ("mesh", "mesh"):
         raise ValueError(
             "where mesh_level is a choice, its sum with texture_level must be one number, "
@@ -364,8 +369,8 @@ def _r18(
     return SphereDepthNet(
         mesh_level=mesh_level,
         texture_level=texture_level,
-        stem=stem,
-        head=head,
+        stem=cast(_StemKind, stem),
+        head=cast(_HeadKind, head),
         kernel=kernel,
         dilation=dilation,
         max_depth=max_depth,
@@ -391,8 +396,8 @@ def spheredepth_tiny(
         widths=(24, 32, 48, 64, 96),
         blocks=1,
         decoder_convs=1,
-        stem=stem,
-        head=head,
+        stem=cast(_StemKind, stem),
+        head=cast(_HeadKind, head),
         kernel=kernel,
         dilation=dilation,
         symmetric=symmetric,
