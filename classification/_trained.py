@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 __all__ = ["classes_and_preset"]
 
-Preset = TypeVar("Preset")
+Preset = TypeVar("Preset", bound="DataclassInstance")
 
 
 def classes_and_preset(
@@ -38,7 +41,7 @@ def classes_and_preset(
         raise ValueError(
             f"{source}: not a classifier of {inputs}: its input has {', '.join(unknown)}"
         )
-    last = net.get_classifier() if hasattr(net, "get_classifier") else None
+    last = getattr(net, "get_classifier", lambda: None)()
     outputs = getattr(last, "out_features", len(classes))
     if outputs != len(classes):
         raise ValueError(f"{source}: {outputs} outputs, but {len(classes)} names of classes")

@@ -32,6 +32,9 @@ class ImageClassifier(nn.Module):
     """
 
     output_names = ("logits",)
+    body: Any  # timm's networks share no type that has their methods
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, backbone: str, classes: int, dropout: float | None = None) -> None:
         super().__init__()
@@ -44,7 +47,7 @@ class ImageClassifier(nn.Module):
         from ..vision.timm_networks import check_timm_name
 
         check_timm_name(backbone)
-        given = {} if dropout is None else {"drop_rate": dropout}
+        given: dict[str, Any] = {} if dropout is None else {"drop_rate": dropout}
         self.backbone = backbone
         self.body = timm.create_model(backbone, pretrained=False, num_classes=classes, **given)
         config = resolve_model_data_config(self.body)
@@ -98,7 +101,7 @@ class ImageClassifier(nn.Module):
 
         if not any(self.body.pretrained_cfg.get(k) for k in ("url", "hf_hub_id", "file")):
             raise ValueError(f"timm has no weights for {self.backbone}")
-        classes = self.get_classifier().weight.shape[0]
+        classes = self.body.get_classifier().weight.shape[0]
         try:
             body = timm.create_model(self.backbone, pretrained=True, num_classes=classes)
         except Exception as error:  # of several clients, each with errors of its own

@@ -74,7 +74,9 @@ def cam(
         ValueError: the network has no such features or classifier, or its logits are not their
             mean; the window does not fit; a class is unknown.
     """
-    if not (hasattr(net, "forward_features") and hasattr(net, "get_classifier")):
+    forward_features = getattr(net, "forward_features", None)
+    get_classifier = getattr(net, "get_classifier", None)
+    if forward_features is None or get_classifier is None:
         raise ValueError(
             f"{type(net).__name__} has no forward_features and get_classifier, which CAM needs: "
             "take grad_cam"
@@ -82,15 +84,15 @@ def cam(
     if depth_window is not None and (inputs.dim() != 5 or not 1 <= depth_window <= inputs.shape[2]):
         raise ValueError(f"a window of {depth_window} slices does not fit {tuple(inputs.shape)}")
     with evaluating(net), torch.no_grad():
-        logits, features = net(inputs), net.forward_features(inputs)
-        classifier = net.get_classifier()
+        logits, features = net(inputs), forward_features(inputs)
+        classifier = get_classifier()
         _check_linear(net, classifier, features, logits)
         classes = checked_classes(classes, logits)
         if depth_window is None:
             raw = class_activation(features, classifier.weight, classes)
             method = f"CAM, {_cells(raw)} cells"
         else:
-            raw = _windows(net, inputs, classifier.weight, classes, depth_window)
+            raw = _windows(forward_features, inputs, classifier.weight, classes, depth_window)
             method = f"CAM, mean of windows of {depth_window} slices"
     return ActivationMap(scaled(raw, inputs.shape[2:]), raw, classes, logits, method)
 
@@ -254,7 +256,11 @@ def _wanted(inputs: Tensor) -> int:
 
 
 def _windows(
-    net: nn.Module, volumes: Tensor, weight: Tensor, classes: Tensor, window: int
+    features: Callable[[Tensor], Tensor],
+    volumes: Tensor,
+    weight: Tensor,
+    classes: Tensor,
+    window: int,
 ) -> Tensor:
     """Mean of the windows' maps, (B, D, H, W), unscaled."""
     depth = volumes.shape[2]
@@ -263,7 +269,7 @@ def _windows(
     count = volumes.new_zeros(depth, 1, 1)
     for start in starts:
         part = volumes[:, :, start : start + window]
-        raw = class_activation(net.forward_features(part), weight, classes)
+        raw = class_activation(features(part), weight, classes)
         total[:, start : start + window] += resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count
@@ -272,8 +278,11 @@ def _windows(
 def _check_linear(net: nn.Module, classifier: object, features: Tensor, logits: Tensor) -> None:
     """Raise a ValueError unless the logits are the classifier's of the averaged features."""
     name = type(net).__name__
-    fits = isinstance(classifier, nn.Linear) and features.dim() in (4, 5)
-    if fits and classifier.in_features == features.shape[1]:
+    if (
+        isinstance(classifier, nn.Linear)
+        and features.dim() in (4, 5)
+        and classifier.in_features == features.shape[1]
+    ):
         wanted = classifier(features.flatten(2).mean(2))
         if (wanted - logits).norm() <= 1e-2 * logits.norm() + 1e-5:
             return

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..nas import elastic
 from ..nas.space import Architecture, Choice, SearchSpace
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
@@ -39,6 +38,7 @@ from ._covidnet3d_published import (
     published_architecture,
     published_encoding,
 )
+from .spaces._searched import searched_operation
 
 __all__ = [
     "CovidNet3D",
@@ -81,7 +81,8 @@ class ConvNorm(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedConvNorm(self, dtype)
+        limit = 6.0 if isinstance(self.activation, nn.ReLU6) else None
+        return FusedConvNorm(self.conv, self.norm, limit, dtype)
 
 
 class Doubled(nn.Module):
@@ -94,6 +95,8 @@ class Doubled(nn.Module):
 class Calibration(nn.Conv3d):
     """A 1x1x1 convolution with bias that keeps the variance of its input."""
 
+    bias: nn.Parameter
+
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__(in_channels, out_channels, 1, stride)
 
@@ -105,7 +108,7 @@ class Calibration(nn.Conv3d):
 class Cell(nn.Module):
     """A calibration, then an operation that keeps the shape."""
 
-    def __init__(self, calibrate: nn.Module, operation: nn.Module) -> None:
+    def __init__(self, calibrate: Calibration, operation: nn.Module) -> None:
         super().__init__()
         self.calibrate = calibrate
         self.operation = operation
@@ -115,7 +118,7 @@ class Cell(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedCell(self, dtype)
+        return FusedCell(self.calibrate, self.operation, dtype)
 
 
 class CovidNet3D(nn.Module):
@@ -155,9 +158,7 @@ class CovidNet3D(nn.Module):
                 step = stride if index == 0 else 1
                 residual = step == 1 and channels == width
                 choice = choices[number] if operations is None else operations[number]
-                names = choice.values if isinstance(choice, Choice) else (choice,)
-                candidates = {name: _operation(name, width, residual) for name in names}
-                operation = elastic.Operation(candidates, choice)
+                operation = searched_operation(choice, _operation, width, residual)
                 cells.append(Cell(Calibration(channels, width, step), operation))
                 channels, number = width, number + 1
             stages.append(nn.Sequential(*cells))
@@ -198,7 +199,7 @@ class CovidNet3D(nn.Module):
         """A faster form for inference, see `inference.optimize`."""
         net = copy.deepcopy(self)
         classifier = net.classifier.eval()
-        net.classifier = nn.Identity()
+        net.add_module("classifier", nn.Identity())
         convert(net.eval(), dtype).classifier = classifier  # it takes no time, and stays exact
         return net
 
@@ -271,7 +272,8 @@ def _build(
         architecture = Architecture.from_json(subnet)
     # Both kinds of operations, so that a subnet says itself what it is.
     architecture = SearchSpace(_choices(plan, True)).validate(architecture)
-    return CovidNet3D(plan, classes=classes, operations=list(architecture.values()))
+    operations = cast("list[str]", list(architecture.values()))
+    return CovidNet3D(plan, classes=classes, operations=operations)
 
 
 @register_model(task="classification")

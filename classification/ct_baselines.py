@@ -11,7 +11,7 @@ CVPR 2017, section 2.4.1), which stands for cubes throughout: 3x3x3, and 7x7x7 i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torchvision.models import densenet121, resnet101
@@ -83,7 +83,7 @@ def inflated(module: nn.Module) -> nn.Module:
         setattr(module, name, inflated(child))
     if isinstance(module, nn.Conv2d):
         square = (module.kernel_size, module.stride, module.padding, module.dilation)
-        kernel, stride, padding, dilation = (sizes[0] for sizes in square)
+        kernel, stride, padding, dilation = (cast("tuple[int, ...]", sizes)[0] for sizes in square)
         return nn.Conv3d(
             module.in_channels,
             module.out_channels,
@@ -99,7 +99,8 @@ def inflated(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.MaxPool2d):
         return nn.MaxPool3d(module.kernel_size, module.stride, module.padding)
     if isinstance(module, nn.AvgPool2d):
-        return nn.AvgPool3d(module.kernel_size, module.stride, module.padding)
+        sizes = (module.kernel_size, module.stride, module.padding)
+        return nn.AvgPool3d(*cast("tuple[int, int, int]", sizes))
     return module
 
 

@@ -129,7 +129,7 @@ class CTResult:
             captions = [f"{c}\nz {z:.1f} mm" for c, z in zip(captions, heights, strict=True)]
         return overlay_picture(
             planes,
-            heats,
+            list(heats),
             captions=captions,
             title=title,
             note=f"{self.method}. {NOTICE}",
@@ -308,9 +308,7 @@ class CTPredictor:
         """
         if explained is not None and explained not in self.classes:
             raise ValueError(f"class {explained!r} is none of {', '.join(self.classes)}")
-        volume = scan
-        if not isinstance(scan, CTVolume):
-            volume = read_scan(scan, series, value_range)
+        volume = scan if isinstance(scan, CTVolume) else read_scan(scan, series, value_range)
         _check_units(volume)
         sample = prepare(volume, self.preset)
         if (taken := len(sample["slices"].unique())) < self.preset.slices:
@@ -335,8 +333,8 @@ class CTPredictor:
                 f"{volume.source}: nothing speaks for {explained} by {where.method}: the map is 0",
                 stacklevel=2,
             )
-        drawn = {"heat": where.values[0].cpu(), "method": where.method, "explained": explained}
-        return dataclasses.replace(found, **drawn)
+        heat = where.values[0].cpu()
+        return dataclasses.replace(found, heat=heat, method=where.method, explained=explained)
 
 
 def _check_units(volume: CTVolume) -> None:

@@ -67,9 +67,18 @@ class ImageDetector(nn.Module):
         backbone: ``resnet18`` to ``resnet152`` with a feature pyramid; SSDlite has its own.
         size: pixels of the shorter side, to which images are resized; SSDlite has 320x320.
 
+    Attributes:
+        classes: names, of a trained one, as `input` and `rule`.
+        input: how its images were prepared.
+        rule: what `class_scores` takes beside boxes and classes.
+
     Raises:
         ValueError: an unknown detector or backbone, or a number out of range.
     """
+
+    classes: tuple[str, ...]
+    input: dict[str, Any]
+    rule: dict[str, Any]
 
     def __init__(
         self, detector: str, classes: int, backbone: str = "resnet50", size: int = 512
@@ -129,7 +138,7 @@ class ImageDetector(nn.Module):
         if self.detector == "ssdlite":
             raise ValueError("ssdlite starts from random numbers here: its backbone is reduced")
         trained = torchvision.models.get_model(self.backbone, weights="DEFAULT").state_dict()
-        body = self.net.backbone.body
+        body = self.net.get_submodule("backbone.body")
         body.load_state_dict({name: trained[name] for name in body.state_dict()})
 
 

@@ -211,19 +211,17 @@ def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
     members = len(logs)
     minimize = from_extra("scipy", "scipy.optimize", "a weighted ensemble").minimize
 
-    def loss(weights: np.ndarray, gradient: bool = False) -> object:
-        w = torch.tensor(weights, dtype=torch.float64, requires_grad=gradient)
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """Its value and its slope."""
+        w = torch.tensor(weights, dtype=torch.float64, requires_grad=True)
         probabilities = _weighted(logs, w).gather(1, labels[:, None])
         value = -probabilities.clamp(min=_FLOOR).log().mean()
-        if not gradient:
-            return float(value)
         (slope,) = torch.autograd.grad(value, w)
         return float(value.detach()), slope.numpy()
 
     found = minimize(
         loss,
         np.full(members, 1 / members),
-        (True,),
         jac=True,
         method="SLSQP",
         bounds=[(0, 1)] * members,
@@ -231,7 +229,7 @@ def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
         options={"maxiter": 500, "ftol": 1e-10},
     ).x.clip(0)
     candidates = [found / found.sum(), np.full(members, 1 / members), *np.eye(members)]
-    best = min(candidates, key=loss)
+    best = min(candidates, key=lambda weights: loss(weights)[0])
     return [float(weight) for weight in best]
 
 

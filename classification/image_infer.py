@@ -173,9 +173,8 @@ class ImagePredictor:
         dtype: str = "float32",
         flips: bool | None = None,
     ) -> None:
-        where = {"device": device, "dtype": dtype}
         if isinstance(model, nn.Module) or not is_ensemble(model):
-            self.members = [ImageMember(model, **where)]
+            self.members = [ImageMember(model, device=device, dtype=dtype)]
             self.classes, self.combination = self.members[0].classes, Combination()
             self.flips = bool(flips)
             return
@@ -184,7 +183,7 @@ class ImagePredictor:
         self.flips = ensemble.flips if flips is None else flips
         self.members = []
         for listed in ensemble.members:
-            member = ImageMember(listed.source, listed.temperature, **where)
+            member = ImageMember(listed.source, listed.temperature, device, dtype)
             check_classes(member.classes, self.classes, listed.source)
             self.members.append(member)
 
@@ -216,7 +215,8 @@ class ImagePredictor:
         """
         plane = as_image(image)
         inputs = tuple(member.preset.prepare(plane) for member in self.members)
-        return PreparedImage(tuple(plane.shape[1:]), _reduced(plane), inputs)
+        height, width = plane.shape[1:]
+        return PreparedImage((height, width), _reduced(plane), inputs)
 
     def many(
         self,
@@ -291,7 +291,8 @@ class ImagePredictor:
         """Mean of the members' maps, each on the whole picture, and how they were made."""
         weights = self.combination.weights or [1.0] * len(self.members)
         sums = [torch.zeros(image.picture.shape[1:]) for image in seen]
-        words, total, refusal = [], 0.0, None
+        words, total = [], 0.0
+        refusal: ValueError | None = None
         for member, batch, weight in zip(self.members, batches, weights, strict=True):
             if not weight:
                 continue
@@ -306,7 +307,7 @@ class ImagePredictor:
                 region = member.preset.region(*seen[place].size)
                 scale = sums[place].shape[1] / seen[place].size[1]
                 sums[place] += weight * _placed(value, region, scale, sums[place].shape)
-        if not words:
+        if refusal is not None and not words:
             raise refusal
         words = list(dict.fromkeys(words))
         how = words[0] if len(self.members) == 1 else f"mean of {'; '.join(words)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +116,7 @@ class ImageMember:
         return where.values.detach().cpu(), where.method
 
     def _ask(self, images: Tensor) -> Tensor:
-        if not self.detects:
+        if not isinstance(self.net, ImageDetector):
             logits = self.fast(images)
             check_prediction(logits, dtype=self.dtype)
             return logits.float().log_softmax(1)
@@ -127,8 +128,9 @@ class ImageMember:
         width = getattr(getattr(self.net, "body", None), "num_features", None)
         if width is None:
             return
+        forward_features = cast("Callable[[Tensor], Tensor]", self.net.forward_features)
         with evaluating(self.net):
-            shape = tuple(self.net.forward_features(image).shape)
+            shape = tuple(forward_features(image).shape)
         if len(shape) != 4 or shape[1] != width:
             raise ValueError(
                 f"no map of {self.name}: its features {shape} have not the shape of an image; "

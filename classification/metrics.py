@@ -133,6 +133,8 @@ class ClassificationMetrics(Metric):
     """
 
     full_state_update = False
+    log_probabilities: list[Tensor]
+    labels: list[Tensor]
 
     def __init__(self, positive: int | None = None) -> None:
         super().__init__()

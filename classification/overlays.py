@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["overlay_picture"]
 
@@ -109,7 +113,7 @@ def _arranged(
     figure = Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
     canvas = FigureCanvasAgg(figure)
 
-    def write(x: float, y: float, words: str, size: float = type_size, **style: object) -> None:
+    def write(x: float, y: float, words: str, size: float = type_size, **style: Any) -> None:
         style = {"color": _TEXT, "ha": "left", "va": "top", **style}
         figure.text(x / width, 1 - y / height, words, fontsize=size, **style)
 
@@ -142,7 +146,7 @@ def _arranged(
     return np.array(canvas.buffer_rgba())[:height, :width, :3]
 
 
-def _colour_bar(figure: object, box: tuple[int, int, int, int], label: str, size: float) -> None:
+def _colour_bar(figure: Figure, box: tuple[int, int, int, int], label: str, size: float) -> None:
     """The palette as it looks over grey, 0 to 1; `box` is left, top, width, height in pixels."""
     import matplotlib
 

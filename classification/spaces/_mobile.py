@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -37,10 +38,10 @@ def inverted_residual(
         eps: of the batch norms.
     """
     inner = _of(ratio, lambda number: rounded(in_channels * number))
-    same = {"activation": activation, "eps": eps}
+    convolution = partial(ConvNorm, activation=activation, eps=eps)
     # One after the other as they run, since each draws random weights.
-    expand = nn.Identity() if ratio == 1 else ConvNorm(in_channels, inner, **same)
-    depthwise = ConvNorm(inner, inner, kernel, stride, groups=inner, **same)
+    expand = nn.Identity() if ratio == 1 else convolution(in_channels, inner)
+    depthwise = convolution(inner, inner, kernel, stride, groups=inner)
     squeeze = None
     if squeezed:
         squeeze = elastic.SqueezeExcite(inner, _of(inner, lambda number: rounded(number // 4)))

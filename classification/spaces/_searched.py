@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor, nn
 
+from ...nas import elastic
+from ...nas.space import Choice
 from ...vision.layers import check_images
 
-__all__ = ["SearchedClassifier"]
+__all__ = ["SearchedClassifier", "searched_operation"]
+
+
+def searched_operation(
+    choice: Choice | str, make: Callable[..., nn.Module], *arguments: Any
+) -> nn.Module:
+    """The operations of a choice, or the one that is named, each as `make(name, *arguments)`."""
+    names = [str(name) for name in choice.values] if isinstance(choice, Choice) else [choice]
+    return elastic.Operation({name: make(name, *arguments) for name in names}, choice)
 
 
 class SearchedClassifier(nn.Module):

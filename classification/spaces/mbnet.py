@@ -7,17 +7,16 @@ residuals. Accuracies are read by `vizoo.nas.tabular.mbnet`, whose search space 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import BLOCK_OPERATIONS
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
 from ._mobile import inverted_residual
-from ._searched import SearchedClassifier
+from ._searched import SearchedClassifier, searched_operation
 
 __all__ = ["MBNet", "mbnet"]
 
@@ -42,13 +41,12 @@ class MBNet(SearchedClassifier):
         if len(choices) != sum(_BLOCKS):
             raise ValueError(f"{sum(_BLOCKS)} operations are needed, not {len(choices)}")
         self.stem = ConvNorm(3, _STEM, 3, activation=nn.ReLU)
-        blocks, channels = [], _STEM
+        blocks: list[nn.Module] = []
+        channels = _STEM
         for width, count in zip(_WIDTHS, _BLOCKS, strict=True):
             for stride in (2, *[1] * (count - 1)):
                 choice = choices[len(blocks)]
-                names = choice.values if isinstance(choice, Choice) else (choice,)
-                candidates = {name: _operation(name, channels, width, stride) for name in names}
-                blocks.append(elastic.Operation(candidates, choice))
+                blocks.append(searched_operation(choice, _operation, channels, width, stride))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.head = ConvNorm(channels, _HEAD, activation=nn.ReLU)
@@ -77,4 +75,4 @@ def mbnet(*, classes: int = 10, subnet: Mapping[str, Any] | None = None) -> MBNe
     if subnet is None:
         return MBNet(classes)
     found = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return MBNet(classes, list(found.values()))
+    return MBNet(classes, cast("list[str]", list(found.values())))

@@ -16,12 +16,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import CELL_EDGES, CELL_OPERATIONS, cell_architecture
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._searched import SearchedClassifier
+from ._searched import SearchedClassifier, searched_operation
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
 
@@ -58,9 +57,7 @@ class Cell(nn.Module):
         super().__init__()
         self.edges = nn.ModuleDict()
         for edge, choice in operations.items():
-            names = choice.values if isinstance(choice, Choice) else (choice,)
-            candidates = {name: _operation(name, channels) for name in names}
-            self.edges[edge] = elastic.Operation(candidates, choice)
+            self.edges[edge] = searched_operation(choice, _operation, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         edges = self.edges
@@ -107,7 +104,7 @@ class NASBench201(SearchedClassifier):
         super().__init__(classes)
         if channels < 1 or cells < 1:
             raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
-        choices = operations or {edge: _choice(edge) for edge in CELL_EDGES}
+        choices: Mapping[str, Choice | str] = operations or {e: _choice(e) for e in CELL_EDGES}
         self.stem = ConvNorm(3, channels, 3)
         layers: list[nn.Module] = []
         for width in (channels, 2 * channels, 4 * channels):
@@ -196,9 +193,11 @@ def nasbench201(
     """NASBench-201: the supernet, the network of a cell (`|none~0|+|none~0|…`), or a subnet."""
     if cell is not None and subnet is not None:
         raise ValueError("give either a cell or a subnet, not both")
-    operations = None
-    if cell is not None or subnet is not None:
-        found = cell_architecture(cell) if subnet is None else Architecture.from_json(subnet)
-        found = SearchSpace(map(_choice, CELL_EDGES)).validate(found)
-        operations = {edge: found[f"edges.{edge}"] for edge in CELL_EDGES}
+    found = None if cell is None else cell_architecture(cell)
+    if subnet is not None:
+        found = Architecture.from_json(subnet)
+    if found is None:
+        return NASBench201(classes, channels, cells)
+    found = SearchSpace(map(_choice, CELL_EDGES)).validate(found)
+    operations = {edge: str(found[f"edges.{edge}"]) for edge in CELL_EDGES}
     return NASBench201(classes, channels, cells, operations)

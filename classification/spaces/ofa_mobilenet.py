@@ -54,8 +54,16 @@ class OFAMobileNet(SearchedClassifier):
                 kernel = Choice(f"{name}.{index}.kernel", KERNELS)
                 expansion = Choice(f"{name}.{index}.expand", EXPANSIONS)
                 step = stride if index == 0 else 1
-                how = {"activation": activation, "squeezed": SQUEEZED[stage]}
-                blocks.append(inverted_residual(channels, out, kernel, expansion, step, **how))
+                block = inverted_residual(
+                    channels,
+                    out,
+                    kernel,
+                    expansion,
+                    step,
+                    activation=activation,
+                    squeezed=SQUEEZED[stage],
+                )
+                blocks.append(block)
                 channels = out
             stages.append(elastic.Sequential(*blocks, length=Choice(f"{name}.depth", DEPTHS)))
         self.stages = nn.Sequential(*stages)

@@ -8,16 +8,15 @@ agree it may be skipped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ...nas import elastic
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
 from ._mobile import inverted_residual, rounded
-from ._searched import SearchedClassifier
+from ._searched import SearchedClassifier, searched_operation
 
 __all__ = ["Proxyless", "proxyless"]
 
@@ -26,7 +25,7 @@ CELLS = (4, 4, 4, 4, 4, 1)
 STRIDES = (2, 2, 2, 1, 2, 1)
 OPERATIONS = tuple(f"mb{kernel}x{kernel}e{ratio}" for ratio in (3, 6) for kernel in (3, 5, 7))
 _STEM, _FIRST, _HEAD = 32, 16, 1280
-_EPS = 1e-3
+_SAME: dict[str, Any] = {"activation": nn.ReLU6, "eps": 1e-3}  # in all blocks
 
 
 class Proxyless(SearchedClassifier):
@@ -50,25 +49,22 @@ class Proxyless(SearchedClassifier):
         super().__init__(classes)
         if width <= 0:
             raise ValueError(f"width {width} must be more than 0")
-        choices = operations or {choice.name: choice for choice in _choices()}
-        same = {"activation": nn.ReLU6, "eps": _EPS}
+        choices: Mapping[str, Choice | str] = operations or {c.name: c for c in _choices()}
         stem, channels = rounded(_STEM * width), rounded(_FIRST * width)
-        self.stem = ConvNorm(3, stem, 3, 2, **same)
-        self.first = inverted_residual(stem, channels, 3, 1, **same)
+        self.stem = ConvNorm(3, stem, 3, 2, **_SAME)
+        self.first = inverted_residual(stem, channels, 3, 1, **_SAME)
         stages = []
         for stage, (out, count, stride) in enumerate(zip(WIDTHS, CELLS, STRIDES, strict=True)):
             out, blocks = rounded(out * width), []
             for index in range(count):
-                choice = choices[_name(stage, index)]
-                names = choice.values if isinstance(choice, Choice) else (choice,)
-                step = stride if index == 0 else 1
-                candidates = {name: _operation(name, channels, out, step) for name in names}
-                blocks.append(elastic.Operation(candidates, choice))
+                choice, step = choices[_name(stage, index)], stride if index == 0 else 1
+                blocks.append(searched_operation(choice, _operation, channels, out, step))
                 channels = out
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
-        self.head = ConvNorm(channels, rounded(_HEAD * max(1.0, width)), **same)
-        self.classifier = nn.Linear(self.head[0].out_channels, classes)
+        last = rounded(_HEAD * max(1.0, width))
+        self.head = ConvNorm(channels, last, **_SAME)
+        self.classifier = nn.Linear(last, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """What is averaged for the classifier, (B, 1280 and more, H/32, W/32), rounded up."""
@@ -79,8 +75,7 @@ def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Mo
     if name == "skip":
         return nn.Identity()
     kernel, ratio = int(name[2]), int(name[-1])
-    same = {"activation": nn.ReLU6, "eps": _EPS}
-    return inverted_residual(in_channels, channels, kernel, ratio, stride, **same)
+    return inverted_residual(in_channels, channels, kernel, ratio, stride, **_SAME)
 
 
 def _name(stage: int, index: int) -> str:
@@ -103,6 +98,5 @@ def proxyless(
     """ProxylessNAS: the supernet, or a subnet; the published networks have width 1.4."""
     if subnet is None:
         return Proxyless(classes, width)
-    return Proxyless(
-        classes, width, SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    )
+    found = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
+    return Proxyless(classes, width, cast("Mapping[str, str]", found))
