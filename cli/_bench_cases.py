@@ -93,8 +93,14 @@ def _pair(
 ) -> Case:
     left, right = maps(*shape), maps(*shape)
     size = f"{_size(left)}, {','.join(map(str, arguments))}"
-    calls = (lambda a, b, f=f: f(a, b, *arguments) for f in (function, plain))
-    return Case(function.__name__, size, *calls, [left, right], 2 * places * left.numel())
+    return Case(
+        function.__name__,
+        size,
+        lambda a, b: function(a, b, *arguments),
+        lambda a, b: plain(a, b, *arguments),
+        [left, right],
+        2 * places * left.numel(),
+    )
 
 
 def _grouped_plain(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
@@ -151,8 +157,8 @@ def _mesh(maps: Maps) -> Case:
     return Case(
         "mesh_convolution",
         f"{faces} faces, {channels} channels",
-        lambda *x: mesh_convolution(*x, near, inverse),
-        lambda *x: _mesh_plain(*x, near),
+        lambda x, weight, bias: mesh_convolution(x, weight, bias, near, inverse),
+        lambda x, weight, bias: _mesh_plain(x, weight, bias, near),
         [torch.randn(shape, device=maps.device, dtype=maps.dtype) for shape in shapes],
         8 * faces * channels**2,
         near.nbytes,

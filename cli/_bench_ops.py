@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -78,8 +78,8 @@ def _lines(case: Case, copies: float, products: float, seconds: float) -> Iterat
         other = math.nan
         if compiled:
             other = _time_compiled(compiled, case.name, sets, backward, seconds)
-        numbers = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
-        numbers = (*numbers, peak / 1e6, size / 1e6)
+        times = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
+        numbers = (*times, peak / 1e6, size / 1e6)
         cells = "".join(f"{x:12.2f}" for x in numbers)
         yield f"{case.name:<24}{case.size:<36}{'backward' if backward else 'forward':<9}{cells}"
 
@@ -105,7 +105,7 @@ def _time_compiled(
 
 def _work(
     function: Callable[..., Tensor], sets: list[list[Tensor]], backward: bool
-) -> Callable[[], list[object]]:
+) -> Callable[[], Sequence[object]]:
     """What to time: a call for each set of inputs, whose results are all held till the last."""
     given = [[x.detach().requires_grad_(backward) for x in inputs] for inputs in sets]
     if not backward:

@@ -8,7 +8,7 @@ import copy
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.progress import progress_bar
 
@@ -39,7 +39,7 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
     from ..vision.configs.task import FitConfig
     from ..vision.hub.registry import model_info
 
-    task = model_info(net.architecture["name"]).task
+    task = model_info(cast("dict[str, Any]", net.architecture)["name"]).task
     if args.evaluate is not None and Path(args.evaluate).is_dir():
         name = _FOLDER.format(task=task)
         if name not in list_configs():

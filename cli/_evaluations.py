@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ..nas.lid.leaves import Leaves
@@ -42,7 +42,7 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def mode_of(args: argparse.Namespace) -> str:
+def mode_of(args: argparse.Namespace) -> Literal["min", "max"]:
     """`max` where a large metric is good, else `min`: --mode, or what the metric's name says.
 
     Raises:

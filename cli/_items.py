@@ -32,7 +32,7 @@ def infer_items(
     work: Callable[[str], T],
     show: Callable[[dict[str, Any]], None] | None = None,
     *,
-    finish: Callable[[dict[str, T]], Iterable[dict[str, Any]]] = dict.values,
+    finish: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = dict.values,
     batch: int = 1,
 ) -> list[dict[str, Any]]:
     """Work on all, with a bar; one of several that fails is said in a line and passed over.

@@ -79,7 +79,7 @@ class VizooCLI(LightningCLI):
         with warnings.catch_warnings():
             # TensorBoard is an extra: metrics.csv is what a fit writes without it.
             warnings.filterwarnings("ignore", message=".*`tensorboardX` has been removed")
-            trainer = super().instantiate_trainer(**kwargs)
+            trainer: Any = super().instantiate_trainer(**kwargs)  # its type knows no callbacks
         # Here, because among the defaults they would stay where they are switched off.
         trainer.callbacks = [
             _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback

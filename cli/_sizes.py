@@ -22,7 +22,7 @@ def parse_size(text: str) -> tuple[int, int]:
         ValueError: another form, or a zero.
     """
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    size = tuple(map(int, match.groups())) if match else (0, 0)
-    if min(size) < 1:
+    height, width = map(int, match.groups()) if match else (0, 0)
+    if min(height, width) < 1:
         raise ValueError(f"--size {text}: give height and width as in --size 384x1280")
-    return size
+    return height, width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,7 +110,8 @@ def table_of_weights(
     asked = (args.device or "cpu", args.dtype or "float32", args.input or size)
     if asked != (table.conditions.device, table.conditions.dtype, size):
         return None
-    same = table.model == dict(net.architecture) and table.space.holds(space)
+    model = dict(cast("dict[str, Any]", net.architecture))
+    same = table.model == model and table.space.holds(space)
     return table if same and table.complete else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.devices import DTYPES, choose_device
 from ..common.memory import PeakMemory
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.inputs import example_inputs
 
     net, _ = open_model(args.model, download=False)
-    info = model_info(net.architecture["name"])
+    info = model_info(cast("dict[str, Any]", net.architecture)["name"])
     meta = example_inputs(net, height, width, device="meta")
     report: dict[str, Any] = {
         "model": info.name,

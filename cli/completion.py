@@ -50,7 +50,7 @@ _OPTIONS_OF_RUNS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.description += f"\n\n{_INSTALL}"
+    parser.description = f"{parser.description}\n\n{_INSTALL}"
     parser.add_argument("shell", choices=SHELLS, help="that reads the script")
 
 
@@ -93,7 +93,7 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Any]) 
             _complete_paths(action)
 
 
-def _complete_paths(action: argparse.Action) -> None:
+def _complete_paths(action: Any) -> None:
     """Mark what takes a file, a folder or a config, by what stands for it in the help."""
     import shtab
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.extras import from_extra
 from ..common.progress import progress
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from ..classification.members import ImageMember
+    from ..datasets.mixture import LabelledSamples
 
 _METHODS = ("mean", "weighted", "vote", "stacking")
 
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     classes = members[0].classes
     for source, member in zip(args.members, members, strict=True):
         check_classes(member.classes, classes, source)
-    outputs = {role: [] for role in data if data[role]}
+    outputs: dict[str, list[Tensor]] = {role: [] for role in data if data[role]}
     labels = {role: _labels(data[role], classes, args.data) for role in outputs}
     with progress() as bar:
         for source, member in zip(args.members, members, strict=True):
@@ -89,12 +90,15 @@ def run(args: argparse.Namespace) -> int:
             fit_temperature(*_answered(logs, labels["val"], source))
             for logs, source in zip(outputs["val"], args.members, strict=True)
         ]
+    calibrated = {
+        role: torch.stack(
+            [(each / t).log_softmax(1) for each, t in zip(found, temperatures, strict=True)]
+        )
+        for role, found in outputs.items()
+    }
+    combination = fit_combination(args.method, calibrated["val"], labels["val"])
     report: dict[str, Any] = {}
-    combination = None
-    for role, found in outputs.items():
-        pairs = zip(found, temperatures, strict=True)
-        logs = torch.stack([(each / t).log_softmax(1) for each, t in pairs])
-        combination = combination or fit_combination(args.method, logs, labels[role])
+    for role, logs in calibrated.items():
         report[role] = report_on(logs, labels[role], combination)
         probabilities = combination(logs)
     listed = tuple(map(ListedMember, args.members, temperatures))
@@ -109,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _data(config: str) -> dict[str, list[Dataset]]:
+def _data(config: str) -> dict[str, list[LabelledSamples]]:
     """The validation and test sets of a config."""
     import yaml
 
@@ -129,7 +133,7 @@ def _data(config: str) -> dict[str, list[Dataset]]:
     return found
 
 
-def _labels(sets: list[Dataset], classes: Sequence[str], config: str) -> Tensor:
+def _labels(sets: list[LabelledSamples], classes: Sequence[str], config: str) -> Tensor:
     """The class of every image, by the members' order."""
     import torch
 
@@ -143,7 +147,7 @@ def _labels(sets: list[Dataset], classes: Sequence[str], config: str) -> Tensor:
 
 
 def _ask(
-    member: ImageMember, sets: list[Dataset], what: str, bar: Any, args: argparse.Namespace
+    member: ImageMember, sets: list[LabelledSamples], what: str, bar: Any, args: argparse.Namespace
 ) -> Tensor:
     """Log-probabilities of all images, prepared as the member wants them."""
     import torch
@@ -151,7 +155,8 @@ def _ask(
 
     from ..datasets.images.datamodule import collate_images
 
-    whole = ConcatDataset([dataset.with_preset(member.preset) for dataset in sets])
+    prepared = [dataset.with_preset(member.preset) for dataset in sets]
+    whole: ConcatDataset = ConcatDataset(cast("list[Dataset]", prepared))
     loader = DataLoader(whole, args.batch, collate_fn=collate_images)
     found, done = [], 0
     for batch in loader:

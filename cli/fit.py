@@ -101,8 +101,8 @@ def run(args: list[str]) -> int:
         signal.signal(signal.SIGINT, handler)
         _tell_how_to_resume(args, keeper)
         return 130
-    if keeper.written and rank_zero_only.rank == 0:
-        print(f"last checkpoint: {keeper.path}")
+    if keeper.written:
+        rank_zero_only(print)(f"last checkpoint: {keeper.path}")
     return 0
 
 
@@ -126,7 +126,7 @@ def resolve_configs(args: list[str]) -> list[str]:
 
 def _help(args: list[str]) -> int:
     """Print a subcommand's help, then the options of the model and the data that configs name."""
-    classes = {}
+    classes: dict[str, str | None] = {}
     for path in _values(args, ("-c", "--config")):
         for part, described in yaml.safe_load(Path(path).read_text(encoding="utf-8")).items():
             if part in ("model", "data") and isinstance(described, dict):
@@ -179,7 +179,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
 
 
 def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
-    if not keeper.written or rank_zero_only.rank != 0:
+    if keeper.path is None or not keeper.written:
         return
     kept = []
     words = iter(args)
@@ -189,7 +189,7 @@ def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
         elif not word.startswith("--ckpt_path="):
             kept.append(word)
     command = shlex.join(["vizoo", *kept, "--ckpt_path", os.fspath(keeper.path)])
-    print(f"vizoo: stopped; resume with: {command}", file=sys.stderr)
+    rank_zero_only(print)(f"vizoo: stopped; resume with: {command}", file=sys.stderr)
 
 
 def _no_advertisement(record: logging.LogRecord) -> bool:

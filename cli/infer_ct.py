@@ -19,7 +19,7 @@ _METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.description += f"\n{NOTICE}"
+    parser.description = f"{parser.description}\n{NOTICE}"
     parser.add_argument(
         "scans",
         nargs="+",

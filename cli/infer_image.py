@@ -21,7 +21,7 @@ _SILENT = "no box above the threshold: the class says nothing"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.description += f"\n{NOTICE}"
+    parser.description = f"{parser.description}\n{NOTICE}"
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder or quoted glob")
     parser.add_argument(
         "--model",

@@ -99,16 +99,18 @@ def run(args: argparse.Namespace) -> int:
 
     def work(name: str) -> dict:
         left, right = (read_image(file) for file in (pairs[name].left, pairs[name].right))
+        height, width = left.shape[1:]
         if name == next(iter(pairs)):
-            for note in predictor.forewarnings(*left.shape[1:], args.scale):
+            for note in predictor.forewarnings(height, width, args.scale):
                 warn(f"{pairs[name].left}: {note}")
-        if calibrations[name] is not None:  # refused before the network runs
-            calibrations[name].fitted(*left.shape[:0:-1])
+        calibration = calibrations[name]
+        if calibration is not None:  # refused before the network runs
+            calibration.fitted(width, height)
         chosen = {"formats": args.format, "max_depth": args.max_depth}
         found = infer_one(
             name,
             lambda: predictor(left, right, scale=args.scale, check=name in checked),
-            lambda result, _: result.save(out, name, calibration=calibrations[name], **chosen),
+            lambda result, _: result.save(out, name, calibration=calibration, **chosen),
         )
         return {**found, "replaced": sum(Path(file) in before for file in found["files"])}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._sizes import add_size, parse_size
 
 if TYPE_CHECKING:
+    from ..vision.hub.record import WeightsRecord
     from ..vision.hub.registry import ModelEntry
 
 __all__ = ["add_arguments", "describe", "run"]
@@ -107,14 +108,15 @@ def _describe_weights(info: ModelEntry) -> dict[str, Any]:
     """
     from ..vision.hub.download import find_local
 
-    path = find_local(info.record)
+    record = cast("WeightsRecord", info.record)
+    path = find_local(record)
     return {
         "name": f"{info.name}.{info.tag}",
         "model": info.name,
         "tag": info.tag,
         "task": info.task,
         "path": None if path is None else str(path),
-        "record": info.record.to_json(),
+        "record": record.to_json(),
     }
 
 
@@ -125,7 +127,7 @@ def _fetch(names: list[str], pattern: str) -> None:
     if not names:
         raise ValueError(f"--fetch: no model that matches {pattern!r} has trained weights")
     for name in names:
-        fetch(model_info(name).record, name)
+        fetch(cast("WeightsRecord", model_info(name).record), name)
 
 
 def _lines(row: dict[str, Any]) -> str:

@@ -156,7 +156,8 @@ def _chosen(
             raise ValueError(f"--samples {args.samples}: the space has {count:.3g} subnets")
         chosen = {"all": list(space.enumerate())}
     else:
-        rng, drawn = random.Random(args.seed), {}
+        rng = random.Random(args.seed)
+        drawn: dict[Architecture, None] = {}
         while len(drawn) < args.samples:
             drawn[space.sample(rng)] = None
         chosen = {f"{args.samples} drawn": list(drawn)}
@@ -188,8 +189,11 @@ def _rows(
     """Best first; last those whose metric is None, since it was not finite."""
     sign, rows = -1 if mode_of(args) == "max" else 1, []
     for ranked in ranking:
-        row = {args.metric: sign * ranked.error if math.isfinite(ranked.error) else None}
-        row |= {"leaf": ranked.leaf, "parameters": ranked.parameters}
+        row: dict[str, Any] = {
+            args.metric: sign * ranked.error if math.isfinite(ranked.error) else None,
+            "leaf": ranked.leaf,
+            "parameters": ranked.parameters,
+        }
         if table is not None:
             row[args.column] = table.look_up(ranked.architecture, args.column)
         rows.append({**row, "architecture": ranked.architecture.to_json()})

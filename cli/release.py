@@ -7,7 +7,7 @@ import json
 import pprint
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.push:
         sources.append(push_to_hub(args.out, args.push, private=args.private))
     record = replace(record, sources=tuple(sources))
-    name = net.architecture["name"]
+    name = cast("dict[str, Any]", net.architecture)["name"]
     if args.json:
         found = {"model": name, "folder": str(args.out), "record": record.to_json()}
         print(json.dumps(found, indent=2))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_SPLITTER = ("criterion", "measure", "method", "rule", "min_group", "choices", "layers", "k")
-_SPLITTER += ("estimator", "batches", "batch_size", "seed")
+_SPLITTER: tuple[str, ...] = ("criterion", "measure", "method", "rule", "min_group", "choices")
+_SPLITTER += ("layers", "k", "estimator", "batches", "batch_size", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -135,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
         "table": str(own) if measured and near is None else args.table,
         "table_moved_from": None if near is None else str(near.conditions),
     }
-    kept = ("supernet", "limits", "predicted", "measured", "recalibrated", "errors")
-    kept += ("described", "software")
+    kept = ["supernet", "limits", "predicted", "measured", "recalibrated", "errors"]
+    kept += ["described", "software"]
     save_weights(subnet.network, out, **{name: report[name] for name in kept})
     write_json(out.with_suffix(".json"), report)
     report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **report}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Card", "family_cards"]
 
-_ROOM = {"layouts": ("room",), "floating": 0, "photometric": False}
+_ROOM: dict[str, Any] = {"layouts": ("room",), "floating": 0, "photometric": False}
 _UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."
 
 
@@ -53,7 +53,7 @@ def _fadnet(sample: Sample, device: str, pair: str) -> Card:
 
     model = "fadnet_plus_tiny"
     result = StereoPredictor(model, device=device)(sample.left, sample.right, scale=1, check=False)
-    low, high = colour_range(sample.truth, sample.valid[0].numpy())
+    low, high = colour_range(*sample.known)
     error = scores(sample, result)["epe"]
     picture = colourise(result.disparity, low=low, high=high)
     return Card(
@@ -72,10 +72,10 @@ def _dispmvs() -> Card:
     from ...datasets.worlds.views import WorldViews
     from ...vision.viz.colour import colourise
 
-    scene = WorldViews(1, 256, 320, views=3, seed=2, **_ROOM).scene(0)
-    photographs = [to_bytes(scene.views[index].image) for index in (0, 1)]
-    depth, known = scene.views[0].truth()
-    picture = colourise(depth, known[0].numpy(), palette="turbo_r", logarithmic=True)
+    views = WorldViews(1, 256, 320, views=3, seed=2, **_ROOM)[0]
+    photographs = [to_bytes(image) for image in views["images"][:2]]
+    known = views["valid"][0].numpy()
+    picture = colourise(views["depth"], known, palette="turbo_r", logarithmic=True)
     captions = ("One photograph,", "another one of the ring,", "and the first one's depth.")
     return Card(
         "DispMVS: many photographs with cameras",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...stereo import DEFAULT_MODEL
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ...nas.search.front import Front
     from ...nas.space import Architecture
+    from ...vision.hub.record import WeightsRecord
 
 __all__ = [
     "Candidate",
@@ -120,7 +121,8 @@ def open_weights(source: str) -> Weights:
         facts = {name: str(value) for name, value in known.items()}
         return Weights(source, Path(source.removeprefix("local-dir:")).name, net, facts, front)
     entry = model_info(source)
-    record, full = entry.record, source if entry.tag else entry.tagged_names[0]
+    record = cast("WeightsRecord", entry.record)
+    full = source if entry.tag else entry.tagged_names[0]
     facts = {
         "trained on": record.trained_on,
         "licence": record.licence,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from ...common.timing import Timing
     from ...datasets.stereo.calibration import StereoCalibration
     from ...stereo.infer import StereoResult
-    from .networks import Candidate
+    from .networks import Candidate, Weights
 
 __all__ = [
     "Finding",
@@ -26,7 +28,13 @@ __all__ = [
 ]
 
 _CLASSICAL = "StereoSGBM (OpenCV)"
-_ROOM = {"height": 540, "width": 960, "max_disparity": 64, "layouts": ("room",), "floating": 0}
+_ROOM: dict[str, Any] = {
+    "height": 540,
+    "width": 960,
+    "max_disparity": 64,
+    "layouts": ("room",),
+    "floating": 0,
+}
 _SECONDS, _MOST = 6.0, 20  # of all timing together, and repetitions
 
 
@@ -56,7 +64,13 @@ class Sample:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width, pixels."""
-        return tuple(self.left.shape[1:])
+        height, width = self.left.shape[1:]
+        return height, width
+
+    @property
+    def known(self) -> tuple[Tensor, np.ndarray]:
+        """The truth of a pair that has one, and where it is known, (H, W)."""
+        return cast("Tensor", self.truth), cast("Tensor", self.valid)[0].numpy()
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,11 @@ class Finding:
     candidate: Candidate | None = None
     parameters: int = 0
     macs: int = 0
+
+    @property
+    def weights(self) -> Weights:
+        """Those of the network."""
+        return cast("Candidate", self.candidate).weights
 
     def to_json(self) -> dict[str, Any]:
         """The figures; milliseconds under ``latency``."""
@@ -129,7 +148,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
     from ...stereo.rectification import check_pair, require_content
     from ...vision.io.images import read_image, to_bytes
 
-    views = [read_image(left), read_image(right)]
+    views = read_image(left), read_image(right)
     sizes = [f"{view.shape[2]}x{view.shape[1]}" for view in views]
     if sizes[0] != sizes[1]:
         raise ValueError(
@@ -172,13 +191,14 @@ def show_all(
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
     tell("disparities")
-    pair, results, calls = (sample.left, sample.right), [], []
+    pair, results = (sample.left, sample.right), []
+    calls: list[Callable[[], Any]] = []
     for candidate, predictor in zip(networks, predictors, strict=True):
         with collect_warnings() as notes:
             results.append(predictor(*pair, check=False))
         sample.notes.extend(f"{candidate.name}: {note}" for note in notes)
         views = [reduced(view, results[-1].scale).to(predictor.device) for view in pair]
-        calls.append(lambda net=predictor.net, views=views: net(*views))
+        calls.append(partial(predictor.net, *views))
     results.append(StereoResult(semi_global_matching(*pair), results[0].image))
     calls.append(lambda: semi_global_matching(*pair))
     start = time.perf_counter()
@@ -204,7 +224,7 @@ def scores(sample: Sample, result: StereoResult) -> dict[str, float]:
 
     from ...stereo.metrics import DisparityMetrics
 
-    if sample.truth is None:
+    if sample.truth is None or sample.valid is None:
         return {}
     metrics = DisparityMetrics()
     disparity = torch.from_numpy(result.disparity)[None, None]

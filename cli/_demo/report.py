@@ -88,7 +88,7 @@ def tour_page(
 
 def _lead(sample: Sample, main: Finding) -> str:
     height, width = sample.size
-    trained = main.candidate.weights.facts["trained on"]
+    trained = main.weights.facts["trained on"]
     return (
         f"{sample.title}, {width}\u00a0×\u00a0{height}\u00a0pixels, seen by {_name(main)}, "
         f"trained on: {trained}."
@@ -153,7 +153,7 @@ def _disparity(sample: Sample, main: Finding, classical: Finding, command: str) 
 
 
 def _error(sample: Sample, finding: Finding, known: np.ndarray | None) -> str:
-    error = np.abs(finding.result.disparity - sample.truth[0].numpy()) + 1e-6  # 0 is unknown
+    error = np.abs(finding.result.disparity - sample.known[0][0].numpy()) + 1e-6  # 0 is unknown
     coloured = colourise(error, known, low=0.0, high=_ERROR, palette="inferno")
     shares = ", ".join(f"{100 * finding.scores[f'bad{n}']:.1f} %" for n in (1, 2, 3))
     return page.figure(
@@ -197,7 +197,7 @@ def _cloud(sample: Sample, main: Finding) -> str:
 def _subnets(sample: Sample, subnets: list[Subnet]) -> str:
     from .subnets import SUPERNET
 
-    low, high = colour_range(sample.truth, sample.valid[0].numpy())
+    low, high = colour_range(*sample.known)
     pictures = []
     for subnet in subnets:
         kept = "" if subnet.met else " (missed)"
@@ -281,7 +281,7 @@ def _family(sample: Sample, findings: list[Finding], front: Front | None) -> str
         coloured = colourise(finding.result.disparity, low=low, high=high)
         pictures.append(page.figure(coloured, caption))
     said = page.paragraph(
-        f"{subnets[0].candidate.weights.name} holds many networks in one set of weights. Each of "
+        f"{subnets[0].weights.name} holds many networks in one set of weights. Each of "
         "these was cut out of it without training."
     )
     bar = page.colour_bar(low, high, "px")
@@ -367,7 +367,7 @@ def _architecture(finding: Finding) -> Any:
 def _name(finding: Finding) -> str:
     if _architecture(finding) is None:
         return finding.name
-    return f"{finding.candidate.weights.name}, {finding.name}"
+    return f"{finding.weights.name}, {finding.name}"
 
 
 def _threads(count: int) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ...common.timing import Timing
@@ -96,7 +96,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
         if re.fullmatch(r"[0-9.]+ms", left.stem):
             left.unlink()
     net, space, _ = load_supernet(SUPERNET)
-    table = LatencyTable.load(beside_weights(SUPERNET, ".latency.json"))
+    table = LatencyTable.load(cast("Path", beside_weights(SUPERNET, ".latency.json")))
     size = (table.conditions.height, table.conditions.width)
     cpu = torch.device("cpu")
     bench = Bench.here(net, space, size=size)

@@ -149,7 +149,7 @@ def _write(
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     height, width = sample.size
-    weights = findings[0].candidate.weights
+    weights = findings[0].weights
     return {
         "page": str(path),
         "bytes": path.stat().st_size,
@@ -170,9 +170,7 @@ def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[
     write_image(folder / "left.png", sample.left)
     write_image(folder / "right.png", sample.right)
     write_calibration(folder / "calib.txt", sample.calibration)
-    picture = comparison_picture(
-        sample.left, main.result.disparity, sample.truth, sample.valid[0].numpy()
-    )
+    picture = comparison_picture(sample.left, main.result.disparity, *sample.known)
     write_image(folder / "comparison.png", picture)
     written = [folder / name for name in ("left.png", "right.png", "calib.txt", "comparison.png")]
     return written + main.result.save(folder, "scene", calibration=camera)

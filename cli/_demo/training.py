@@ -126,7 +126,7 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
     predictor = StereoPredictor(training.weights, device=device)
     samples = [scenes[index] for index in range(len(scenes))]
     known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
-    methods = {
+    methods: dict[str, Callable[..., Any]] = {
         "FADNet++ tiny, trained here": lambda *views: (
             predictor(*views, scale=1, check=False).disparity
         ),
