@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -49,6 +49,8 @@ class DetectionTask(OptimisedTask):
         ValueError: a setting is unknown, or out of its range, or the checkpoint is of another
             detector; in `setup` also where classes do not fit or images have no boxes.
     """
+
+    net: ImageDetector
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class DetectionTask(OptimisedTask):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The sum of the network's losses, scalar, logged as `train/loss`."""
         parts = self.net.losses(batch["image"], batch["boxes"], batch["box_labels"])
-        loss = sum(parts.values())
+        loss = cast(Tensor, sum(parts.values()))
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["image"]))
         return loss
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -54,6 +54,8 @@ class ClassificationTask(NetworkTask):
     """
 
     quantity, shown = "label", "accuracy"
+    val_metrics: ClassificationMetrics
+    test_metrics: ClassificationMetrics
 
     def __init__(
         self,
@@ -89,8 +91,9 @@ class ClassificationTask(NetworkTask):
 
     def setup(self, stage: str) -> None:
         """Learn from the data what the classes are called and how samples are prepared."""
-        if stage != "fit" and not self.classes and getattr(self.net, "classes", ()):
-            self._take_classes(self.net.classes, "the weights")
+        known = getattr(self.net, "classes", None)
+        if stage != "fit" and not self.classes and known:
+            self._take_classes(known, "the weights")
             self.preset = dict(getattr(self.net, "input", {}))
         training = []
         for role, dataset in sets_of(self.trainer.datamodule, stage):
@@ -200,7 +203,7 @@ class ClassificationTask(NetworkTask):
             )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{where} has the class {', '.join(twice)} more than once")
-        architecture = self.net.architecture
+        architecture = cast("dict[str, Any]", self.net.architecture)
         outputs = {**model_info(architecture["name"]).defaults, **architecture}.get("classes")
         if outputs != len(names):
             raise ValueError(
@@ -210,8 +213,9 @@ class ClassificationTask(NetworkTask):
         self.classes = names
 
     def _take_preset(self, preset: Any, where: str) -> None:
-        plain = dataclasses.asdict(preset) if dataclasses.is_dataclass(preset) else dict(preset)
-        plain = json.loads(json.dumps(plain))
+        if dataclasses.is_dataclass(preset):
+            preset = dataclasses.asdict(cast(Any, preset))
+        plain = json.loads(json.dumps(dict(preset)))
         differing = [
             f"{key} {plain.get(key)!r} instead of {value!r}"
             for key, value in self.preset.items()
@@ -247,7 +251,7 @@ class ClassificationTask(NetworkTask):
     def _report(self, stage: str, metrics: ClassificationMetrics) -> Tensor:
         """Log the scores; returns the confusion matrix."""
         log_metrics(self, stage, metrics, self.shown)
-        confusion = metrics.confusion
+        confusion = cast(Tensor, metrics.confusion)
         if self.trainer.sanity_checking:
             return confusion
         absent = [n for n, row in zip(self.classes, confusion, strict=True) if not row.any()]

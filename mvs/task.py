@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,9 @@ from ..vision.training import NetworkTask
 from ..vision.viz.colour import colour_range, colourise
 from .losses import sequence_loss
 from .metrics import DepthMetrics
+
+if TYPE_CHECKING:
+    from .dispmvs import DispMVS
 
 __all__ = ["MVSTask", "depth_comparison"]
 
@@ -41,6 +44,7 @@ class MVSTask(NetworkTask):
     """
 
     quantity, shown = "depth", "rel_median"
+    net: DispMVS
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ def depth_comparison(
     """
     known = valid[0].cpu().numpy() & (truth[0] > 0).cpu().numpy()
     low, high = colour_range(truth, known)
-    colours = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
+    colours: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
     error = (depth - truth).abs() / truth.clamp(min=1e-6)
     panels = [
         to_bytes(image),

@@ -7,7 +7,7 @@ The recipe of SphereDepth is not published: the losses are those of SphereFusion
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,9 @@ from .losses import multiscale_loss
 from .mesh import level_of
 from .metrics import PanoramaMetrics
 from .sampling import face_labels
+
+if TYPE_CHECKING:
+    from .spheredepth import SphereDepthNet
 
 __all__ = ["PanoramaTask", "depth_comparison"]
 
@@ -47,6 +50,7 @@ class PanoramaTask(NetworkTask):
     """
 
     quantity, shown = "depth", "mre"
+    net: SphereDepthNet
 
     def __init__(
         self,
@@ -132,15 +136,15 @@ def depth_comparison(image: Tensor, depth: Tensor, truth: Tensor) -> np.ndarray:
     Returns:
         (4 H, W, 3) uint8 RGB; black where nothing is known.
     """
-    truth, depth = truth[0].cpu().numpy(), depth[0].detach().float().cpu().numpy()
-    known = np.isfinite(truth) & (truth > 0)
-    low, high = colour_range(truth, known)
-    colours = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
-    error = np.abs(depth - truth) / np.where(known, truth, 1)
+    true, found = truth[0].cpu().numpy(), depth[0].detach().float().cpu().numpy()
+    known = np.isfinite(true) & (true > 0)
+    low, high = colour_range(true, known)
+    colours: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
+    error = np.abs(found - true) / np.where(known, true, 1)
     panels = [
         to_bytes(image),
-        colourise(truth, known, **colours),
-        colourise(depth, np.ones_like(known), **colours),
+        colourise(true, known, **colours),
+        colourise(found, np.ones_like(known), **colours),
         colourise(np.maximum(error, 1e-9), known, low=0.0, high=0.3, palette="inferno"),
     ]
     return np.vstack(panels)

@@ -232,7 +232,8 @@ def _sum_of_parts(parts: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tens
     return total
 
 
-def _parameters(conv: nn.Conv2d) -> tuple[Tensor, Tensor | None]:
+def _parameters(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    weight, bias = conv.weight, conv.bias
     if isinstance(conv, ElasticConv2d):
-        return conv.weight_in_use(conv.active), conv.bias_in_use(conv.active)
-    return conv.weight, conv.bias
+        weight, bias = conv.weight_in_use(conv.active), conv.bias_in_use(conv.active)
+    return weight, cast(Tensor, bias)

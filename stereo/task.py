@@ -106,9 +106,10 @@ class StereoTask(NetworkTask):
 
     def outputs(self, batch: dict[str, Tensor]) -> Outputs:
         """What the network predicts in training."""
+        net: Any = self.net
         if self.hparams.loss == "matching":
-            return Outputs(*self.net.forward_volumes(batch["left"], batch["right"]))
-        return Outputs(self.net.forward_stages(batch["left"], batch["right"]))
+            return Outputs(*net.forward_volumes(batch["left"], batch["right"]))
+        return Outputs(net.forward_stages(batch["left"], batch["right"]))
 
     def loss(self, outputs: Outputs, batch: dict[str, Tensor]) -> Tensor:
         """The loss of `outputs` against the ground truth."""

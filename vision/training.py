@@ -59,6 +59,8 @@ class OptimisedTask(LightningModule):
 
     net: nn.Module
     round_epochs: Sequence[int] = (1,)
+    hparams: Any  # Lightning's types know neither names of arguments
+    trainer: Any  # nor what the trainer's connectors add
 
     def __init__(
         self,
