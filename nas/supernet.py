@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -12,6 +12,8 @@ from .space import Architecture, Choice, SearchSpace
 from .values import Value
 
 __all__ = ["activate", "activate_part", "active", "elastic_modules", "extract", "search_space"]
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def search_space(model: nn.Module) -> SearchSpace:
@@ -77,9 +79,7 @@ def active(model: nn.Module) -> Architecture:
     return space.canonical(Architecture(values))
 
 
-def extract(
-    model: nn.Module, architecture: Mapping[str, Any], *, inherit: bool = True
-) -> nn.Module:
+def extract(model: Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> Network:
     """The network that `architecture` stands for, with nothing elastic in it.
 
     It has the supernet's own classes, flags, devices and dtypes, weights of its own, and no hooks.
@@ -110,7 +110,7 @@ def extract(
         cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
     if not inherit:
         network.apply(_reset)
-    return network
+    return cast(Network, network)
 
 
 def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:
