@@ -43,8 +43,8 @@ class CTVolume:
     @property
     def spacing(self) -> tuple[float, float, float]:
         """Millimetres between slices, rows and columns."""
-        column, row, slice_ = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
-        return slice_, row, column
+        x, y, z = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
+        return z, y, x
 
     def oriented(self) -> tuple[np.ndarray, np.ndarray]:
         """Values and affine with axes that run to the left, the back and the head (LPS)."""
