@@ -155,6 +155,10 @@ class NetworkTask(OptimisedTask):
     """The metric beside the progress bar."""
     val_metrics: Metric
     test_metrics: Metric
+    outputs: Callable[[dict[str, Any]], Any]
+    loss: Callable[[Any, dict[str, Any]], Tensor]
+    predictions: Callable[[dict[str, Any]], Sequence[Tensor]]
+    picture: Callable[..., np.ndarray]
 
     def __init__(
         self,
@@ -166,7 +170,8 @@ class NetworkTask(OptimisedTask):
         super().__init__(**optimisation)
         self.net = starting_network(model, model_args, init_weights)
         # Some arguments may come from files; checkpoints have to stand without these.
-        arguments = {key: value for key, value in self.net.architecture.items() if key != "name"}
+        arguments = dict(cast("dict[str, Any]", self.net.architecture))
+        del arguments["name"]
         if arguments != (self.hparams["model_args"] or {}):
             self.hparams["model_args"] = arguments
 
