@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .vision.hub.registry import list_models, model_info
     from .vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
     from .vision.hub.weights import load_weights, save_weights
+    from .vision.speed import benchmark
     from .vision.subnets.bench import latency_table
     from .vision.subnets.best import best_subnet
     from .vision.subnets.front import search
@@ -44,6 +45,7 @@ _NAMES, _get, __dir__ = _lazy(
         ".vision.hub.registry": ["list_models", "model_info"],
         ".vision.hub.sharing": ["from_pretrained", "push_to_hub", "save_pretrained"],
         ".vision.hub.weights": ["load_weights", "save_weights"],
+        ".vision.speed": ["benchmark"],
         ".vision.subnets.bench": ["latency_table"],
         ".vision.subnets.best": ["best_subnet"],
         ".vision.subnets.front": ["search"],

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from ..common.devices import DTYPES, choose_device
-from ..common.memory import PeakMemory
 from ._sizes import add_size, parse_size
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-__all__ = ["add_arguments", "measure", "run"]
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,67 +55,21 @@ def run(args: argparse.Namespace) -> int:
 
         return run_ops(device, getattr(torch, args.dtype), args.seconds)
 
-    from ..common.counts import count, count_parameters
     from ..vision.hub.create import open_model
-    from ..vision.hub.registry import model_info
-    from ..vision.inference import optimize
-    from ..vision.inputs import example_inputs
+    from ..vision.speed import benchmark
 
     net, _ = open_model(args.model, download=False)
-    info = model_info(cast("dict[str, Any]", net.architecture)["name"])
-    meta = example_inputs(net, height, width, device="meta")
-    report: dict[str, Any] = {
-        "model": info.name,
-        "size": [height, width],
-        "batch": args.batch,
-        "device": str(device),
-        "dtype": args.dtype,
-        "threads": torch.get_num_threads(),
-        "parameters": count_parameters(net),
-        "macs": count(net, *meta).macs,
-        "runs": {},
-    }
-    inputs = example_inputs(net, height, width, batch=args.batch, device=device)
-    dtype = getattr(torch, args.dtype)
-    net = net.to(device)
-    report["runs"]["plain"] = measure(net, inputs, dtype, args.seconds)
-    # The optimised copy casts by itself, so it runs without autocast.
-    fast = optimize(net, dtype)
-    report["runs"]["optimised"] = measure(fast, inputs, torch.float32, args.seconds)
+    report = benchmark(
+        net,
+        height,
+        width,
+        batch=args.batch,
+        device=device,
+        dtype=getattr(torch, args.dtype),
+        seconds=args.seconds,
+    )
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
-
-
-def measure(
-    net: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, seconds: float
-) -> dict[str, float | int]:
-    """Time a network.
-
-    Args:
-        net: called as ``net(*inputs)``.
-        inputs: on the network's device.
-        dtype: below float32 the network runs under autocast.
-        seconds: how long to repeat; at least three repetitions after one that warms up.
-
-    Returns:
-        ``median_ms``, ``p10_ms``, ``p90_ms``, ``repetitions`` and ``peak_bytes`` (on a GPU the
-        allocator's; on the CPU the growth of resident memory beyond what was held before).
-    """
-    import torch
-
-    from ..common.timing import measure as timed
-
-    device = inputs[0].device
-    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    with autocast, PeakMemory(device) as peak:
-        timing = timed(lambda: net(*inputs), device, warmup=1, repetitions=3, seconds=seconds)
-    return {
-        "median_ms": timing.median,
-        "p10_ms": timing.p10,
-        "p90_ms": timing.p90,
-        "repetitions": timing.repetitions,
-        "peak_bytes": peak.bytes,
-    }
 
 
 def _lines(report: dict[str, Any]) -> str:

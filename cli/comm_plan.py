@@ -8,16 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from ..nas.distributed.gradients.regions import Region
     from ..nas.distributed.schedule.link import Link
-    from ..nas.distributed.schedule.simulator import Step
 
 __all__ = ["add_arguments", "run"]
 
@@ -57,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
         FileNotFoundError: there is no file of this link.
     """
     from ..common.devices import choose_device
-    from ..nas.distributed.schedule.planner import plan_groups
-    from ..nas.distributed.schedule.simulator import EXACT, simulate
-    from ..nas.distributed.schedule.timing import scalar
+    from ..common.progress import progress_bar
+    from ..nas.distributed.schedule.ways import compare_ways
     from ..vision.hub.create import create_model
     from ..vision.inputs import example_inputs
     from ._sizes import parse_size
@@ -72,24 +65,25 @@ def run(args: argparse.Namespace) -> int:
     link = _link(args)
     height, width = parse_size(args.input)
     device = choose_device(args.device)
-    net = create_model(args.model).to(device).train()
+    net = create_model(args.model).to(device)
     inputs = example_inputs(net, height, width, batch=args.batch, device=device)
-    regions = _activate(net)
-    step, computing = _measured(net, lambda model: scalar(model(*inputs)), args, regions, device)
-    times = simulate(step, link, args.density, args.rank, computing)
+    with progress_bar("measurements") as tell:
+        ways = compare_ways(
+            net, inputs, link, density=args.density, rank=args.rank, steps=args.steps, report=tell
+        )
     report = {
         "model": args.model,
         "input": [args.batch, height, width],
         "device": str(device),
         **{name: getattr(link, name) for name in ("processes", "alpha", "beta")},
-        "around_ms": round(1e3 * step.around, 3),
-        "backward_ms": round(1e3 * step.backward, 3),
-        "gradient_bytes": int(sum(step.sizes)),
-        "computing_ms": {way: round(1e3 * time, 3) for way, time in computing.items()},
-        "step_ms": {way: round(1e3 * time, 3) for way, time in times.items()},
-        "messages": plan_groups(step.ready, step.sizes, link.alpha, link.beta),
-        "best_exact": min((way for way in times if way in EXACT), key=times.__getitem__),
-        "best": min(times, key=times.__getitem__),
+        "around_ms": round(1e3 * ways.step.around, 3),
+        "backward_ms": round(1e3 * ways.step.backward, 3),
+        "gradient_bytes": int(sum(ways.step.sizes)),
+        "computing_ms": {way: round(1e3 * time, 3) for way, time in ways.computing.items()},
+        "step_ms": {way: round(1e3 * time, 3) for way, time in ways.seconds.items()},
+        "messages": ways.messages,
+        "best_exact": ways.best_exact,
+        "best": ways.best,
     }
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
@@ -117,55 +111,6 @@ def _link(args: argparse.Namespace) -> Link:
         )
     link = LINKS[args.link] if args.link in LINKS else Link.load(args.link)
     return link if args.processes is None else link.at(args.processes)
-
-
-def _activate(net: nn.Module) -> dict[int, list[Region]] | None:
-    """Of a supernet, activate a subnet of middle size; what it uses, or None."""
-    from ..common.counts import count_parameters
-    from ..nas.distributed.gradients.regions import active_regions
-    from ..nas.supernet import activate, elastic_modules, extract, search_space
-    from ..nas.training import UniformSampler
-
-    if not any(True for _ in elastic_modules(net)):
-        return None
-    drawn = UniformSampler(9).subnets(search_space(net), 0)
-    middle = sorted(drawn, key=lambda one: count_parameters(extract(net, one)))[len(drawn) // 2]
-    activate(net, middle)
-    return active_regions(net, [middle])
-
-
-def _measured(
-    net: nn.Module,
-    loss: Callable[[nn.Module], Tensor],
-    args: argparse.Namespace,
-    regions: dict[int, list[Region]] | None,
-    device: torch.device,
-) -> tuple[Step, dict[str, float]]:
-    """A step of this process alone, and what hooks compute in it."""
-    from ..common.progress import progress_bar
-    from ..nas.distributed.compression.lowrank import ACPSGD, PowerSGD
-    from ..nas.distributed.compression.sparse import GTopK, TopK
-    from ..nas.distributed.gradients.hooks import AllReduce
-    from ..nas.distributed.schedule.timing import alone, measure_hook, measure_step
-
-    makers = {
-        "fp16": lambda: AllReduce("float16"),
-        "acpsgd": lambda: ACPSGD(args.rank, start_step=0),
-        "topk": lambda: TopK(args.density, warmup=()),
-        "gtopk": lambda: GTopK(args.density, warmup=()),
-    }
-    if regions is None:
-        makers["powersgd"] = lambda: PowerSGD(args.rank, start_step=2)
-    computing = {}
-    with progress_bar("measurements") as tell, alone(device):
-        step = measure_step(net, lambda: loss(net), args.steps, min(args.steps, 5), regions)
-        for number, (way, make) in enumerate(makers.items()):
-            tell(number + 1, len(makers) + 1)
-            unused = regions is not None
-            computing[way] = measure_hook(
-                make(), net, loss, min(args.steps, 5), find_unused_parameters=unused
-            )
-    return step, computing
 
 
 def _lines(report: dict[str, Any]) -> str:

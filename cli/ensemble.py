@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from ..common.extras import from_extra
 from ..common.progress import progress
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.utils.data import Dataset
-
-    from ..classification.members import ImageMember
+    from ..classification.ensemble_file import EnsembleFile
     from ..datasets.mixture import LabelledSamples
 
 _METHODS = ("mean", "weighted", "vote", "stacking")
@@ -65,50 +61,31 @@ def run(args: argparse.Namespace) -> int:
         from_extra("scipy", "scipy.optimize", "vizoo ensemble")
     data = _data(args.data)
 
-    import torch
-
-    from ..classification.calibration import fit_temperature, reliability_picture
-    from ..classification.ensemble import align, check_classes, fit_combination, report_on
-    from ..classification.ensemble_file import EnsembleFile, ListedMember, write_ensemble
-    from ..classification.members import ImageMember
+    from ..classification.calibration import reliability_picture
+    from ..classification.ensemble_file import write_ensemble
+    from ..classification.ensemble_fit import fit_ensemble
     from ..vision.io.images import write_image
 
-    members = [ImageMember(source, device=args.device) for source in args.members]
-    classes = members[0].classes
-    for source, member in zip(args.members, members, strict=True):
-        check_classes(member.classes, classes, source)
-    outputs: dict[str, list[Tensor]] = {role: [] for role in data if data[role]}
-    labels = {role: _labels(data[role], classes, args.data) for role in outputs}
     with progress() as bar:
-        for source, member in zip(args.members, members, strict=True):
-            for role, found in outputs.items():
-                logs = _ask(member, data[role], f"{Path(source).name}, {role}", bar, args)
-                found.append(align(logs, member.classes, classes))
-    temperatures = [1.0] * len(members)
-    if not args.no_calibration:
-        temperatures = [
-            fit_temperature(*_answered(logs, labels["val"], source))
-            for logs, source in zip(outputs["val"], args.members, strict=True)
-        ]
-    calibrated = {
-        role: torch.stack(
-            [(each / t).log_softmax(1) for each, t in zip(found, temperatures, strict=True)]
+        ensemble, judged = fit_ensemble(
+            args.members,
+            data["val"],
+            data["test"],
+            method=args.method,
+            flips=args.tta,
+            calibrate=not args.no_calibration,
+            batch=args.batch,
+            device=args.device,
+            report=bar,
         )
-        for role, found in outputs.items()
-    }
-    combination = fit_combination(args.method, calibrated["val"], labels["val"])
-    report: dict[str, Any] = {}
-    for role, logs in calibrated.items():
-        report[role] = report_on(logs, labels[role], combination)
-        probabilities = combination(logs)
-    listed = tuple(map(ListedMember, args.members, temperatures))
-    write_ensemble(out, EnsembleFile(classes, listed, combination, args.tta, report))
+    write_ensemble(out, ensemble)
     picture = out.with_name(f"{out.stem}_reliability.png")
-    write_image(picture, reliability_picture(probabilities, labels[role], f"{out.stem}, {role}"))
+    role = list(ensemble.report)[-1]
+    write_image(picture, reliability_picture(*judged, f"{out.stem}, {role}"))
     if args.json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps(ensemble.report, indent=2))
     else:
-        _show(args.members, temperatures, combination.weights, report)
+        _show(ensemble)
         print(out, picture, sep="\n")
     return 0
 
@@ -133,61 +110,22 @@ def _data(config: str) -> dict[str, list[LabelledSamples]]:
     return found
 
 
-def _labels(sets: list[LabelledSamples], classes: Sequence[str], config: str) -> Tensor:
-    """The class of every image, by the members' order."""
-    import torch
-
-    from ..classification.ensemble import check_classes
-
-    labels = []
-    for dataset in sets:
-        check_classes(dataset.classes, classes, config)
-        labels += [classes.index(dataset.classes[label]) for label in dataset.labels]
-    return torch.tensor(labels)
-
-
-def _ask(
-    member: ImageMember, sets: list[LabelledSamples], what: str, bar: Any, args: argparse.Namespace
-) -> Tensor:
-    """Log-probabilities of all images, prepared as the member wants them."""
-    import torch
-    from torch.utils.data import ConcatDataset, DataLoader
-
-    from ..datasets.images.datamodule import collate_images
-
-    prepared = [dataset.with_preset(member.preset) for dataset in sets]
-    whole: ConcatDataset = ConcatDataset(cast("list[Dataset]", prepared))
-    loader = DataLoader(whole, args.batch, collate_fn=collate_images)
-    found, done = [], 0
-    for batch in loader:
-        found.append(member(batch["image"], args.tta))
-        done += len(batch["image"])
-        bar(what, done, len(whole))
-    return torch.cat(found)
-
-
-def _answered(logs: Tensor, labels: Tensor, source: str) -> tuple[Tensor, Tensor]:
-    there = ~logs.isnan().any(1)
-    if not there.any():
-        raise ValueError(f"{source} finds no box in any validation image: train it for longer")
-    return logs[there], labels[there]
-
-
-def _show(
-    sources: list[str], temperatures: list[float], weights: Sequence[float], report: dict[str, Any]
-) -> None:
+def _show(ensemble: EnsembleFile) -> None:
+    sources = [member.source for member in ensemble.members]
     width = max(map(len, (*sources, "ensemble")))
-    for role, found in report.items():
-        print(f"{role}, {found['samples']} images")
-        rows = zip(sources, found["members"], strict=True)
-        for place, (source, scores) in enumerate(rows):
-            extra = f"  temperature {temperatures[place]:.2f}"
+    weights = ensemble.combination.weights
+    for role, scores in ensemble.report.items():
+        print(f"{role}, {scores['samples']} images")
+        for place, (member, row) in enumerate(
+            zip(ensemble.members, scores["members"], strict=True)
+        ):
+            extra = f"  temperature {member.temperature:.2f}"
             extra += f"  weight {weights[place]:.3f}" if weights else ""
-            if "answered" in scores:
-                extra += f"  answers {scores['answered']:.1%}"
-            print(f"  {source:<{width}}  {_line(scores)}{extra}")
-        print(f"  {'ensemble':<{width}}  {_line(found['ensemble'])}")
-        print(f"  {'oracle':<{width}}  accuracy {found['oracle']:.3f}")
+            if "answered" in row:
+                extra += f"  answers {row['answered']:.1%}"
+            print(f"  {member.source:<{width}}  {_line(row)}{extra}")
+        print(f"  {'ensemble':<{width}}  {_line(scores['ensemble'])}")
+        print(f"  {'oracle':<{width}}  accuracy {scores['oracle']:.3f}")
 
 
 def _line(scores: dict[str, float]) -> str:

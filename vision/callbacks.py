@@ -23,7 +23,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from ..common.files import atomic_write
 
-__all__ = ["FeatureJitter", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
+__all__ = ["Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
 
 
 class Frozen(Callback):
@@ -54,54 +54,13 @@ class Frozen(Callback):
             part.eval()
 
     def _parts(self, task: LightningModule) -> list[torch.nn.Module]:
-        return _named_modules(task, self.modules, "frozen")
-
-
-class FeatureJitter(Callback):
-    """Disturbs mean and deviation of features while training, each sample's and channel's alone.
-
-    What a network then learns depends less on how its pictures were lit and taken.
-
-    Args:
-        modules: names within the task of those whose outputs (B, C, ...) are disturbed.
-        spread: standard deviation of the factor and of the shift, in deviations of the channel.
-
-    Raises:
-        ValueError: the task has no module of a name.
-    """
-
-    def __init__(self, modules: Sequence[str], spread: float = 0.1) -> None:
-        self.modules, self.spread = list(modules), spread
-        self._hooks: list[Any] = []
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to the modules."""
-        parts = _named_modules(pl_module, self.modules, "jitter")
-        self._hooks = [part.register_forward_hook(self._disturb) for part in parts]
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the modules as they were."""
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def _disturb(self, module: torch.nn.Module, _: Any, output: torch.Tensor) -> Any:
-        if not module.training:
-            return None
-        within = tuple(range(2, output.dim()))
-        mean = output.float().mean(within, keepdim=True)
-        deviation = output.float().std(within, keepdim=True)
-        factor, shift = self.spread * torch.randn(2, *mean.shape, device=output.device)
-        return output + (factor * (output - mean) + shift * deviation).to(output.dtype)
-
-
-def _named_modules(task: LightningModule, names: Sequence[str], what: str) -> list[torch.nn.Module]:
-    known = dict(task.named_modules())
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known)
-            near = near or list(itertools.islice(filter(None, known), 5))
-            raise ValueError(f"{what}: there is no {name!r}; did you mean {', '.join(near)}?")
-    return [known[name] for name in names]
+        known = dict(task.named_modules())
+        for name in self.modules:
+            if name not in known:
+                near = get_close_matches(name, known)
+                near = near or list(itertools.islice(filter(None, known), 5))
+                raise ValueError(f"frozen: there is no {name!r}; did you mean {', '.join(near)}?")
+        return [known[name] for name in self.modules]
 
 
 class WholeCheckpoints(TorchCheckpointIO):
