@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pydoc
 import sys
 import warnings
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch
-from jsonargparse import Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -20,13 +21,17 @@ from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
 from ..vision.progress import EpochProgressBar, ParameterTable
 
-__all__ = ["VizooCLI"]
+__all__ = ["HelpFormatter", "VizooCLI"]
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 """What takes the place of Lightning's defaults."""
 
 _STARTS = (f"model.init_args.{START}", f"model.init_args.task.init_args.{START}")
 """Where the weights to start from stand: in the model, or in a task that the model trains."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the line breaks of the examples."""
 
 
 class VizooCLI(LightningCLI):

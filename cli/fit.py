@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 import yaml
-from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -27,7 +26,7 @@ from ..vision.callbacks import KeepLast, StopTogether
 from ..vision.configs.builtin import resolve_config
 from ..vision.configs.messages import condense, own_words
 from ..vision.progress import ProgressLines
-from ._lightning import VizooCLI
+from ._lightning import HelpFormatter, VizooCLI
 
 __all__ = ["run"]
 
@@ -51,10 +50,6 @@ checkpoints: --ckpt_path resumes a run, and its hyper-parameters must agree with
   start a new stage from earlier weights, give --model.init_weights FILE instead.
 seed: 0 unless --seed_everything says otherwise (true: a random one).
 """
-
-
-class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the line breaks of the examples."""
 
 
 def run(args: list[str]) -> int:
@@ -151,7 +146,7 @@ def _values(args: list[str], flags: tuple[str, ...]) -> list[str]:
 
 def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
     # An abbreviated option would be taken for another one by the next version that has more.
-    common = {"exit_on_error": False, "formatter_class": _Help, "allow_abbrev": False}
+    common = {"exit_on_error": False, "formatter_class": HelpFormatter, "allow_abbrev": False}
     return VizooCLI(
         LightningModule,
         LightningDataModule,

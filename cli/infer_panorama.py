@@ -59,10 +59,9 @@ def run(args: argparse.Namespace) -> int:
     from ..common.summaries import run_summary
     from ..panorama.infer import FORMATS, PanoramaPredictor
 
-    if args.format is not None:
-        args.format = check_formats(args.format, FORMATS)
+    formats = None if args.format is None else check_formats(args.format, FORMATS)
     predictor = PanoramaPredictor(args.model, device=args.device, dtype=args.dtype)
-    options = {"formats": args.format, "max_ratio": args.max_ratio or None}
+    options = {"formats": formats, "max_ratio": args.max_ratio or None}
 
     def work(name: str) -> dict:
         return infer_one(

@@ -91,8 +91,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.infer import FORMATS, StereoPredictor
     from ..vision.io.images import read_image
 
-    if args.format is not None:
-        args.format = check_formats(args.format, FORMATS)
+    formats = None if args.format is None else check_formats(args.format, FORMATS)
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
     checked = set() if args.no_check else set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
     before = set(out.iterdir()) if out.is_dir() else set()
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         calibration = calibrations[name]
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
-        chosen = {"formats": args.format, "max_depth": args.max_depth}
+        chosen = {"formats": formats, "max_depth": args.max_depth}
         found = infer_one(
             name,
             lambda: predictor(left, right, scale=args.scale, check=name in checked),

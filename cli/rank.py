@@ -19,6 +19,7 @@ from ..common.progress import progress_bar
 from ._evaluations import add_evaluation, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
 from ._rank_report import comparisons, lines, write_csv
+from ._work import check_folder
 
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError: no trained supernet or tree, a bad option, or a benchmark of another space.
         FileNotFoundError: no such file.
     """
-    _check(args)
+    out = _check(args)
 
     from ..common.devices import choose_device
     from ..common.files import write_json
@@ -101,7 +102,6 @@ def run(args: argparse.Namespace) -> int:
     errors = {row.architecture: row.error for row in ranking}
     parameters = {row.architecture: row.parameters for row in ranking}
     rows = _rows(ranking, table, args)
-    out = Path(args.out)
     write_csv(out / "rank.csv", rows, space)
     report = {
         "out": str(out),
@@ -119,16 +119,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> Path:
     for name, least in (("samples", 0), ("batches", 1), ("val_batches", 0)):
         if getattr(args, name) < least:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {getattr(args, name)}: must be at least {least}")
     if (args.truth is None) != (args.benchmark is None):
         raise ValueError("--truth and --benchmark go together: a file and what it is of")
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
+    return check_folder(args.out)
 
 
 def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:

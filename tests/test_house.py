@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from vizoo.__main__ import COMMANDS
+import vizoo
+from vizoo.__main__ import COMMANDS, Command
 from vizoo.vision.configs.builtin import list_configs
 
 FLOORS = {
@@ -264,3 +267,72 @@ def test_commands_in_the_readme(root):
     assert commands and commands <= set(COMMANDS), commands
     configs = set(re.findall(r"--config ([\w/]+\.yaml)", text))
     assert configs and configs <= set(list_configs()), configs
+
+
+def commands() -> dict[str, Command]:
+    """Every command by the words that are typed."""
+    rows = {}
+    for name, row in COMMANDS.items():
+        inner = {"": row} if isinstance(row, Command) else row
+        rows |= {f"{name} {word}".strip(): command for word, command in inner.items()}
+    return rows
+
+
+@pytest.mark.parametrize("words", sorted(commands()))
+def test_a_command_parses_calls_and_prints(root, words):
+    """A command's file is short and has no class: its work lies below, for programs to call."""
+    text = (root / f"{commands()[words].module.replace('.', '/')}.py").read_text()
+    assert text.count("\n") <= 200
+    tree = ast.parse(text)
+    assert [n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)] == []
+    assigned = [
+        target
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    changed = [
+        t for t in assigned if isinstance(t, ast.Attribute) and ast.unparse(t.value) == "args"
+    ]
+    assert changed == []
+
+
+TERMINAL_ALONE = {"demo", "completion"}
+
+
+@pytest.mark.parametrize("words", sorted(commands().keys() - TERMINAL_ALONE))
+def test_a_command_has_its_lines_of_python(root, words):
+    """docs/python.md shows each command's work as a program, by names that are there."""
+    page = (root / "docs/python.md").read_text()
+    sections = dict(re.findall(r"^## vizoo ([\w ]+)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.M))
+    tree = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", sections[words], re.DOTALL)))
+    assert tree.body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            assert [n.name for n in node.names if not hasattr(module, n.name)] == []
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "vizoo":
+            assert hasattr(vizoo, node.attr), node.attr
+        if isinstance(node, ast.Call):
+            check_arguments(node, page_names(tree))
+
+
+def page_names(tree: ast.Module) -> dict[str, object]:
+    """What the imports of a program bring."""
+    names: dict[str, object] = {"vizoo": vizoo}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            names |= {n.name: getattr(module, n.name) for n in node.names}
+    return names
+
+
+def check_arguments(call: ast.Call, names: dict[str, object]) -> None:
+    """Bind a call's arguments to the signature of what it names, where the page imports that."""
+    words = ast.unparse(call.func).split(".")
+    if words[0] not in names or not all(map(str.isidentifier, words)):
+        return
+    called = functools.reduce(getattr, words[1:], names[words[0]])
+    if not any(isinstance(argument, ast.Starred) for argument in call.args):
+        keywords = {keyword.arg: None for keyword in call.keywords}
+        inspect.signature(called).bind(*[None] * len(call.args), **keywords)
