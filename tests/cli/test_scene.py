@@ -38,10 +38,9 @@ def test_it_is_a_room_of_the_worlds(tmp_path):
 
 
 def test_scans_of_dtu_are_counted_by_the_seed(tmp_path):
-    words = ["scene", str(tmp_path), "--layout", "dtu_training", "--views", "2"]
-    for seed in ("3", "4"):
-        assert main([*words, "--seed", seed]) == 0
-        assert open_scene(tmp_path / "Rectified" / f"scan{seed}_train").has_truth
+    words = ["scene", str(tmp_path), "--layout", "dtu_training", "--views", "2", "--seed", "4"]
+    assert main(words) == 0
+    assert open_scene(tmp_path / "Rectified" / "scan4_train").has_truth
 
 
 @pytest.mark.parametrize(
