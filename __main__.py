@@ -134,7 +134,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
     "scene": Command(
         "cli.scene",
-        "write a generated multi-view scene to disk, with exact depth, in a published layout",
+        "write a generated room as a multi-view scene, with exact depth, in a published layout",
         (
             "vizoo scene out/scene",
             "vizoo scene out/colmap --layout colmap --views 12 --truth out/truth.ply",

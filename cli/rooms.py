@@ -1,14 +1,16 @@
-"""`vizoo rooms`: write generated rooms to disk, in the layout of a published panorama set."""
+"""`vizoo rooms`: write `vizoo world --camera panorama --place room` as three lists."""
 
 from __future__ import annotations
 
 import argparse
+from itertools import accumulate
 
 from ..common.progress import progress
 from ._sizes import add_size, parse_size
 from ._work import check_folder
 
 _LAYOUTS = ("stanford2d3d", "matterport3d", "3d60")
+_LISTS = ("train", "val", "test")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the rooms, write them, say where; return 0."""
-    from ..datasets.panorama.writers import write_rooms
+    from torch.utils.data import Subset
+
+    from ..datasets.panorama.writers import write_panoramas
+    from ..datasets.worlds.panorama import WorldPanoramas
 
     height, width = parse_size(args.size)
     if width != 2 * height:
         raise ValueError(f"--size {args.size}: a panorama is twice as wide as high")
-    out = check_folder(args.out)
+    if min(args.rooms) < 1:
+        raise ValueError(f"--rooms {' '.join(map(str, args.rooms))}: want 1 or more of each list")
+    rooms = WorldPanoramas(sum(args.rooms), height, seed=args.seed)
+    sets = {
+        name: Subset(rooms, range(end - count, end))
+        for name, count, end in zip(_LISTS, args.rooms, accumulate(args.rooms), strict=True)
+    }
     with progress() as report:
-        path = write_rooms(out, args.layout, args.rooms, height, args.seed, report)
+        path = write_panoramas(sets, check_folder(args.out), args.layout, report)
     print(f"{path}: {sum(args.rooms)} rooms of {args.size} pixels; train.txt, val.txt, test.txt")
     return 0

@@ -1,12 +1,20 @@
-"""`vizoo scene`: write a generated scene to disk, in any of the layouts."""
+"""`vizoo scene`: write one room of `vizoo world --camera views` to a folder of its own."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from ._sizes import parse_size
+
 _LAYOUTS = "dtu dtu_training tanks blendedmvs eth3d colmap colmap_binary folder".split()
 _DTU_SIZE = "512x640"
+_INSTEAD = {
+    "wide": "`vizoo world --camera views --place street` has depths that differ much",
+    "untextured": "a quarter of a room's surfaces has little or no texture",
+    "mesh": "`vizoo world --camera views --meshes DIR` has meshes among its things",
+}
+"""What to use for options of earlier versions."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,41 +29,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HxW",
         help=f"of a photograph (default: 256x320; {_DTU_SIZE} in dtu_training)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="which scene (default: 0)")
-    parser.add_argument("--wide", action="store_true", help="depths that differ tenfold")
-    parser.add_argument("--untextured", action="store_true", help="with a plate of one colour")
-    parser.add_argument("--mesh", nargs="+", metavar="FILE", help="meshes instead of own shapes")
+    parser.add_argument("--seed", type=int, default=0, help="which room (default: 0)")
     parser.add_argument("--lossless", action="store_true", help="PNG where the layout has JPEG")
     parser.add_argument("--truth", metavar="FILE", help="also the true points, as a PLY file")
+    for option in _INSTEAD:
+        parser.add_argument(f"--{option}", nargs="*", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the scene, write it, say where; return 0."""
-    from ..datasets.mvs.generator import generate_scene
-    from ..datasets.mvs.meshes import mesh_scene
     from ..datasets.mvs.sparse import truth_points
     from ..datasets.mvs.writers import write_scene
+    from ..datasets.worlds.views import WorldViews
     from ..vision.io.ply import write_ply
-    from ._sizes import parse_size
 
+    for option, instead in _INSTEAD.items():
+        if getattr(args, option) is not None:
+            raise ValueError(f"--{option} is no longer there: {instead}")
     fixed = args.layout == "dtu_training"
     size = args.size or (_DTU_SIZE if fixed else "256x320")
     height, width = parse_size(size)
     if fixed and size != _DTU_SIZE:
         raise ValueError(f"--size {size}: the layout dtu_training holds {_DTU_SIZE} alone")
-    if args.mesh and (args.wide or args.untextured):
-        raise ValueError("--mesh goes with neither --wide nor --untextured")
-    if args.mesh:
-        scene = mesh_scene(args.mesh, args.views, height, width, seed=args.seed)
-    else:
-        scene = generate_scene(
-            args.views,
-            height,
-            width,
-            seed=args.seed,
-            wide_range=args.wide,
-            untextured=args.untextured,
-        )
+    worlds = WorldViews(1, height, width, args.views, seed=args.seed, layouts=["room"])
+    scene = worlds.scene(0)
+    scene.name = f"world-{args.seed}"  # DTU's data set counts scans by the number
     path = write_scene(scene, args.out, args.layout, lossless=args.lossless)
     least, greatest = scene.depth_range(0)[0]
     print(f"{path}: {len(scene)} views of {width}x{height} pixels, depth {least:g} to {greatest:g}")

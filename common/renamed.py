@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["RENAMED", "install", "present_name"]
+__all__ = ["RENAMED", "REPLACED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
@@ -20,6 +20,8 @@ _DISTRIBUTED = {
     "search": ("executor", "population", "ray"),
 }
 _PACKAGE = __name__.partition(".")[0]
+_ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, cache)"
+_VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 RENAMED: dict[str, str] = {
@@ -48,6 +50,14 @@ RENAMED: dict[str, str] = {
     "vision.viz.confusion": "classification.confusion",
 }
 """Old name to new, inside the package; a package's modules go with it unless named themselves."""
+
+REPLACED: dict[str, str] = {
+    "vizoo.datasets.mvs.GeneratedMVS": _VIEWS,
+    "vizoo.datasets.mvs.generated": _VIEWS,
+    "vizoo.datasets.panorama.GeneratedRooms": _ROOMS,
+    "vizoo.datasets.panorama.generated": _ROOMS,
+}
+"""Name that is no longer there to what does its work today, with arguments of its own."""
 
 
 def present_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Multi-view-stereo data: scenes of the published layouts, generated scenes, the data module."""
+"""Multi-view-stereo data: scenes of the published layouts, the data module."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,7 @@ if TYPE_CHECKING:
     from .datamodule import MVSDataModule
     from .dataset import MVSDataset
     from .dtu import DTU
-    from .generated import GeneratedMVS
-    from .generator import generate_scene
     from .layouts import open_scene
-    from .meshes import mesh_scene
     from .scene import Scene, View, derive_range
     from .scenes import SceneFolders
     from .sparse import truth_points
@@ -25,10 +22,7 @@ __all__, __getattr__, __dir__ = lazy(
         ".datamodule": ["MVSDataModule"],
         ".dataset": ["MVSDataset"],
         ".dtu": ["DTU"],
-        ".generated": ["GeneratedMVS"],
-        ".generator": ["generate_scene"],
         ".layouts": ["open_scene"],
-        ".meshes": ["mesh_scene"],
         ".scene": ["Scene", "View", "derive_range"],
         ".scenes": ["SceneFolders"],
         ".sparse": ["truth_points"],

@@ -1,4 +1,4 @@
-"""Panorama data: readers of the published layouts, generated rooms, the data module."""
+"""Panorama data: readers of the published layouts, the data module."""
 
 from typing import TYPE_CHECKING
 
@@ -7,23 +7,19 @@ from ...common.lazy import lazy
 if TYPE_CHECKING:
     from .base import PanoramaDataset, PanoramaRecord
     from .datamodule import PanoramaDataModule
-    from .generated import GeneratedRooms
     from .matterport3d import Matterport3D
-    from .rooms import Room, furnished_room
     from .stanford2d3d import Stanford2D3D
     from .threed60 import ThreeD60
-    from .writers import write_panoramas, write_rooms
+    from .writers import write_panoramas
 
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
         ".base": ["PanoramaDataset", "PanoramaRecord"],
         ".datamodule": ["PanoramaDataModule"],
-        ".generated": ["GeneratedRooms"],
         ".matterport3d": ["Matterport3D"],
-        ".rooms": ["Room", "furnished_room"],
         ".stanford2d3d": ["Stanford2D3D"],
         ".threed60": ["ThreeD60"],
-        ".writers": ["write_panoramas", "write_rooms"],
+        ".writers": ["write_panoramas"],
     },
 )

@@ -14,17 +14,13 @@ from PIL import Image
 from ...common.files import atomic_write
 from ...vision.io.exr import write_exr
 from ...vision.io.images import to_bytes, write_image
-from ..draws import Draws
 from ..files import check_choice, expand_path
 from ..mixture import Samples
 from . import matterport3d, stanford2d3d
-from .generated import GeneratedRooms
 
-__all__ = ["LAYOUTS", "write_panoramas", "write_rooms"]
+__all__ = ["LAYOUTS", "write_panoramas"]
 
 _JPEG_QUALITY = 95
-_CAP = 10.0  # degrees around the poles without depth
-_GREY = 64 / 255  # the colour of unknown depth in 3D60
 
 
 def write_panoramas(
@@ -65,82 +61,6 @@ def write_panoramas(
         with atomic_write(root / f"{name}.txt") as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return root
-
-
-def write_rooms(
-    folder: str | os.PathLike,
-    layout: str,
-    counts: Sequence[int] = (8, 2, 2),
-    height: int = 128,
-    seed: int = 0,
-    report: Callable[[str, int, int], None] | None = None,
-) -> Path:
-    """Write generated rooms as `train`, `val` and `test`, with the gaps that the layout has.
-
-    Holes of random place and size have no depth, nor have the poles except in ``3d60``, and are
-    coloured as in the published files; the last training room of ``3d60`` is listed turned by 90
-    degrees.
-
-    Args:
-        folder: where to.
-        layout: one of ``LAYOUTS``.
-        counts: rooms of each of the three.
-        height: of the panoramas, pixels.
-        seed: names the rooms.
-        report: see `write_panoramas`.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ValueError: an unknown layout, or not three counts of at least one.
-    """
-    check_choice("layout", layout, tuple(LAYOUTS))
-    if len(counts) != 3 or min(counts) < 1:
-        raise ValueError(f"rooms {list(counts)}: want three numbers, for train, val and test")
-    rooms = GeneratedRooms(sum(counts), height, seed)
-    train, val, _ = counts
-    sets = {
-        "train": _Gappy(rooms, range(train), layout, turned=train - 1),
-        "val": _Gappy(rooms, range(train, train + val), layout),
-        "test": _Gappy(rooms, range(train + val, len(rooms)), layout),
-    }
-    return write_panoramas(sets, folder, layout, report)
-
-
-class _Gappy:
-    """Some rooms with a layout's gaps, made when they are asked for."""
-
-    def __init__(
-        self, rooms: GeneratedRooms, places: range, layout: str, turned: int | None = None
-    ) -> None:
-        self.rooms, self.places, self.layout, self.turned = rooms, places, layout, turned
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, number: int) -> dict:
-        place = self.places[number]
-        sample = _with_gaps(self.rooms[place], self.layout, self.rooms.seed, place)
-        return {**sample, "yaw": 90.0 if number == self.turned else 0.0}
-
-
-def _with_gaps(sample: dict, layout: str, seed: int, place: int) -> dict:
-    draws = Draws("gaps", seed, place)
-    _, height, width = sample["depth"].shape
-    latitude = 90 - 180 * (torch.arange(height) + 0.5) / height
-    caps = (latitude.abs() > 90 - _CAP)[:, None].expand(height, width)
-    holes = torch.zeros(height, width, dtype=torch.bool)
-    for _ in range(4):
-        y, x = int(draws.uniform(0, 0.9 * height)), int(draws.uniform(0, 0.9 * width))
-        holes[y : y + max(1, height // 16), x : x + max(1, width // 16)] = True
-    image = sample["image"]
-    if layout == "3d60":
-        image = torch.where(holes, torch.tensor(_GREY), image)
-    elif layout == "stanford2d3d":
-        image = torch.where(caps, torch.tensor(0.0), image)
-    unknown = holes if layout == "3d60" else holes | caps
-    return {**sample, "image": image, "valid": sample["valid"] & ~unknown}
 
 
 def _write_stanford(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:

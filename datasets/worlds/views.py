@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..draws import Draws
-from ..mvs.generator import Truth
 from ..mvs.pairs import pairs_from_scores, score_by_poses
 from ..mvs.scene import Scene, View
 from .base import WorldDataset, quantile, reachable
@@ -99,7 +99,7 @@ class WorldViews(WorldDataset):
                     torch.from_numpy(np.float32(camera.intrinsics)),
                     torch.from_numpy(np.float32(camera.extrinsics)),
                     ranges[-1],
-                    Truth(torch.where(finite, depth, 0)[None]),
+                    partial(_truth, torch.where(finite, depth, 0)[None]),
                 )
             )
         scores = score_by_poses(
@@ -124,6 +124,11 @@ class WorldViews(WorldDataset):
         y = (self.height - 1) / 2 + draws.uniform(-0.02, 0.02) * self.height
         intrinsics = np.array([[own, 0, x], [0, own * draws.uniform(0.995, 1.005), y], [0, 0, 1]])
         return Pinhole(eye, axes, self.height, self.width, np.float32(intrinsics).astype(float))
+
+
+def _truth(depth: Tensor) -> tuple[Tensor, Tensor]:
+    """A depth map in memory, and where it is known, as a view of a scene gives them."""
+    return depth, depth > 0
 
 
 def _ring(draws: Draws, count: int) -> list[np.ndarray]:

@@ -49,7 +49,7 @@ def refused(capsys, *words):
 def test_a_scene(tmp_path, capsys):
     good()
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("generated-3: 4 views of 64x48, ")
+    assert out[0].startswith("world-17-000000: 4 views of 64x48, ")
     assert "agreed on by 2 other views within 1 px and 1 %: out/cloud.ply" in out[2]
     assert (tmp_path / "out/cloud.png").is_file() and out[3] == "  picture: out/cloud.png"
     good()
@@ -69,10 +69,10 @@ def test_a_scene_on_disk(scene, tmp_path, capsys, layout):
 
 
 def test_json_and_settings(capsys):
-    good("--json", "--views", "3", "--size", "24x32", "--range", "300", "1300", "--agree", "1")
+    good("--json", "--views", "3", "--size", "24x32", "--range", "1", "6", "--agree", "1")
     summary = json.loads(capsys.readouterr().out)
     assert summary["size"] == [24, 32] and summary["warnings"] == []
-    assert all(view["depth_range"] == [300, 1300] for view in summary["views"])
+    assert all(view["depth_range"] == [1, 6] for view in summary["views"])
     assert all(len(view["sources"]) == 2 for view in summary["views"])
     assert summary["fusion"]["views"] == 1 and summary["fusion"]["pixels"] == 1
 
@@ -96,7 +96,7 @@ def test_published_thresholds(capsys):
         (("--model", "stand-in", "--out", "out", "--agree", "0"), "views must be positive, got 0"),
         (("--model", "stand-in", "--out", "out", "--agree", "9"), "9 other views must agree"),
         (("--model", "stand-in", "--out", "out", "--thresholds", "dtu/scan3"), "did you mean"),
-        (("--model", "stand-in", "--out", "out", "--range", "1", "2"), "no point is left"),
+        (("--model", "stand-in", "--out", "out", "--range", "0.1", "0.2"), "no point is left"),
         (("--model", "stand-in", "--out", "out", "--sise", "1"), "did you mean --size"),
     ],
 )
@@ -178,7 +178,7 @@ def test_the_written_cloud_scores(scene, tmp_path, capsys):
     capsys.readouterr()
     scores = []
     for truth in ("truth.ply", "disk"):
-        words = ("evaluate", "mvs", "out/cloud.ply", truth, "--distance", "4.25", "--json")
+        words = ("evaluate", "mvs", "out/cloud.ply", truth, "--distance", "0.02", "--json")
         assert call(*words) == 0
         scores.append(json.loads(capsys.readouterr().out))
     score = scores[0]

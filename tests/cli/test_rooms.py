@@ -8,6 +8,7 @@ from vizoo.__main__ import main
 from vizoo.cli import rooms as command
 from vizoo.datasets.panorama import Matterport3D
 from vizoo.datasets.panorama.writers import LAYOUTS
+from vizoo.datasets.worlds.panorama import WorldPanoramas
 
 
 def test_writes_what_the_reader_reads(tmp_path, capsys):
@@ -15,8 +16,12 @@ def test_writes_what_the_reader_reads(tmp_path, capsys):
     assert main([*words, "--rooms", "2", "1", "1", "--seed", "3"]) == 0
     said = capsys.readouterr().out
     assert said == f"{tmp_path / 'r'}: 4 rooms of 16x32 pixels; train.txt, val.txt, test.txt\n"
-    sizes = [len(Matterport3D(tmp_path / "r", f"{n}.txt", size=None)) for n in ("train", "test")]
-    assert sizes == [2, 1]
+    made = iter(WorldPanoramas(4, 16, seed=3))
+    for name, count in (("train", 2), ("val", 1), ("test", 1)):
+        found = Matterport3D(tmp_path / "r", f"{name}.txt", size=None)
+        assert len(found) == count
+        for sample in found:  # each room is in one list alone
+            assert (sample["depth"] - next(made)["depth"]).abs().max() < 1e-3
 
 
 def test_the_choices_are_the_writers():
@@ -28,7 +33,7 @@ def test_the_choices_are_the_writers():
     [
         (["--size", "16x16"], "a panorama is twice as wide as high"),
         (["--size", "16"], "--size 16: give height and width"),
-        (["--rooms", "2", "0", "1"], "three numbers"),
+        (["--rooms", "2", "0", "1"], "--rooms 2 0 1: want 1 or more"),
         (["--layout", "kitti"], "invalid choice"),
     ],
 )

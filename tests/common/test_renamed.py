@@ -1,13 +1,16 @@
 """Modules by their old names: the same objects, in configs and checkpoints too."""
 
 import importlib
+import inspect
+import pydoc
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from vizoo.common.renamed import RENAMED, present_name
+from vizoo.common.renamed import RENAMED, REPLACED, present_name
+from vizoo.datasets.worlds.base import WorldDataset
 from vizoo.vision.configs.agreement import check_agreement
 from vizoo.vision.configs.parts import instantiate
 
@@ -52,6 +55,22 @@ def test_a_config_of_old_names():
     }
     made = instantiate("old.yaml", content, ["model"])
     assert type(made.model).__module__ == "vizoo.classification.task"
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_config_of_what_is_no_longer_there(name):
+    replacement, _, arguments = REPLACED[name].partition(" ")
+    class_path = name if name[-1] != "d" else f"{name}.Generated"
+    data = {
+        "class_path": "vizoo.datasets.mvs.MVSDataModule",
+        "init_args": {"train": [{"class_path": class_path, "init_args": {"length": 2}}]},
+    }
+    with pytest.raises(ValueError, match=f"; take {replacement}") as error:
+        instantiate("old.yaml", {"data": data}, ["data"])
+    assert "\n" not in str(error.value)
+    taken = inspect.signature(pydoc.locate(replacement)).parameters
+    common = inspect.signature(WorldDataset).parameters
+    assert all(word in taken or word in common for word in arguments.strip("()").split(", "))
 
 
 def test_a_checkpoint_of_old_names(tmp_path):

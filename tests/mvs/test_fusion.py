@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mvs_fixtures import small_scene
 
 from vizoo.datasets.mvs.cameras import lift, project
-from vizoo.datasets.mvs.generator import generate_scene
 from vizoo.mvs.fusion import DepthView, fuse, fuse_to_file
 from vizoo.mvs.presets import DEFAULT, PRESETS, Thresholds, preset
 from vizoo.vision.io.pfm import write_pfm
@@ -121,7 +121,7 @@ def test_exact_depth_is_kept(tmp_path):
 
 def test_a_generated_scene_is_kept():
     """Steps in depth included: over 95 % of what two other views truly see."""
-    scene = generate_scene(5, 96, 128, seed=11, supersample=1)
+    scene = small_scene(views=5, height=96, width=128)
     depths = [view.truth()[0][0] for view in scene.views]
     others = [[j for j in range(5) if j != i] for i in range(5)]
     views = [

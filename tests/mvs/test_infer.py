@@ -69,7 +69,7 @@ def test_one_view(scene, oracle):
     points, colours = result.points()
     assert points.shape == colours.shape == (48 * 64, 3)
     arrays = [image.mul(255).round().byte().permute(1, 2, 0).numpy() for image in images]
-    again = predictor(arrays, intrinsics, extrinsics, (400.0, 1000.0))
+    again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
 
 
@@ -185,7 +185,7 @@ def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
 def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
     library = pytest.importorskip("open3d", exc_type=ImportError)
     summary = reconstruct(
-        vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, voxel=8.0, normals=True, mesh=8.0
+        vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, voxel=0.04, normals=True, mesh=0.04
     )
     cloud = library.io.read_point_cloud(str(tmp_path / "cloud.ply"))
     assert len(cloud.points) == summary["points"] < sum(v["points"] for v in summary["views"])
@@ -202,7 +202,7 @@ def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
     depths = [view.truth()[0][0] for view in scene.views]
     truth = [lift(d, v.intrinsics, v.extrinsics) for d, v in zip(depths, scene.views, strict=True)]
     tree = cKDTree(torch.cat([points.reshape(-1, 3) for points in truth]).numpy())
-    assert np.median(tree.query(np.asarray(mesh.vertices))[0]) < 4
+    assert np.median(tree.query(np.asarray(mesh.vertices))[0]) < 0.02
 
 
 class NotFinite(nn.Module):
@@ -215,7 +215,7 @@ def test_refused(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     cases = [
         (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 64x40 pixels, but"),
-        (altered(scene, depth_range=(1.0, 2.0)), {}, "no point is left of 12288 pixels"),
+        (altered(scene, depth_range=(0.1, 0.2)), {}, "no point is left of 12288 pixels"),
         (scene, {"views": 1}, "2 views or more, got 1"),
         (Scene("s", scene.views, [[]] * 4, "generated"), {}, "no view has a source"),
         (scene, {"thresholds": Thresholds(7)}, "7 other views must agree, but no view"),

@@ -11,7 +11,8 @@ from lightning.pytorch import Trainer
 from torch.utils.data import default_collate
 
 from vizoo.__main__ import main
-from vizoo.datasets.mvs import GeneratedMVS, MVSDataModule
+from vizoo.datasets.mvs import MVSDataModule
+from vizoo.datasets.worlds.views import WorldViews
 from vizoo.mvs.task import MVSTask, depth_comparison
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.vision.hub.weights import load_weights
@@ -26,7 +27,7 @@ def _task(**settings):
 
 
 def _scenes(length=2):
-    return GeneratedMVS(length, 128, 128, views=3, seed=1, supersample=1)
+    return WorldViews(length, 128, 128, views=3, seed=1, layouts=["room"])
 
 
 def _data(length=2):
@@ -180,8 +181,8 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     scenes = {
-        "class_path": "vizoo.datasets.mvs.GeneratedMVS",
-        "init_args": {"length": 2, "height": 128, "width": 128, "views": 2, "supersample": 1},
+        "class_path": "vizoo.datasets.worlds.views.WorldViews",
+        "init_args": {"length": 2, "height": 128, "width": 128, "views": 2},
     }
     data = settings["data"]["init_args"]
     for name in ("train", "val", "test", "predict"):

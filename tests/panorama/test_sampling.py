@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sphere import find, public
+from sphere import find, public, room_depth
 
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.sampling import (
@@ -114,6 +114,13 @@ def test_labels_ignore_what_is_not_valid():
         if texture_level == 0:
             assert torch.equal(labels[known], every[known])
             assert set(every.flatten().tolist()) <= set(depth.flatten().tolist())
+
+
+def test_labels_are_what_rays_along_the_centroids_find():
+    depth = room_depth(pixel_directions(256, 512))[None, None]
+    labels, known = face_labels(depth, depth > 0, 5)
+    exact = room_depth(torch.from_numpy(spherical_mesh(5).centroids))
+    assert known.all() and (labels[0] - exact).abs().median() < 1e-2
 
 
 @pytest.mark.parametrize("level", range(5))

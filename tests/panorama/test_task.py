@@ -12,8 +12,9 @@ from lightning.pytorch import Trainer
 from torch.utils.data import default_collate
 
 from vizoo.__main__ import main
-from vizoo.datasets.panorama import GeneratedRooms, PanoramaDataModule, write_rooms
+from vizoo.datasets.panorama import PanoramaDataModule, write_panoramas
 from vizoo.datasets.panorama.transforms import SphereAugmentation
+from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.panorama.task import PanoramaTask, depth_comparison
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
@@ -28,13 +29,13 @@ def _task(**settings):
 
 
 def _data(length=2, **settings):
-    sets = {name: [GeneratedRooms(length, 16)] for name in ("train", "val", "test", "predict")}
+    sets = {name: [WorldPanoramas(length, 16)] for name in ("train", "val", "test", "predict")}
     return PanoramaDataModule(**{**sets, "batch_size": 2, "workers": 0, **settings})
 
 
 @pytest.fixture(scope="module")
 def batch():
-    rooms, change = GeneratedRooms(2, 32, seed=1), SphereAugmentation(tilt=5)
+    rooms, change = WorldPanoramas(2, 32, seed=1), SphereAugmentation(tilt=5)
     return default_collate([change(rooms[i], torch.Generator().manual_seed(i)) for i in range(2)])
 
 
@@ -203,14 +204,15 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
     for sets in (data.get(name, []) for name in ("train", "val", "test", "predict")):
         for entry in sets:
             arguments, layout = entry["init_args"], entry["class_path"].rpartition(".")[2]
-            if layout in ("GeneratedRooms", "WorldPanoramas"):
+            if layout == "WorldPanoramas":
                 arguments |= {"length": 2, "height": 16}
                 arguments.pop("cache", None)
                 continue
             layout = {"ThreeD60": "3d60"}.get(layout, layout.lower())
             monkeypatch.setenv(arguments["root"].removeprefix("$"), str(tmp_path / layout))
             if not (tmp_path / layout).is_dir():
-                write_rooms(tmp_path / layout, layout, (2, 1, 1), height=16)
+                lists = dict.fromkeys(("train", "val", "test"), WorldPanoramas(2, 16))
+                write_panoramas(lists, tmp_path / layout, layout)
             arguments["size"] = [16, 32]
     data |= {"batch_size": 2, "workers": 0}
     data.pop("samples_per_epoch", None)

@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.datasets.mvs.generator import generate_scene
+from vizoo.datasets.worlds.views import WorldViews
 from vizoo.vision.viz.cloud import cloud_picture
 
 
 @functools.cache
-def small_scene():
-    return generate_scene(4, 48, 64, seed=3, supersample=1)
+def small_scene(seed=17, views=4, height=48, width=64):
+    """A room, so that all depth is known, by a ring of cameras."""
+    worlds = WorldViews(1, height, width, views, seed=seed, layouts=["room"], floating=0)
+    return worlds.scene(0)
 
 
 class Oracle(nn.Module):

@@ -1,12 +1,15 @@
-"""What tests of the spherical mesh share: matching without numbering, symmetries, a function."""
+"""What tests of spheres share: matching without numbering, symmetries, a function, a room."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.spatial import cKDTree
 
 from vizoo.panorama.mesh import spherical_mesh
 
+CORNERS = torch.tensor([[-1.7, -1.5, -2.9], [2.4, 1.1, 1.6]], dtype=torch.float64)
+"""Lowest and highest, of an empty room with the camera in the origin."""
 REFLECTIONS = np.stack([np.diag(1 - 2 * row) for row in np.eye(3)])
 
 
@@ -36,3 +39,8 @@ def public(points):
     x, y, z = np.moveaxis(np.asarray(points), -1, 0)
     waves = 0.25 * (35 * y**4 - 30 * y**2 + 3) / 8
     return 3 + 0.8 * y + 0.6 * (x**2 - z**2) + 1.5 * x * y * z + waves
+
+
+def room_depth(rays):
+    """(..., 3) unit vectors to the distance of the room's walls along each."""
+    return (torch.where(rays > 0, CORNERS[1], CORNERS[0]) / rays).min(-1).values

@@ -9,6 +9,8 @@ import re
 
 from lightning.pytorch import Trainer
 
+from ...common.renamed import REPLACED
+
 __all__ = ["condense", "own_words"]
 
 _NOISE = (
@@ -93,6 +95,8 @@ def _options(cls: type) -> list[str]:
 def _nearest_name(text: str) -> str:
     """Hint at a class of a module, or at an option of the trainer or the command."""
     if found := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", text):
+        if instead := REPLACED.get(".".join(found.groups())):
+            return f"; take {instead}"
         module = importlib.import_module(found[1])
         names = getattr(module, "__all__", dir(module))
     elif found := re.search(r"not accept option '(trainer)\.(\w+)", text):

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 import torch
 from jsonargparse import ArgumentParser
+from mvs_fixtures import small_scene
 
 from vizoo.datasets.mvs import (
     DTU,
     BlendedMVS,
-    GeneratedMVS,
     MVSDataModule,
     MVSDataset,
     Scene,
     SceneFolders,
     View,
-    generate_scene,
     open_scene,
     write_scene,
 )
 from vizoo.datasets.mvs.camera_files import write_pair_file
-from vizoo.datasets.mvs.cameras import lift
+from vizoo.datasets.mvs.cameras import check_camera, lift
 from vizoo.datasets.mvs.dtu import SPLITS
 from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop, augmentation
+from vizoo.datasets.worlds.views import WorldViews
 from vizoo.vision.io.pfm import write_pfm
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")
@@ -33,12 +33,29 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")
 def blended(tmp_path):
     """A training scene and one of the seven for validation."""
     for seed, name in enumerate(["aaaa", "59817e4a1bd4b175e7038d19"]):
-        scene = generate_scene(4, 24, 32, seed=seed, supersample=1)
+        scene = small_scene(seed, height=24, width=32)
         write_scene(scene, tmp_path / name, "blendedmvs", lossless=True)
     return tmp_path
 
 
 class TestScene:
+    def test_a_sample_has_the_contracts_shapes(self, scene):
+        sample = scene.sample(1, [0, 2])
+        shapes = {key: tuple(v.shape) for key, v in sample.items() if key != "name"}
+        assert shapes == {
+            "images": (3, 3, 48, 64),
+            "intrinsics": (3, 3, 3),
+            "extrinsics": (3, 4, 4),
+            "depth_range": (2,),
+            "depth": (1, 48, 64),
+            "valid": (1, 48, 64),
+        }
+        assert sample["valid"].dtype == torch.bool and sample["valid"].all()
+        assert {sample[key].dtype for key in shapes if key != "valid"} == {torch.float32}
+        assert 0 <= sample["images"].min() and sample["images"].max() <= 1
+        assert sample["name"] == "world-17-000000/00000001"
+        check_camera(sample["intrinsics"], sample["extrinsics"])
+
     def test_what_a_scene_refuses(self, scene):
         a, b, c, _ = scene.views
         with pytest.raises(ValueError, match="1 view; multi-view stereo needs two"):
@@ -217,7 +234,7 @@ class TestAugmentation:
 
 class TestDataModule:
     def module(self, **options):
-        train = GeneratedMVS(6, 24, 32, 3, seed=1, supersample=1)
+        train = WorldViews(6, 24, 32, 3, seed=1, layouts=["table"])
         return MVSDataModule(**{"train": [lambda: train], "workers": 0, **options})
 
     def test_batches(self):
@@ -239,12 +256,13 @@ class TestDataModule:
         path = write_scene(scene, tmp_path / "s", "folder")
         parser = ArgumentParser()
         parser.add_class_arguments(MVSDataModule, "data")
-        home = "vizoo.datasets.mvs"
         generated = {"length": 2, "height": 24, "width": 32, "views": 3}
         folders = {"paths": [str(path)], "views": 3, "height": 24, "width": 32}
         data = {
-            "train": [{"class_path": f"{home}.GeneratedMVS", "init_args": generated}],
-            "val": [{"class_path": f"{home}.SceneFolders", "init_args": folders}],
+            "train": [
+                {"class_path": "vizoo.datasets.worlds.views.WorldViews", "init_args": generated}
+            ],
+            "val": [{"class_path": "vizoo.datasets.mvs.SceneFolders", "init_args": folders}],
             "workers": 0,
             "batch_size": 2,
         }
@@ -269,7 +287,7 @@ class TestDataModule:
         for epoch in range(8):
             loader.sampler.set_epoch(epoch)
             batch = next(iter(loader))
-            at = batch["name"].index("generated-1/00000000")
+            at = batch["name"].index("world-17-000000/00000000")
             seen.add(batch["extrinsics"][at, 1, 0, 3].item())
         assert len(seen) == 3
 
@@ -279,9 +297,9 @@ class TestDataModule:
         with pytest.raises(ValueError, match=r"train set 1 \(MVSDataset\) has no ground truth"):
             module.setup("fit")
         module.setup("predict")
-        mixed = [GeneratedMVS(2, 24, 32, views, supersample=1) for views in (2, 3)]
+        mixed = [WorldViews(2, 24, 32, views) for views in (2, 3)]
         with pytest.raises(ValueError, match="samples of 2 and 3 views in one batch"):
             next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))
-        mixed = [GeneratedMVS(2, 24, width, 2, supersample=1) for width in (32, 40)]
+        mixed = [WorldViews(2, 24, width, 2) for width in (32, 40)]
         with pytest.raises(ValueError, match=r"different sizes in one batch \(32x24, 40x24\)"):
             next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))

@@ -12,8 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mvs_fixtures import small_scene
 
-from vizoo.datasets.mvs import generate_scene, open_scene, write_scene
+from vizoo.datasets.mvs import open_scene, write_scene
 from vizoo.datasets.mvs.dtu import open_dtu_training
 from vizoo.datasets.mvs.layouts import LAYOUTS, recognise
 from vizoo.datasets.mvs.writers import WRITERS
@@ -30,7 +31,7 @@ def written(scene, folder, layout):
 
 @functools.cache
 def _folder_of_two(base):
-    scene = generate_scene(2, 16, 24, seed=1, supersample=1)
+    scene = small_scene(views=2, height=16, width=32)
     return write_scene(scene, Path(base) / "two", "folder", lossless=True)
 
 
@@ -247,7 +248,7 @@ class TestDepthMaps:
         path = written(scene, tmp_path, "blendedmvs")
         file = path / "rendered_depth_maps/00000001.pfm"
         depth = read_pfm(file).copy()
-        depth[0, :3] = [np.nan, 1e6, 1.0]  # the others are out of the view's range
+        depth[0, :3] = [np.nan, 1e6, 0.1]  # the others are out of the view's range
         write_pfm(file, depth)
         sample = open_scene(path).sample(1, [0])
         assert (~sample["valid"]).sum() == 3 and not sample["depth"][0, 0, :3].any()
@@ -263,7 +264,7 @@ class TestFolder:
 
     def test_short_forms(self, scene, tmp_path):
         def change(content):
-            content["depth_range"] = [400, 1000]
+            content["depth_range"] = [2, 4.2]
             for view in content["views"]:
                 k = view["intrinsics"]
                 view["intrinsics"] = [k[0][0], k[1][1], k[0][2], k[1][2]]
@@ -272,7 +273,7 @@ class TestFolder:
                 del view["depth_range"], view["sources"]
 
         opened = open_scene(self.edit(scene, tmp_path, change) / "cameras.json")
-        assert opened.views[2].depth_range == (400, 1000)
+        assert opened.views[2].depth_range == (2, 4.2)
         for a, b in zip(scene.views, opened.views, strict=True):
             assert torch.equal(a.intrinsics, b.intrinsics)
             torch.testing.assert_close(a.extrinsics, b.extrinsics, rtol=1e-5, atol=1e-3)
@@ -363,7 +364,7 @@ def test_middlebury(scene, tmp_path):
     opened = open_scene(tmp_path)
     assert opened.layout == "middlebury" and opened.views[1].name == "temple0001"
     assert torch.equal(opened.views[1].extrinsics, scene.views[1].extrinsics)
-    assert opened.sources(0)[0] == scene.sources(0)[0]
+    assert opened.sources(1)[0] == scene.sources(1)[0]
     file.write_text("\n".join([lines[0], lines[1].rsplit(" ", 1)[0]]))
     with pytest.raises(ValueError, match="temple_par.txt, line 2: want a name and the 21 numbers"):
         open_scene(tmp_path)

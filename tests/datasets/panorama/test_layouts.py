@@ -7,14 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vizoo.datasets.panorama import (
-    GeneratedRooms,
-    Matterport3D,
-    Stanford2D3D,
-    ThreeD60,
-    write_panoramas,
-    write_rooms,
-)
+from vizoo.datasets.panorama import Matterport3D, Stanford2D3D, ThreeD60, write_panoramas
 from vizoo.vision.io.exr import read_exr, write_exr
 from vizoo.vision.io.images import read_pixels, write_image
 
@@ -53,27 +46,6 @@ def test_round_trip(tmp_path, layout):
         assert found["depth"].dtype == torch.float32 and found["name"]
         off = (found["image"] - image).abs()
         assert off.mean() < 0.05 if layout == "matterport3d" else off.max() < 1e-6  # JPEG
-
-
-@pytest.mark.parametrize("layout", READERS)
-def test_rooms(tmp_path, layout):
-    write_rooms(tmp_path, layout, counts=(3, 1, 1), height=32, seed=4)
-    sets = [READERS[layout](tmp_path, f"{n}.txt", size=None) for n in ("train", "val", "test")]
-    assert [len(found) for found in sets] == [3, 1, 1]
-    exact = GeneratedRooms(5, 32, seed=4)
-    for place, sample in ((0, sets[0][0]), (3, sets[1][0]), (4, sets[2][0])):
-        known, want = sample["valid"], exact[place]["depth"]
-        assert 0.5 < known.float().mean() < 1
-        error = (sample["depth"] - want)[known].abs().max()
-        assert error <= UNITS[layout] / 2 * 1.001
-        if layout == "stanford2d3d":
-            assert not known[0, :1].any() and (sample["image"][:, :1] == 0).all()
-        if layout == "3d60":
-            assert (sample["image"].permute(1, 2, 0)[~known[0]] * 255).round().unique() == 64
-    turned = sets[0][2]["depth"]
-    plain = exact[2]["depth"].roll(16 if layout == "3d60" else 0, 2)
-    known = sets[0][2]["valid"]
-    assert (turned - plain)[known].abs().max() <= UNITS[layout] / 2 * 1.001
 
 
 def test_invalid_codes_on_disk(tmp_path):
@@ -198,5 +170,4 @@ class TestRefuses:
         sample["depth"][:] = 20.0
         said = self.line(lambda: write_panoramas({"train": [sample]}, tmp_path, "matterport3d"))
         assert "20.00 m does not fit: this layout ends at 16.38 m" in said
-        assert "none of" in self.line(lambda: write_rooms(tmp_path, "kitti"))
-        assert "three numbers" in self.line(lambda: write_rooms(tmp_path, "3d60", (1, 1)))
+        assert "none of" in self.line(lambda: write_panoramas({}, tmp_path, "kitti"))

@@ -56,6 +56,9 @@ def test_views_agree(index):
         found = scene.depth(number)[0][0, row[inside], column[inside]]
         error = (found - seen[2][inside]).abs() / seen[2][inside]
         assert error.median() < 0.01
+        there = scene.image(number)[:, row[inside], column[inside]]
+        step = (there - scene.image(0)[:, y[inside], x[inside]]).abs().mean(0)
+        assert step[error < 0.01].median() < 0.03
 
 
 def test_samples_of_views():
@@ -95,6 +98,21 @@ def test_panoramas_close_and_keep_their_distance():
         assert depth.min() > 0.05 and depth.max() < 2 * math.hypot(8, 8)
         inner = (depth[:, 1:] - depth[:, :-1]).abs().mean()
         assert (depth[:, 0] - depth[:, -1]).abs().mean() < 5 * inner + 0.05
+
+
+@pytest.mark.parametrize("kind", [WorldViews, WorldPanoramas])
+def test_items_depend_on_seed_and_index_alone(kind):
+    size = (24, 32) if kind is WorldViews else (16,)
+    one, longer, other = (
+        kind(length, *size, seed=seed) for length, seed in ((2, 5), (3, 5), (2, 6))
+    )
+    assert torch.equal(one[1]["depth"], longer[1]["depth"])
+    assert not torch.equal(one[0]["depth"], one[1]["depth"])
+    assert not torch.equal(one[0]["depth"], other[0]["depth"])
+    assert [item["name"] for item in one] == ["world-5-000000", "world-5-000001"]
+    assert one[-1]["name"] == "world-5-000001"
+    with pytest.raises(IndexError, match="index 2 of 2"):
+        one[2]
 
 
 @pytest.mark.parametrize("kind", [WorldStereo, WorldViews, WorldPanoramas])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,12 @@ def test_normals_are_square_to_the_surface(name):
     smooth = shape.normals[real].mean(axis=1)
     agree = np.abs((flat * smooth).sum(axis=1)) / np.linalg.norm(smooth, axis=1)
     assert agree.min() > 0.8
+
+
+def test_without_open3d(monkeypatch):
+    monkeypatch.setitem(sys.modules, "open3d", None)
+    with pytest.raises(ImportError, match="meshes need Open3D .*pip install open3d"):
+        world(shapes.sphere(1.0))
 
 
 def test_rays_end_where_they_should():
