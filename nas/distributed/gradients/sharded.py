@@ -84,7 +84,7 @@ class FSDP2Strategy(ModelParallelStrategy):
             )
         # Lightning wants the task to shard itself.
         vars(self._task)["configure_model"] = partial(
-            _shard, self._task.net, self.root_device, self.device_mesh, self.reshard_after_forward
+            _shard, self._task, self.root_device, self.device_mesh, self.reshard_after_forward
         )
 
     def on_validation_start(self) -> None:
@@ -131,7 +131,8 @@ class FSDP2Strategy(ModelParallelStrategy):
         return cast("Task", self.lightning_module)
 
 
-def _shard(net: nn.Module, device: torch.device, mesh: DeviceMesh, reshard: bool) -> None:
+def _shard(task: Task, device: torch.device, mesh: DeviceMesh, reshard: bool) -> None:
+    net = task.net
     if isinstance(net, FSDPModule):
         return
     # On its device, for NCCL sends nothing else; and FSDP2 takes no other format.

@@ -36,7 +36,7 @@ def made_up_time(monkeypatch):
 
     def measure_against(call, reference, device, **options):
         times = [
-            1 + call.__defaults__[0].macs / 1e6,
+            1 + call.func.macs / 1e6,
             1 + reference.__closure__[0].cell_contents.macs / 1e6,
         ]
         slow = drift.uniform(1, 1.5)
