@@ -39,9 +39,16 @@ def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals to a group")
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-@pytest.mark.parametrize(("workers", "fit"), [(1, fit_forked), (2, fit_process)])
-def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, name, code, workers, fit):
+@pytest.mark.parametrize(
+    ("fit", "name", "code", "workers"),
+    [
+        (fit_process, "SIGTERM", 143, 2),
+        (fit_forked, "SIGTERM", 143, 1),
+        (fit_forked, "SIGINT", 130, 2),
+        (fit_forked, "SIGINT", 130, 1),
+    ],
+)
+def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, fit, name, code, workers):
     """What loads data dies of it first, which is no error of its own."""
     one = CONFIG.replace("devices: 2\n  strategy: ddp", "devices: 1")
     config = one.replace("max_epochs: 3", "max_epochs: -1")
