@@ -20,7 +20,7 @@ demo: $(VENV)/.installed ## install into .venv, show what the zoo can do: ./demo
 	$(BIN)/vizoo demo
 
 test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" $(ARGS)
 
 # mypy finds a package by the name of its folder, and a checkout may have any.
 lint: $(VENV)/.installed-dev ## check style and formatting with ruff, types with mypy

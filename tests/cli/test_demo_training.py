@@ -61,10 +61,10 @@ def test_a_training_is_interrupted_and_goes_on(small, tmp_path, capfd):
     assert len(report) == 3 and all(values["epe"] > 0 for values in report.values())
 
 
-def test_a_failing_training_is_told(small, tmp_path):
-    content = yaml.safe_load(small.read_text())
-    content["model"]["init_args"]["lr"] = "fast"
-    small.write_text(yaml.safe_dump(content))
+def test_a_failing_training_is_told(small, tmp_path, monkeypatch):
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 2\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(ValueError, match="the training failed: see above"):
         training.train(tmp_path / "out", 1, "cpu", lambda what: None)
 

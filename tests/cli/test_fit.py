@@ -292,18 +292,24 @@ def test_a_line_for_an_epoch_resumed_in_its_middle(toy, logged, monkeypatch):
 SHOWN = ["--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true"]
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_what_a_terminal_shows(toy, colour):
-    command = [sys.executable, "-m", "vizoo", *FIT, *SHOWN]
-    environment = {} if colour else {"NO_COLOR": "1"}
+def test_what_a_terminal_shows(toy):
+    code = f"""
+import os
+from vizoo.__main__ import main
+assert main({[*FIT, *SHOWN]}) == 0
+print("PLAIN", flush=True)
+os.environ["NO_COLOR"] = "1"
+assert main({[*FIT, *SHOWN]}) == 0
+"""
     path = os.pathsep.join(filter(None, [str(toy), *sys.path]))
-    done, said = run_in_terminal(command, PYTHONPATH=path, **environment)
-    assert done == 0 and "15 params, 0 frozen" in said and "FLOPs" not in said
-    if colour:
-        assert "\x1b[2K" in said and "Epoch 2/2" in said and "epoch 2/2" not in said
-    else:
-        assert "\x1b" not in said and "Epoch" not in said and "epoch 2/2, step 4" in said
-        assert "\r" not in said.replace("\r\n", "")
+    done, said = run_in_terminal([sys.executable, "-c", code], PYTHONPATH=path)
+    assert done == 0, said
+    coloured, plain = said.split("PLAIN\r\n")
+    for shown in (coloured, plain):
+        assert "15 params, 0 frozen" in shown and "FLOPs" not in shown
+    assert "\x1b[2K" in coloured and "Epoch 2/2" in coloured and "epoch 2/2" not in coloured
+    assert "\x1b" not in plain and "Epoch" not in plain and "epoch 2/2, step 4" in plain
+    assert "\r" not in plain.replace("\r\n", "")
 
 
 def test_what_a_pipe_gets(toy, capsys, logged):

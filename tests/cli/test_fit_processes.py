@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from trainers import fit_process
+from trainers import fit_forked, fit_process
 
 CONFIG = """
 model: toy_regression.Regression
@@ -39,14 +39,21 @@ def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals to a group")
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, name, code, workers):
+@pytest.mark.parametrize(
+    ("fit", "name", "code", "workers"),
+    [
+        (fit_process, "SIGTERM", 143, 2),
+        (fit_forked, "SIGTERM", 143, 1),
+        (fit_forked, "SIGINT", 130, 2),
+        (fit_forked, "SIGINT", 130, 1),
+    ],
+)
+def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, fit, name, code, workers):
     """What loads data dies of it first, which is no error of its own."""
     one = CONFIG.replace("devices: 2\n  strategy: ddp", "devices: 1")
     config = one.replace("max_epochs: 3", "max_epochs: -1")
     words = (f"--data.workers={workers}", "--data.size=64")
-    done = fit_process(tmp_path, config, *words, GROUP_SIGNAL=name)
+    done = fit(tmp_path, config, *words, GROUP_SIGNAL=name)
     said = done.stderr
     assert done.returncode == code, said
     assert said.splitlines()[-1].startswith("vizoo: stopped; resume with: vizoo fit")

@@ -131,7 +131,7 @@ def test_easnet_is_counted_without_listing():
     assert space.restrict({"d.*": [2], "s": [3, 4]}).count() == 144**3 + 144**4
 
 
-@pytest.mark.parametrize("length", [30, 200])
+@pytest.mark.parametrize("length", [30, 100])
 def test_chains_and_stars_are_counted(length):
     names = [f"c{i}" for i in range(length)]
     chain = {b: [{a: (1,)}] for a, b in zip(names, names[1:], strict=False)}

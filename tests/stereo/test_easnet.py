@@ -27,8 +27,6 @@ class TestExtendedSupernet(StereoSupernetTester):
 
 
 class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
-    architectures = 10
-
     def build(self):
         return create_model("easnet_extended", levels=3, max_disparity=96)
 

@@ -21,7 +21,6 @@ SMALLEST = {"subnet": SPACE.smallest().to_json()}
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet_elastic"
-    architectures = 12
 
 
 class TestNetwork(StereoNetworkTester):

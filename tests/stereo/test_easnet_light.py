@@ -16,7 +16,6 @@ from vizoo.vision.ops import soft_argmin
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet_light"
-    architectures = 10
 
 
 class TestNetwork(StereoNetworkTester):

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 context = multiprocessing.get_context("forkserver")
 # One process imports these once; all others are forked from it.
-context.set_forkserver_preload(["torch", "vizoo.nas.training"])
+context.set_forkserver_preload(["torch", "vizoo.nas.training", "vizoo.cli.fit"])
 
 
 def run_ranks(world_size, function, *args):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from vizoo.nas.elastic.base import ElasticModule
+from vizoo.nas.space import Architecture, SearchSpace
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.vision.export import export
 from vizoo.vision.hub.create import create_model
@@ -235,12 +236,28 @@ def traces(root: object) -> list[str]:
     return found
 
 
+def covering(space: SearchSpace) -> list[Architecture]:
+    """The largest, the smallest, and others until every value of every choice is in one."""
+    rng, found = random.Random(0), [space.largest(), space.smallest()]
+    seen = {item for architecture in found for item in architecture.items()}
+    wanted = {(choice.name, value) for choice in space for value in choice.values}
+    while len(found) < 3 or wanted - seen:
+        drawn = [space.sample(rng) for _ in range(50)]
+        found.append(max(drawn, key=lambda architecture: len({*architecture.items()} - seen)))
+        seen |= {*found[-1].items()}
+    return found
+
+
 class StereoSupernetTester(SupernetTester):
     """Two views, small ones: an extraction is compared bit by bit for each architecture."""
 
-    architectures = 50
     name: str
     size = (24, 48)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def samples(cls, net):
+        return covering(search_space(net))
 
     def build(self):
         return create_model(self.name)

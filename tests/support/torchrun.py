@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ranks import context
+from torch.distributed import run as launcher
+from torch.distributed.launcher.api import elastic_launch
 
 SUPPORT = Path(__file__).parent
 
@@ -31,7 +37,9 @@ class Run:
     kills: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def torchrun(folder, processes, words, kills=0, seed=0, within=(1, 1), lines=None, more=None):
+def torchrun(
+    folder, processes, words, kills=0, seed=0, within=(1, 1), lines=None, more=None, forked=False
+):
     """Run a command in several processes, killing one of them again and again.
 
     A fifth of the kills falls into the start of the processes. The others wait until an attempt
@@ -46,22 +54,16 @@ def torchrun(folder, processes, words, kills=0, seed=0, within=(1, 1), lines=Non
         within: fewest and most lines of an attempt that is killed.
         lines: gives the number of lines that an attempt (from 0) has left so far.
         more: environment variables.
+        forked: by processes that have most imports done when they start.
     """
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc-per-node", str(processes), "--max-restarts", str(kills)]
-    launcher += ["--monitor-interval", "0.1", "--log-dir", str(Path(folder) / "logs")]
+    words = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(kills)] + [
+        *("--monitor-interval", "0.1", "--log-dir", str(Path(folder) / "logs"), *words)
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment |= more or {}
     environment["PYTHONPATH"] = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     with open(Path(folder) / "output.txt", "w+") as output:
-        process = subprocess.Popen(
-            [*launcher, *words],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = (_Forked if forked else _started)(words, folder, environment, output)
         try:
             found = _kill(process, processes, kills, random.Random(seed), within, lines)
             code = process.wait(_LIMIT)
@@ -71,6 +73,60 @@ def torchrun(folder, processes, words, kills=0, seed=0, within=(1, 1), lines=Non
                 process.wait()
         output.seek(0)
         return Run(code, output.read(), found)
+
+
+def _started(words, folder, environment, output):
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        cwd=folder,
+        env=environment,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+class _Forked:
+    """What torchrun does in a process, as of :class:`subprocess.Popen`."""
+
+    def __init__(self, words, folder, environment, output):
+        self._process = context.Process(target=_launch, args=(words, folder, environment))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, limit=None):
+        self._process.join(limit)
+        return self._process.exitcode
+
+
+def _launch(words, folder, environment):
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    output = os.open("output.txt", os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(output, number)
+    launcher.elastic_launch = lambda config, entrypoint: elastic_launch(
+        dataclasses.replace(config, start_method="fork"), _work
+    )
+    launcher.run(launcher.parse_args(words))
+
+
+def _work(*words):
+    """Python's own work: a module or a script, with its arguments."""
+    unbuffered, *words = words
+    module = words[0] == "-m"
+    sys.argv = words[module:]
+    try:
+        run = runpy.run_module if module else runpy.run_path
+        run(sys.argv[0], run_name="__main__", **({"alter_sys": True} if module else {}))
+    except SystemExit as stop:
+        if stop.code:
+            raise RuntimeError(f"exit status {stop.code}") from stop
 
 
 def _kill(process, processes, kills, rng, within, lines):

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningDataModule
 from ranks import run_ranks
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from toy_mixture import Filtered, Fit
-from trainers import fit_process, quiet_trainer
+from trainers import fit_forked, quiet_trainer
 
 from vizoo.__main__ import main
 from vizoo.nas import Architecture, extract, search_space
@@ -350,11 +350,11 @@ trainer:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_killed_and_resumed_it_ends_the_same(tmp_path):
-    done = fit_process(tmp_path / "whole", CONFIG)
+    done = fit_forked(tmp_path / "whole", CONFIG)
     assert done.returncode == 0, done.stderr
     killed = tmp_path / "killed"
-    assert fit_process(killed, CONFIG, KILL_AT="201").returncode == -signal.SIGKILL
-    done = fit_process(killed, CONFIG, "--ckpt_path", "checkpoints/last.ckpt")
+    assert fit_forked(killed, CONFIG, KILL_AT="201").returncode == -signal.SIGKILL
+    done = fit_forked(killed, CONFIG, "--ckpt_path", "checkpoints/last.ckpt")
     assert done.returncode == 0, done.stderr
 
     def end(folder):

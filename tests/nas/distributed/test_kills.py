@@ -1,6 +1,7 @@
 """Processes of `torchrun` that are killed at random: training and search go on by themselves.
 
-The long runs, 20 kills of one of four processes each, take some ten minutes on two processors:
+Here processes are forked, which saves their imports. The long runs start them as a user does:
+20 kills of one of four processes each, take some ten minutes on two processors:
 `pytest -n0 -s -m slow tests/nas/distributed/test_kills.py`, which prints a line for each kill.
 """
 
@@ -39,7 +40,7 @@ def count(folder, attempt):
     return sum(found == attempt for found, _ in lines(folder))
 
 
-def train(folder, processes, epochs, kills=0, seed=0, steps=None):
+def train(folder, processes, epochs, kills=0, seed=0, steps=None, forked=False):
     """Train by `vizoo fit` with compressed gradients, under torchrun if something is killed.
 
     Returns:
@@ -88,14 +89,15 @@ def train(folder, processes, epochs, kills=0, seed=0, steps=None):
     words = ["-m", "vizoo", *words]
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as README says
     within = [processes * number for number in steps]  # a line for each step of each process
-    run = torchrun(folder, processes, words, kills, seed, within, partial(count, log), fresh)
+    left = partial(count, log)
+    run = torchrun(folder, processes, words, kills, seed, within, left, fresh, forked)
     assert run.code == 0, run.output[-3000:]
     return run, log
 
 
-def check_training(tmp_path, processes, epochs, kills, seed, steps):
+def check_training(tmp_path, processes, epochs, kills, seed, steps, forked=False):
     _, expected = train(tmp_path / "whole", processes, epochs)
-    run, log = train(tmp_path / "killed", processes, epochs, kills, seed, steps)
+    run, log = train(tmp_path / "killed", processes, epochs, kills, seed, steps, forked)
     for rank in range(processes):
         ends = [torch.load(f / f"end{rank}.pt", weights_only=True) for f in (expected, log)]
         assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
@@ -127,7 +129,7 @@ def toys(monkeypatch, tmp_path):
     save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
 
 
-def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, most):
+def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, most, forked=False):
     words = ["search", "--supernet", "supernet.safetensors", "--data", "toy.yaml", "--direct"]
     words += ["--metric", "val/error", "--input", "16x24"]
     words += [f"--{name}={value}" for name, value in sizes.items()]
@@ -145,7 +147,7 @@ def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, mo
         kept_by[attempt] = {row["error"] for row in rows}
         return count(log, attempt)
 
-    run = torchrun(tmp_path, processes, command, kills, seed, (1, most), evaluated)
+    run = torchrun(tmp_path, processes, command, kills, seed, (1, most), evaluated, forked=forked)
     assert run.code == 0, run.output[-3000:]
     alone, job = (
         json.loads((tmp_path / name / "front.json").read_text()) for name in ("alone", "job")
@@ -175,12 +177,12 @@ def check_search(tmp_path, monkeypatch, processes, sizes, kills, seed, pause, mo
 
 
 def test_a_killed_training_goes_on(tmp_path):
-    check_training(tmp_path, processes=2, epochs=3, kills=1, seed=3, steps=(8, 12))
+    check_training(tmp_path, processes=2, epochs=3, kills=1, seed=3, steps=(8, 12), forked=True)
 
 
 def test_a_search_by_torchrun_is_killed_and_goes_on(tmp_path, toys, monkeypatch):
     sizes = {"population": 8, "generations": 3}
-    check_search(tmp_path, monkeypatch, 2, sizes, kills=1, seed=2, pause=0.2, most=6)
+    check_search(tmp_path, monkeypatch, 2, sizes, 1, seed=2, pause=0.2, most=6, forked=True)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from toy_regression import Data, Regression
-from trainers import fit_process, quiet_trainer
+from trainers import fit_forked, quiet_trainer
 
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
@@ -181,7 +181,7 @@ trainer:
 
 def _command(folder, *words, **environment):
     """`vizoo fit` as a process; its exit code and the stages that it named."""
-    done = fit_process(folder, CONFIG, *words, **environment)
+    done = fit_forked(folder, CONFIG, *words, **environment)
     return done.returncode, re.findall(
         r"^(?:resuming in )?stage (\d) of 4, (\w+)", done.stderr, re.M
     )

@@ -17,11 +17,17 @@ from kernel_emulator import HEADER, compiler
 from vizoo.vision.ops import _kernels
 from vizoo.vision.ops.cuda import KERNELS
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+
+def compilations():
+    """All files for three architectures; the quick ones hold every branch of their sources."""
+    for file in KERNELS:
+        branches = "__CUDA_ARCH__ >= 900" in (_kernels.FOLDER / f"{file}.cu").read_text()
+        for architecture in ("sm_80", "sm_90", "sm_120"):
+            quick = architecture == "sm_90" or (branches and architecture == "sm_80")
+            yield pytest.param(file, architecture, marks=[] if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("file", KERNELS)
+@pytest.mark.parametrize(("file", "architecture"), [*compilations()])
 def test_compiles(file, architecture):
     """Every kernel for every number type; the machine code names them all."""
     if _kernels._absent():
