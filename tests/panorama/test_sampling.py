@@ -119,7 +119,7 @@ def test_labels_ignore_what_is_not_valid():
 def test_labels_are_what_rays_along_the_centroids_find():
     depth = room_depth(pixel_directions(256, 512))[None, None]
     labels, known = face_labels(depth, depth > 0, 5)
-    exact = room_depth(torch.from_numpy(spherical_mesh(5).centroids))
+    exact = room_depth(torch.tensor(spherical_mesh(5).centroids))
     assert known.all() and (labels[0] - exact).abs().median() < 1e-2
 
 
