@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean venv
+.PHONY: help demo test lint docs bench clean venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +29,14 @@ lint: $(VENV)/.installed-dev ## check style and formatting with ruff, types with
 	@mkdir -p $(VENV)/.typed && ln -sfn "$(CURDIR)" $(VENV)/.typed/vizoo
 	MYPYPATH=$(VENV)/.typed $(BIN)/mypy -p vizoo
 
+docs: $(VENV)/.installed-docs ## build the site: docs/_build/html/index.html
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
 bench: $(VENV)/.installed-test ## run the benchmarks, one after the other
 	$(BIN)/python -m benchmarks
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf $(VENV) build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist demo docs/_build docs/reference *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made or refused with one line; runs each time, so that a wrong Python is noticed.
@@ -47,6 +50,10 @@ $(VENV)/.installed: pyproject.toml | venv
 
 $(VENV)/.installed-test: pyproject.toml | venv
 	@sh scripts/install.sh ".[test]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | venv
+	@sh scripts/install.sh ".[docs]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml | venv

@@ -15,7 +15,6 @@ import pytest
 
 import vizoo
 from vizoo.__main__ import COMMANDS, Command
-from vizoo.vision.configs.builtin import list_configs
 
 FLOORS = {
     "common": 0,
@@ -243,30 +242,6 @@ def test_style_checker_sees():
     bad += "import warnings\nwarnings.filterwarnings('ignore')\n"
     assert len(_style("vision.x", ast.parse(bad))) == 6
     assert _style("cli.x", ast.parse("'''doc'''\nprint(1)")) == []
-
-
-def test_readme(root):
-    text = (root / "README.md").read_text()
-    assert "@@" not in text  # a placeholder for a figure
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    missing = [
-        link
-        for link in links
-        if "://" not in link
-        and not link.startswith("#")
-        and not (root / link.split("#")[0]).exists()
-    ]
-    assert links and missing == []
-
-
-def test_commands_in_the_readme(root):
-    """Built-in configs and commands that README.md names are there."""
-    text = (root / "README.md").read_text()
-    code = "\n".join(re.findall(r"```\n.*?```|`[^`\n]+`", text, re.DOTALL))
-    commands = set(re.findall(r"^(?:\w+=\S+ )?`?vizoo ([a-z]+)", code, re.MULTILINE))
-    assert commands and commands <= set(COMMANDS), commands
-    configs = set(re.findall(r"--config ([\w/]+\.yaml)", text))
-    assert configs and configs <= set(list_configs()), configs
 
 
 def commands() -> dict[str, Command]:

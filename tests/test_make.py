@@ -59,6 +59,7 @@ def test_help_lists_every_target(root):
         "demo",
         "test",
         "lint",
+        "docs",
         "bench",
         "clean",
     ]

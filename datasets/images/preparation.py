@@ -101,7 +101,7 @@ class ImagePreset:
             region: by default that of evaluation.
 
         Returns:
-            (3, *size) float32 in [0, 1].
+            `(3, *size)` float32 in [0, 1].
         """
         top, left, tall, wide = region or self.region(*image.shape[1:])
         part = image[None, :, top : top + tall, left : left + wide]

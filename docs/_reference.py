@@ -1,0 +1,220 @@
+"""Pages that are made of the code: public names, commands, configs, models, floors; llms.txt."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import vizoo
+from vizoo.__main__ import COMMANDS, Command
+from vizoo.vision.configs.builtin import CONFIGS, list_configs
+from vizoo.vision.hub.registry import list_models, model_info
+
+ROOT = Path(vizoo.__file__).parent
+FLOORS = [
+    ("the door", ["__init__", "__main__", "hubconf"]),
+    ("cli", ["cli"]),
+    ("rooms", ["stereo", "mvs", "panorama", "classification"]),
+    ("datasets", ["datasets"]),
+    ("vision", ["vision"]),
+    ("nas", ["nas"]),
+    ("common", ["common"]),
+]
+PUBLIC = {
+    "vizoo": "The door",
+    "vizoo.stereo.task": "Training stereo networks",
+    "vizoo.mvs.task": "Training multi-view networks",
+    "vizoo.panorama.task": "Training panorama networks",
+    "vizoo.classification.task": "Training classifiers",
+    "vizoo.datasets.stereo": "Stereo data",
+    "vizoo.datasets.mvs": "Multi-view data",
+    "vizoo.datasets.panorama": "Panorama data",
+    "vizoo.datasets.ct": "CT data",
+    "vizoo.datasets.images": "Image data",
+    "vizoo.datasets.worlds.stereo": "Generated pairs",
+    "vizoo.datasets.worlds.views": "Generated views",
+    "vizoo.datasets.worlds.panorama": "Generated panoramas",
+    "vizoo.nas": "The search engine",
+    "vizoo.nas.elastic": "Elastic layers",
+    "vizoo.nas.training": "Training supernets",
+    "vizoo.nas.search": "Searching",
+    "vizoo.nas.differentiable": "Differentiable search",
+    "vizoo.nas.lid": "NAS-LID",
+    "vizoo.nas.distributed": "Many processes",
+    "vizoo.vision.ops": "Operators",
+}
+"""Modules whose `__all__` is the reference, and their headings."""
+
+
+def write(folder: Path) -> None:
+    """Write all pages into a folder, those alone that change."""
+    folder.mkdir(exist_ok=True)
+    for name, text in {
+        "api.md": api(),
+        "commands.md": commands(),
+        "configs.md": configs(),
+        "models.md": models(),
+        "metrics.md": metrics(),
+        "architecture.md": architecture(),
+    }.items():
+        page = folder / name
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
+
+
+def api() -> str:
+    """Every public name with its docstring."""
+    lines = ["# Python", "", "Every public name, by the module that holds it."]
+    shown = set()
+    for module, heading in PUBLIC.items():
+        lines += ["", f"## {heading}: `{module}`"]
+        for name in getattr(importlib.import_module(module), "__all__", ()):
+            thing = getattr(importlib.import_module(module), name)
+            kind = "class" if inspect.isclass(thing) else "function"
+            if not callable(thing) or id(thing) in shown:
+                continue
+            shown.add(id(thing))
+            members = ["   :members:", "   :exclude-members: forward"] if kind == "class" else []
+            lines += ["", "```{eval-rst}", f".. auto{kind}:: {module}.{name}", *members, "```"]
+    return "\n".join([*lines, ""])
+
+
+def commands() -> str:
+    """Every command with its help, from the parsers."""
+    lines = ["# Commands", "", "`vizoo COMMAND --help` prints these pages."]
+    for name, row in COMMANDS.items():
+        rows = {"": row} if isinstance(row, Command) else row
+        for word, command in rows.items():
+            words = f"vizoo {name} {word}".strip()
+            lines += ["", f"## {words}", "", f"{command.help[0].upper()}{command.help[1:]}."]
+            if command.raw:
+                lines += ["", "Its options are those of Lightning and of the config; see"]
+                lines += ["[training](../guides/training.md)."]
+                continue
+            parser = argparse.ArgumentParser(prog=words)
+            command.load().add_arguments(parser)
+            lines += ["", "```text", *command.examples, "```"] if command.examples else []
+            lines += ["", "```text", _help(parser), "```"]
+    return "\n".join([*lines, ""])
+
+
+def configs() -> str:
+    """Every built-in config: what its first comment says, and the file."""
+    lines = ["# Configs", "", "`vizoo fit --config NAME` finds them from any folder."]
+    folder = ""
+    for name in sorted(list_configs()):
+        text = (Path(CONFIGS) / name).read_text(encoding="utf-8")
+        said = []
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                break
+            said.append(line.removeprefix("#").strip())
+        if name.split("/")[0] != folder:
+            folder = name.split("/")[0]
+            lines += ["", f"## {folder}"]
+        lines += ["", f"### {name}", "", " ".join(said), "", "```yaml", text.rstrip(), "```"]
+    return "\n".join([*lines, ""])
+
+
+def models() -> str:
+    """Every model: arguments, papers and weights, from the registry."""
+    lines = ["# Models", "", "`vizoo models` counts parameters and multiply-adds of each here too."]
+    task = ""
+    for name in sorted(list_models(), key=lambda each: (model_info(each).task, each)):
+        info = model_info(name)
+        if info.task != task:
+            task = info.task
+            lines += ["", f"## {task}"]
+        lines += ["", f"### {name}", "", inspect.getdoc(info.function) or ""]
+        given = ", ".join(f"`{key}={value!r}`" for key, value in info.defaults.items())
+        lines += ["", f"Arguments: {given}."] if given else []
+        for tag, record in info.weights.items():
+            lines += [
+                "",
+                f"Weights `{name}.{tag}`: {record.size / 1e6:.2f} MB, {record.licence}, trained on "
+                f"{record.trained_on}.",
+            ]
+    return "\n".join([*lines, ""])
+
+
+def metrics() -> str:
+    """What every metric is, from the docstrings of those that count them."""
+    lines = ["# Metrics"]
+    for module in ("stereo", "mvs", "panorama", "classification"):
+        lines += ["", f"## {module}"]
+        for name in importlib.import_module(f"vizoo.{module}.metrics").__all__:
+            thing = getattr(importlib.import_module(f"vizoo.{module}.metrics"), name)
+            if callable(thing):
+                kind = "class" if inspect.isclass(thing) else "function"
+                target = f"vizoo.{module}.metrics.{name}"
+                lines += ["", "```{eval-rst}", f".. auto{kind}:: {target}", "```"]
+    return "\n".join([*lines, ""])
+
+
+def architecture() -> str:
+    """The floors and who imports whom, counted in the files."""
+    counts = _imports()
+    lines = [
+        "# How the house is laid out",
+        "",
+        "The repository's root *is* the package `vizoo`: `stereo/fadnet.py` is",
+        "`vizoo.stereo.fadnet`. A folder imports only from lower floors; rooms of one floor never",
+        "import each other; no file imports itself by way of others. Tests hold these rules. Old",
+        "names of moved modules go on working (`common/renamed.py`).",
+        "",
+        "| floor | folder | what is there | files | imports from |",
+        "|---|---|---|---|---|",
+    ]
+    for number, (_, rooms) in enumerate(FLOORS):
+        for room in rooms:
+            about = inspect.getdoc(
+                importlib.import_module(f"vizoo.{room}".removesuffix(".__init__"))
+            )
+            about = (about or "").split("\n\n")[0].replace("\n", " ")
+            files = len(list((ROOT / room).rglob("*.py"))) or 1
+            below = ", ".join(f"`{k}` {v}" for k, v in sorted(counts.get(room, {}).items()))
+            row = f"{len(FLOORS) - 1 - number} | `{room}` | {about} | {files} | {below}"
+            lines.append(f"| {row} |")
+    lines += ["", "Numbers are those of import statements."]
+    return "\n".join([*lines, ""])
+
+
+def _imports() -> dict[str, dict[str, int]]:
+    rooms = [room for _, names in FLOORS for room in names]
+    counts: dict[str, dict[str, int]] = {}
+    for room in rooms:
+        files = (
+            [ROOT / f"{room}.py"] if (ROOT / f"{room}.py").exists() else (ROOT / room).rglob("*.py")
+        )
+        for file in files:
+            depth = len(file.relative_to(ROOT).parts)
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level == depth and node.module:
+                    to = node.module.split(".")[0]
+                    if to in rooms and to != room:
+                        counts.setdefault(room, {})[to] = counts.get(room, {}).get(to, 0) + 1
+    return counts
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    return re.sub(r"^usage: ", "", parser.format_help()).rstrip()
+
+
+def write_llms(app: object, error: Exception | None) -> None:
+    """`llms.txt`, the list of pages, and `llms-full.txt`, all their text."""
+    if error is not None:
+        return
+    source, out = Path(app.srcdir), Path(app.outdir)
+    pages = sorted(app.env.found_docs - {"index"})
+    titles = {page: app.env.titles[page].astext() for page in pages}
+    about = "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning."
+    listed = [f"- [{titles[page]}]({page}.html)" for page in pages]
+    (out / "llms.txt").write_text("\n".join(["# vizoo", "", f"> {about}", "", *listed, ""]))
+    texts = [
+        (source / f"{page}.md").read_text() for page in pages if (source / f"{page}.md").exists()
+    ]
+    (out / "llms-full.txt").write_text("\n\n".join(texts))

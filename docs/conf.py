@@ -1,0 +1,45 @@
+"""How Sphinx builds the site: `make docs`."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import _reference  # noqa: E402
+
+from vizoo import __version__  # noqa: E402
+
+project, author, release = "vizoo", "the vizoo team", __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "vizoo"
+html_static_path = []
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+# What stands between single backticks in a docstring is code.
+default_role = "code"
+napoleon_use_ivar = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+copybutton_prompt_text = r">>> |\$ "
+copybutton_prompt_is_regexp = True
+
+
+def plain_bars(app, what, name, thing, options, lines):
+    """Bars are absolute values in docstrings, not substitutions."""
+    lines[:] = [line.replace("|", "\\|") for line in lines]
+
+
+def setup(app):
+    """Write the pages that are made of the code itself before any is read."""
+    app.connect("autodoc-process-docstring", plain_bars)
+    app.connect("builder-inited", lambda app: _reference.write(HERE / "reference"))
+    app.connect("build-finished", _reference.write_llms)
