@@ -17,10 +17,19 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build"]
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "reference/gallery",
+    "download_all_examples": False,
+    "show_memory": False,
+    "within_subsection_order": "FileNameSortKey",
+}
+exclude_patterns = ["_build", "gallery"]
 html_theme = "furo"
 html_title = "vizoo"
+html_show_copyright = False
 html_static_path = []
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
