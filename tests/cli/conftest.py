@@ -7,6 +7,7 @@ from pathlib import Path
 import lightning.pytorch  # noqa: F401 - its log handler keeps the stderr of its first import
 import pytest
 from mvs_fixtures import oracle, scene, small_pictures  # noqa: F401
+from panorama_fixtures import small_views  # noqa: F401
 
 CONFIG = """\
 model:

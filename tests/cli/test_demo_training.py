@@ -24,7 +24,7 @@ from vizoo.vision.hub.weights import load_weights
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def small(tmp_path, monkeypatch, small_views):
     """A training of a few steps on small scenes; a tour without the searches."""
     with open(resolve_config(training.CONFIG), encoding="utf-8") as file:
         config = yaml.safe_load(file)

@@ -23,7 +23,7 @@ def weights(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def images(monkeypatch, tmp_path):
+def images(monkeypatch, tmp_path, small_views):
     monkeypatch.chdir(tmp_path)
     for name, size in (("a", (16, 32)), ("b", (20, 40)), ("wide", (16, 40))):
         write_image(tmp_path / "rooms" / f"{name}.png", torch.rand(3, *size))

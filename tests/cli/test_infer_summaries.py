@@ -73,7 +73,7 @@ def ct(*_):
 
 
 @pytest.fixture
-def call(request, monkeypatch, tmp_path):
+def call(request, monkeypatch, tmp_path, small_views):
     """Calls a command on two inputs; returns it with its words and the size of an input."""
     monkeypatch.chdir(tmp_path)
     name = request.param.__name__

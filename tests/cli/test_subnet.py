@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -55,6 +56,7 @@ def supernet():
 def exact(monkeypatch):
     """A call takes 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
 
+    @functools.cache
     def milliseconds(call, device):
         with FlopCounterMode(display=False) as counter:
             call()

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from panorama_fixtures import small_views  # noqa: F401
 
 
 @pytest.fixture(scope="session")

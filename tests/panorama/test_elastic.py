@@ -123,7 +123,7 @@ def test_costs_do_not_depend_on_what_was_counted_before(net):
     assert count(subnet, image) == count(subnet, image)
 
 
-def test_commands(tmp_path, capsys, monkeypatch):
+def test_commands(tmp_path, capsys, monkeypatch, small_views):
     """A table is measured, a subnet cut out within a limit, and that one infers."""
     from vizoo.vision.io.images import write_image
 

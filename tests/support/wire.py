@@ -15,14 +15,14 @@ from vizoo.nas.distributed.compression.lowrank import PowerSGD
 from vizoo.nas.distributed.gradients.registry import make_hook
 
 # So large that what a message takes beside its content is little.
-SHAPES = [(512, 2048), (512,), (2048, 512), (2048,)]
+SHAPES = [(512, 1024), (512,), (1024, 512), (1024,)]
 
-_ROUNDS = 5
+_ROUNDS = 3
 
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(2048, 512), nn.ReLU(), nn.Linear(512, 2048))
+    return nn.Sequential(nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 1024))
 
 
 def loopback():
@@ -46,7 +46,7 @@ def sent(rank):
         generator = torch.Generator().manual_seed(rank)
 
         def step(model=model, generator=generator):
-            model(torch.randn(4, 2048, generator=generator)).square().mean().backward()
+            model(torch.randn(4, 1024, generator=generator)).square().mean().backward()
 
         # Until PowerSGD compresses, and buckets have been made anew.
         for _ in range(2 if name == "powersgd" else 1):

@@ -29,7 +29,7 @@ def test_the_count_is_the_formula_and_what_the_wire_carries(benchmark, processes
         timeout=1800,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(wire.__file__).parent),
+            "PYTHONPATH": os.pathsep.join([str(Path(wire.__file__).parent), *sys.path]),
             "OMP_NUM_THREADS": "1",
         },
     )

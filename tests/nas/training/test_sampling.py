@@ -40,7 +40,7 @@ def test_processes_draw_alike():
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONHASHSEED": seed},
+        env={**os.environ, "PYTHONHASHSEED": seed},
     )
     own = [a.digest for a in UniformSampler(4, seed=7).subnets(SPACE, 123)]
     assert done.stdout == f"{own}\n"
