@@ -24,6 +24,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "reference/gallery",
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,
     "within_subsection_order": "FileNameSortKey",
 }
 exclude_patterns = ["_build", "gallery"]

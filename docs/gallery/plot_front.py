@@ -2,8 +2,8 @@
 What a supernet offers
 ======================
 
-The Pareto front that comes with `easnet_light`: each point is a network that is cut out of it without
-training.
+The Pareto front that comes with `easnet_light`: each point is a network that is cut out of it
+without training.
 """
 
 import json

@@ -2,9 +2,10 @@
 A choice that is learned by gradients
 =====================================
 
-Two operations for one place. The target is a blur, which the convolution can learn and the shortcut
-cannot; the logits of the choice follow, drawn hard by the Gumbel-Softmax, so that one operation runs
-in each step. `DifferentiableSearch` does the same for any task, with costs, schedules and validation.
+Two operations for one place. The target is a blur, which the convolution can learn and the
+shortcut cannot; the logits of the choice follow, drawn hard by the Gumbel-Softmax, so that one
+operation runs in each step. `DifferentiableSearch` does the same for any task, with costs,
+schedules and validation.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A network of your own, made elastic
 ===================================
 
-Torch's layers with a choice in place of a number. A subnet that is cut out computes what the supernet
-computes when that subnet is active.
+Torch's layers with a choice in place of a number. A subnet that is cut out computes what the
+supernet computes when that subnet is active.
 """
 
 import random
