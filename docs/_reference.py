@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def write(folder: Path) -> None:
         "models.md": models(),
         "metrics.md": metrics(),
         "architecture.md": architecture(),
+        "results.md": results(),
     }.items():
         page = folder / name
         if not page.exists() or page.read_text() != text:
@@ -181,6 +183,39 @@ def architecture() -> str:
             lines.append(f"| {row} |")
     lines += ["", "Numbers are those of import statements."]
     return "\n".join([*lines, ""])
+
+
+def results() -> str:
+    """Every benchmark's table, with the command, machine, commit and date it comes from."""
+    lines = ["# Results", "", "What was measured, by which command. More stands in the guides."]
+    for record in measured():
+        lines += ["", f"## {record['title']}", "", record["about"], "", *table(record)]
+        lines += ["", f"`{record['command']}`", ""]
+        lines += [f"{record['machine']}; commit {record['commit']}, {record['date']}."]
+    return "\n".join([*lines, ""])
+
+
+def measured() -> list[dict]:
+    """The records of docs/results."""
+    files = sorted((Path(__file__).parent / "results").glob("*.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def table(record: dict) -> list[str]:
+    """A record's table in Markdown."""
+    rows = [record["columns"], ["---"] * len(record["columns"]), *record["rows"]]
+    return [f"| {' | '.join(map(str, row))} |" for row in rows]
+
+
+def quoted() -> list[str]:
+    """The rows of README's table: figures by row and column of a record's table."""
+    lines = []
+    for record in measured():
+        for what, figures in record["quoted"]:
+            for place, row, column in re.findall(r"(\{(\d+)\.(\d+)\})", figures):
+                figures = figures.replace(place, str(record["rows"][int(row)][int(column)]))
+            lines.append(f"| {what} | {figures} |")
+    return lines
 
 
 def _imports() -> dict[str, dict[str, int]]:

@@ -89,6 +89,17 @@ def test_readme_is_one_page():
     assert (ROOT / "README.md").read_text().count("\n") <= 150
 
 
+def test_figures_in_the_readme_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import _reference
+
+    text = (ROOT / "README.md").read_text()
+    assert _reference.quoted() and [x for x in _reference.quoted() if x not in text] == []
+    for record in _reference.measured():
+        assert {len(row) for row in record["rows"]} == {len(record["columns"])}
+        assert all(record[key] for key in ("title", "command", "machine", "commit", "date"))
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("sphinx")
