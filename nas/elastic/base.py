@@ -128,16 +128,16 @@ def parts(value: Value | int, architecture: Mapping[str, Any] | None) -> tuple[P
 
     They are the leading ones, of each part of a concatenation; parts that touch are joined.
     """
-    found: list[Part] = []
+    joined: list[Part] = []
     start = 0
     for segment in segments(value):
         length = number_of(segment, architecture)
-        if found and sum(found[-1]) == start:
-            found[-1] = (found[-1][0], found[-1][1] + length)
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
         elif length:
-            found.append((start, length))
+            joined.append((start, length))
         start += maximum(segment)
-    return tuple(found) or ((0, 0),)
+    return tuple(joined) or ((0, 0),)
 
 
 def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:
@@ -156,11 +156,11 @@ def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
         first += length
 
 
-def check_channels(layer: nn.Module, found: int, wanted: int) -> None:
+def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
     """Raise a ValueError unless an input has the channels that the layer has active."""
-    if found != wanted:
+    if given != wanted:
         raise ValueError(
-            f"{type(layer).__name__} has {wanted} input channels active but was given {found}: "
+            f"{type(layer).__name__} has {wanted} input channels active but was given {given}: "
             "activate an architecture on the whole network, not on a part of it"
         )
 

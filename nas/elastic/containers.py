@@ -51,8 +51,8 @@ class _ElasticSequence(ElasticModule):
         return iter(list(self._modules.values())[: len(self)])
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self)
-        return nn.ModuleList(found[index]) if isinstance(index, slice) else found[index]
+        modules = list(self)
+        return nn.ModuleList(modules[index]) if isinstance(index, slice) else modules[index]
 
     def extra_repr(self) -> str:
         return f"active: {len(self)} of {len(self._modules)}"

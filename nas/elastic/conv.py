@@ -11,14 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..values import Value
-from ._conv import ElasticConv, ElasticConvTranspose, build
+from ._conv import ElasticConv, ElasticConvTranspose, Number, Size, build
 
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
-
-Number = Value | int
-Size = int | tuple[int, ...]
 
 
 class ElasticConv2d(ElasticConv, nn.Conv2d):
@@ -83,21 +79,8 @@ def Conv2d(
         ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
             channels do not fit the groups.
     """
-    return build(
-        ElasticConv2d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    return build(ElasticConv2d, *sizes, bias, padding_mode, device, dtype, transform)
 
 
 def Conv3d(
@@ -119,21 +102,8 @@ def Conv3d(
 
     The matrix of a transform from 7 to 5 is 125 x 125.
     """
-    return build(
-        ElasticConv3d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    return build(ElasticConv3d, *sizes, bias, padding_mode, device, dtype, transform)
 
 
 def ConvTranspose2d(
@@ -157,22 +127,9 @@ def ConvTranspose2d(
     The padding `half` multiplies the size by the stride, with `output_padding=1` where kernel
     minus stride is odd.
     """
-    return build(
-        ElasticConvTranspose2d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        groups=groups,
-        bias=bias,
-        dilation=dilation,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    rest = bias, padding_mode, device, dtype, transform
+    return build(ElasticConvTranspose2d, *sizes, *rest, output_padding=output_padding)
 
 
 def ConvTranspose3d(
@@ -192,19 +149,6 @@ def ConvTranspose3d(
     transform: bool = False,
 ) -> nn.ConvTranspose3d:
     """`nn.ConvTranspose3d`, elastic where a number depends on a choice; see `ConvTranspose2d`."""
-    return build(
-        ElasticConvTranspose3d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        groups=groups,
-        bias=bias,
-        dilation=dilation,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    rest = bias, padding_mode, device, dtype, transform
+    return build(ElasticConvTranspose3d, *sizes, *rest, output_padding=output_padding)

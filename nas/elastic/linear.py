@@ -10,21 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..values import Value, maximum
-from .base import (
-    Axis,
-    ElasticModule,
-    Part,
-    check_channels,
-    fill,
-    number_of,
-    parts,
-    take,
-)
+from .base import Axis, ElasticModule, Part, check_channels, fill, number_of, parts, take
 
 __all__ = ["ElasticLinear", "Linear"]
 
 
-class LinearSettings(NamedTuple):
+class _LinearSettings(NamedTuple):
     """What is active of a linear layer."""
 
     in_features: int
@@ -36,25 +27,18 @@ class LinearSettings(NamedTuple):
 class ElasticLinear(ElasticModule, nn.Linear):
     """What `Linear` returns where a number depends on a choice."""
 
-    def __init__(
-        self,
-        in_features: Value | int,
-        out_features: Value | int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(maximum(in_features), maximum(out_features), bias, device, dtype)
+    def __init__(self, in_features: Value | int, out_features: Value | int, *rest: Any) -> None:
+        super().__init__(maximum(in_features), maximum(out_features), *rest)
         self.set_numbers(in_features=in_features, out_features=out_features)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> LinearSettings:
+    def settings(self, architecture: Mapping[str, Any] | None) -> _LinearSettings:
         """The active features and where they lie."""
         numbers = self.numbers["in_features"], self.numbers["out_features"]
         n_in, n_out = (number_of(value, architecture) for value in numbers)
         columns, rows = (parts(value, architecture) for value in numbers)
-        return LinearSettings(n_in, n_out, rows, columns)
+        return _LinearSettings(n_in, n_out, rows, columns)
 
-    def _in_use(self, active: LinearSettings) -> tuple[Tensor, Tensor | None]:
+    def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:
         # Contiguous, so that the product is computed alike here and in the extracted layer.
         weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
         return weight, None if self.bias is None else take(self.bias, 0, active.rows)

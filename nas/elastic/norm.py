@@ -19,7 +19,7 @@ __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
-class NormSettings(NamedTuple):
+class _NormSettings(NamedTuple):
     """What is active of a normalisation."""
 
     channels: int
@@ -27,11 +27,11 @@ class NormSettings(NamedTuple):
 
 
 class _ElasticNorm(ElasticModule):
-    def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+    def settings(self, architecture: Mapping[str, Any] | None) -> _NormSettings:
         (number,) = self.numbers.values()
-        return NormSettings(number_of(number, architecture), parts(number, architecture))
+        return _NormSettings(number_of(number, architecture), parts(number, architecture))
 
-    def _in_use(self, active: NormSettings) -> dict[str, Tensor | None]:
+    def _in_use(self, active: _NormSettings) -> dict[str, Tensor | None]:
         tensors = {name: getattr(self, name, None) for name in _TENSORS}
         return {n: None if t is None else take(t, 0, active.where) for n, t in tensors.items()}
 
@@ -47,18 +47,8 @@ class _ElasticNorm(ElasticModule):
 class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
     plain: type[_BatchNorm]
 
-    def __init__(
-        self,
-        num_features: Value | int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        arguments = (eps, momentum, affine, track_running_stats, device, dtype)
-        super().__init__(maximum(num_features), *arguments)
+    def __init__(self, num_features: Value, *rest: Any) -> None:
+        super().__init__(maximum(num_features), *rest)
         self.set_numbers(num_features=num_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -85,14 +75,8 @@ class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
         self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
     ) -> nn.Module:
         active = self.settings(architecture)
-        layer = self.plain(
-            active.channels,
-            self.eps,
-            self.momentum,
-            self.affine,
-            self.track_running_stats,
-            device="meta",
-        )
+        rest = (self.eps, self.momentum, self.affine, self.track_running_stats)
+        layer = self.plain(active.channels, *rest, device="meta")
         with torch.no_grad():
             used = self._in_use(active)
         return fill(layer, self, **used, num_batches_tracked=self.num_batches_tracked)
@@ -113,19 +97,11 @@ class ElasticBatchNorm3d(_ElasticBatchNorm, nn.BatchNorm3d):
 class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
     """What `GroupNorm` returns where its channels depend on a choice."""
 
-    def __init__(
-        self,
-        num_groups: int,
-        num_channels: Value,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(num_groups, maximum(num_channels), eps, affine, device, dtype)
+    def __init__(self, num_groups: int, num_channels: Value, *rest: Any) -> None:
+        super().__init__(num_groups, maximum(num_channels), *rest)
         self.set_numbers(num_channels=num_channels)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+    def settings(self, architecture: Mapping[str, Any] | None) -> _NormSettings:
         """The active channels, which have to be whole groups."""
         active = super().settings(architecture)
         width = self.num_channels // self.num_groups
@@ -136,7 +112,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
             )
         return active
 
-    def _groups(self, active: NormSettings) -> int:
+    def _groups(self, active: _NormSettings) -> int:
         return active.channels * self.num_groups // self.num_channels
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,17 +139,8 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
 class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
     """What `LayerNorm` returns where its width depends on a choice."""
 
-    def __init__(
-        self,
-        normalized_shape: Value,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        width = maximum(normalized_shape)
-        super().__init__(width, eps, elementwise_affine, bias, device, dtype)
+    def __init__(self, normalized_shape: Value, *rest: Any) -> None:
+        super().__init__(maximum(normalized_shape), *rest)
         self.set_numbers(normalized_shape=normalized_shape)
 
     def forward(self, x: Tensor) -> Tensor:
