@@ -14,7 +14,7 @@ from typing import Any
 
 from ..common.files import read_json, write_json
 
-__all__ = ["Architecture", "Scalar", "near"]
+__all__ = ["Architecture", "Scalar", "json_digest", "near"]
 
 Scalar = int | float | str | bool
 """What a choice can choose from."""
@@ -99,8 +99,7 @@ class Architecture(Mapping[str, Scalar | None]):
     @property
     def digest(self) -> str:
         """SHA-256 of the architecture, the same in every process: a key for caches."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """``{"version": 1, "choices": {name: value}}``."""
@@ -147,11 +146,17 @@ class Architecture(Mapping[str, Scalar | None]):
             raise ValueError(f"{path}: {error}") from None
 
 
+def json_digest(data: Any) -> str:
+    """SHA-256 of plain values, the same in every process."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def near(name: str, known: Any) -> str:
     """``"; did you mean 'x' or 'y'?"`` for a misspelt name, or the first of the known ones."""
     known = [str(other) for other in known]
-    if found := get_close_matches(str(name), known, n=2):
-        return f"; did you mean {' or '.join(map(repr, found))}?"
+    if matches := get_close_matches(str(name), known, n=2):
+        return f"; did you mean {' or '.join(map(repr, matches))}?"
     if not known:
         return "; there are none"
     return f"; known are {', '.join(map(repr, known[:4]))}{' …' if len(known) > 4 else ''}"

@@ -13,8 +13,6 @@ Architecture({'depth': 1, 'kernel0': 3, 'kernel1': None})
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +20,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from .architecture import Architecture, Scalar, near
+from .architecture import Architecture, Scalar, json_digest, near
 from .conditions import Condition, checked_conditions, count, parents_first
 from .values import Choice
 
@@ -195,9 +193,9 @@ class SearchSpace:
         def given(choice: Choice) -> Scalar:
             if choice.name in values:
                 return values[choice.name]
-            found = "is None" if choice.name in architecture else "is missing"
+            state = "is None" if choice.name in architecture else "is missing"
             raise ValueError(
-                f"choice {choice.name!r} {found}, and it matters in this architecture; "
+                f"choice {choice.name!r} {state}, and it matters in this architecture; "
                 f"allowed: {_listed(choice.values)}"
             )
 
@@ -325,8 +323,7 @@ class SearchSpace:
     @property
     def digest(self) -> str:
         """SHA-256 of the space, the same in every process: what a table or predictor is for."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `from_json`: choices in order, and conditions."""

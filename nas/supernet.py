@@ -27,7 +27,7 @@ def search_space(model: nn.Module) -> SearchSpace:
     choices: dict[str, Choice] = {}
     uses: dict[str, list[Condition]] = {}
     _collect(model, {}, choices, uses)
-    conditions = {name: found for name, found in uses.items() if {} not in found}
+    conditions = {name: cases for name, cases in uses.items() if {} not in cases}
     return SearchSpace(choices.values(), conditions)
 
 
@@ -144,9 +144,9 @@ def _collect(
                     f"two choices are named {choice.name!r}: {list(choices[choice.name].values)} "
                     f"and {list(choice.values)}"
                 )
-            found = uses.setdefault(choice.name, [])
-            if condition not in found:
-                found.append(condition)
+            cases = uses.setdefault(choice.name, [])
+            if condition not in cases:
+                cases.append(condition)
     for name, child in module._modules.items():
         both = _both(condition, conditions[name]) if name in conditions else condition
         if child is not None and both is not None:
