@@ -19,14 +19,9 @@ from torch.utils.data import (
     Subset,
 )
 
-__all__ = ["HALVES", "TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
+__all__ = ["TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
 
-HALVES = ("weights", "logits")
-TRANSFER_HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-)
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """Hooks of Lightning that are given a batch, and shall be given each half of a pair."""
 
 
@@ -150,7 +145,7 @@ class HalvedData(LightningDataModule):
 
 def is_pair(batch: Any) -> bool:
     """Whether it is a batch of each half, by their names."""
-    return isinstance(batch, Mapping) and set(batch) == set(HALVES)
+    return isinstance(batch, Mapping) and set(batch) == {"weights", "logits"}
 
 
 def each_half(method: Callable[..., Any], batch: Any, *args: Any) -> Any:

@@ -32,18 +32,18 @@ def most_likely(
     limits = Limits(space, constraints)
     refuge = limits.refuge()
     weigh = _Weigher(space, probabilities)
-    found = space.build(weigh.best)
-    while not limits.satisfied(found):
-        over, here = limits.excess(found), weigh.logarithm(found)
+    nearest = space.build(weigh.best)
+    while not limits.satisfied(nearest):
+        over, here = limits.excess(nearest), weigh.logarithm(nearest)
 
         def price(other: Architecture, over: float = over, here: float = here) -> float:
             return max(here - weigh.logarithm(other), 1e-9) / (over - limits.excess(other))
 
-        better = [other for other in space.neighbours(found) if limits.excess(other) < over]
+        better = [other for other in space.neighbours(nearest) if limits.excess(other) < over]
         if not better:
-            return limits.repaired(found, refuge, random.Random(0))
-        found = min(better, key=price)
-    return found
+            return limits.repaired(nearest, refuge, random.Random(0))
+        nearest = min(better, key=price)
+    return nearest
 
 
 def draw_architectures(
@@ -67,15 +67,15 @@ def draw_architectures(
     """
     limits, weigh = Limits(space, constraints), _Weigher(space, probabilities)
     first = most_likely(space, probabilities, constraints)
-    found = {first: None}
+    kept = {first: None}
     for _ in range(_DRAWS * count):
-        if len(found) >= count:
+        if len(kept) >= count:
             break
         drawn = space.build(lambda choice: weigh.draw(choice, rng))
         if not limits.satisfied(drawn):
             drawn = limits.repaired(drawn, first, rng)
-        found[drawn] = None
-    return list(found)[:count]
+        kept[drawn] = None
+    return list(kept)[:count]
 
 
 def derive(

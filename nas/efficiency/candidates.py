@@ -35,7 +35,7 @@ __all__ = ["CostTable"]
 VERSION = 1
 _RIDGE = 1e-6
 
-Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
+_Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class CostTable:
 
     def __post_init__(self) -> None:
         for choice in self.space:
-            found = len(self.costs.get(choice.name, ()))
-            if found != len(choice.values):
+            given = len(self.costs.get(choice.name, ()))
+            if given != len(choice.values):
                 raise ValueError(
                     f"choice {choice.name!r} has {len(choice.values)} values, but the table has "
-                    f"{found} costs for it"
+                    f"{given} costs for it"
                 )
 
     def lookup(self, name: str, value: Any) -> float:
@@ -125,8 +125,8 @@ class CostTable:
         net, inputs = on_meta(model), [tensor.to("meta") for tensor in inputs]
 
         def cost(module: nn.Module, calls: list[tuple[Tensor, ...]]) -> float:
-            found = [getattr(count(module, *arguments), quantity) for arguments in calls]
-            return found[0] if quantity == "parameters" else sum(found)
+            counts = [getattr(count(module, *arguments), quantity) for arguments in calls]
+            return counts[0] if quantity == "parameters" else sum(counts)
 
         return cls._of_parts(net, inputs, quantity, cost)
 
@@ -138,18 +138,14 @@ class CostTable:
         prepare: Callable[[nn.Module], Callable[..., Any]] = nn.Module.eval,
         *,
         conditions: Mapping[str, Any] | None = None,
-        repetitions: int = 10,
-        seconds: float = 0.05,
     ) -> CostTable:
-        """Time every candidate alone; equal candidates on equal inputs are timed once.
+        """Time every candidate alone, ten times and 0.05 s at least; equal ones are timed once.
 
         Args:
             model: as for `counted`, on the device of the inputs.
             inputs: of a forward pass.
             prepare: brings a network into the form it is used in.
             conditions: for the record, such as `Conditions.here(…).to_json()`.
-            repetitions: of each candidate, at least.
-            seconds: for each candidate, at least.
         """
         known: dict[Any, float] = {}
         device = inputs[0].device
@@ -160,13 +156,9 @@ class CostTable:
                 key = (repr(module), *(tuple(x.shape) for x in arguments))
                 if key not in known:
                     ready = prepare(module)
+                    call = partial(ready, *arguments)
                     with torch.inference_mode():
-                        timing = measure(
-                            partial(ready, *arguments),
-                            device,
-                            repetitions=repetitions,
-                            seconds=seconds,
-                        )
+                        timing = measure(call, device, repetitions=10, seconds=0.05)
                     known[key] = timing.median
                 total += known[key]
             return total
@@ -210,9 +202,9 @@ class CostTable:
                 candidate = extract(operation, {choice.name: value})
                 shares[choice.name][place] += cost(candidate, calls)
         whole = cost(extract(net, largest), [tuple(inputs)])
-        running = sum(costs[-1] for costs in shares.values())
-        found = {name: tuple(costs) for name, costs in shares.items()}
-        return cls(space, quantity, whole - running, found, conditions or {}, software())
+        running = sum(values[-1] for values in shares.values())
+        costs = {name: tuple(values) for name, values in shares.items()}
+        return cls(space, quantity, whole - running, costs, conditions or {}, software())
 
     def _matters(self, name: str, probabilities: Mapping[str, Tensor]) -> Tensor | float:
         """The probability that a choice matters; of several cases as if they were independent."""
@@ -272,17 +264,17 @@ class CostTable:
             FileNotFoundError: there is no such file.
             ValueError: it holds no table of costs; the message begins with the path.
         """
+        data = read_json(path, "a table of costs")
         try:
-            return cls.from_json(read_json(path, "a table of costs"))
+            return cls.from_json(data)
         except ValueError as error:
-            text = str(error)
-            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+            raise ValueError(f"{path}: {error}") from error
 
 
-def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> Calls:
+def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> _Calls:
     """The inputs with which each operation of a supernet is called in a forward pass."""
     operations = []
-    calls: Calls = {}
+    calls: _Calls = {}
     for module in elastic_modules(net):
         if not isinstance(module, ElasticOperation):
             names = ", ".join(repr(c.name) for value in module.values() for c in value.choices)

@@ -53,8 +53,8 @@ def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operato
     Batch norms are left out, since inference folds them into convolutions.
     """
     net = on_meta(net).to(memory_format=torch.channels_last)
-    found, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
-    return [operator for operator in found if "batch_norm" not in operator.key], memory
+    operators, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
+    return [operator for operator in operators if "batch_norm" not in operator.key], memory
 
 
 def add_operators(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, cast, get_args
 
@@ -117,25 +118,25 @@ class Splitter:
             if not any(fnmatchcase(name, pattern) for name in space.names):
                 raise ValueError(f"no choice is called {pattern!r}{near(pattern, space.names)}")
         least = 2 * (self.min_group or 1)
-        found = [
+        names = [
             name
             for name in splittable(space)
             if any(fnmatchcase(name, pattern) for pattern in self.choices)
             and len(space.choices[name].values) >= least
         ]
-        if not found:
+        if not names:
             raise ValueError(
                 f"nothing to split: no choice of {', '.join(self.choices)} has {least} values or "
                 "more and matters in every architecture of this part of the space"
             )
         if self.method == "exact":
-            for name in found:
+            for name in names:
                 if (count := len(space.choices[name].values)) > EXACT:
                     raise ValueError(
                         f"choice {name!r} has {count} values, too many bipartitions to try: the "
                         f"method `exact` is for {EXACT} at most; take `best` or `spectral`"
                     )
-        return tuple(name for name in found if name not in set(done)) or tuple(found)
+        return tuple(name for name in names if name not in set(done)) or tuple(names)
 
     def levels(self, space: SearchSpace) -> int:
         """How many levels of splits a space allows for certain, whichever choices they take.
@@ -203,12 +204,12 @@ class Splitter:
                 progress(count, self.batches)
         if not count:
             raise ValueError("no batch to find a split on: there are no training data")
-        found = {
+        partitions = {
             name: partition(total / count, self.method, min_group=self.min_group, rng=rng)
             for name, total in sums.items()
         }
-        parts = {n: _values(space.choices[n].values, p.groups) for n, p in found.items()}
-        gaps = mean_gaps(found)
+        parts = {n: _values(space.choices[n].values, p.groups) for n, p in partitions.items()}
+        gaps = mean_gaps(partitions)
         scores = {
             name: {
                 "groups": [list(group) for group in parts[name]],
@@ -218,9 +219,9 @@ class Splitter:
                 "across": p.across,
                 "gap": gaps[name],
             }
-            for name, p in found.items()
+            for name, p in partitions.items()
         }
-        name = choose_edge(found, self.rule)
+        name = choose_edge(partitions, self.rule)
         return Split(name, parts[name], scores)
 
     def compare(
@@ -247,49 +248,30 @@ class Splitter:
         Raises:
             ValueError: the architectures have no layer, or no parameter, in common.
         """
-        before = active(net)
+        describe: Callable[[], Any]
+        if self.criterion == "gradient":
+            describe = partial(gradients, net, batch, cast("Loss", loss))
+        else:
+            settings = {"k": self.k, "estimator": self.estimator, "forward": forward}
+            describe = partial(profile, net, batch, named_layers(net, self.layers), **settings)
+        before, described = active(net), []
         try:
-            if self.criterion == "gradient":
-                return self._by_gradients(net, paths, batch, cast("Loss", loss))
-            return self._by_dimensions(net, paths, batch, forward)
+            for path in paths:
+                activate(net, path)
+                described.append(describe())
         finally:
             activate(net, before)
-
-    def _by_dimensions(
-        self,
-        net: nn.Module,
-        paths: Sequence[Architecture],
-        batch: Any,
-        forward: Callable[[nn.Module, Any], object] | None,
-    ) -> Tensor:
-        layers, found = named_layers(net, self.layers), []
-        for path in paths:
-            activate(net, path)
-            found.append(
-                profile(net, batch, layers, k=self.k, estimator=self.estimator, forward=forward)
-            )
-        vectors = torch.stack(found)
+        if self.criterion == "gradient":
+            shared = [n for n in described[0] if all(n in other for other in described)]
+            if not shared:
+                raise ValueError("no parameter is used by all values, so gradients cannot compare")
+            vectors = torch.stack([torch.cat([of[name] for name in shared]) for of in described])
+            return similarity(vectors, "cosine").cpu()
+        vectors = torch.stack(described)
         ran = ~vectors.isnan().any(0)  # layers that only some values run do not compare
         if not ran.any():
             raise ValueError("no profiled layer runs with all values: name other layers")
         return similarity(vectors[:, ran], self.measure)
-
-    def _by_gradients(
-        self,
-        net: nn.Module,
-        paths: Sequence[Architecture],
-        batch: Any,
-        loss: Loss,
-    ) -> Tensor:
-        found = []
-        for path in paths:
-            activate(net, path)
-            found.append(gradients(net, batch, loss))
-        shared = [n for n in found[0] if all(n in other for other in found)]
-        if not shared:
-            raise ValueError("no parameter is used by all values, so gradients cannot compare")
-        vectors = torch.stack([torch.cat([f[name] for name in shared]) for f in found])
-        return similarity(vectors, "cosine").cpu()
 
 
 def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:

@@ -169,22 +169,19 @@ class SplitTree:
             ValueError: there is no such node, or it is without weights.
         """
         self.space_of(name)
-        found = name
-        while found not in self.checkpoints:
-            if found == ROOT:
+        node = name
+        while node not in self.checkpoints:
+            if node == ROOT:
                 raise ValueError(
                     f"node {name!r} of the tree has no checkpoint, nor has an ancestor"
                 )
-            found = parent_name(found)
-        return found
+            node = parent_name(node)
+        return node
 
     def path_splits(self, name: str) -> list[Split]:
         """The splits that lead to a node, the root's first."""
         self.space_of(name)
-        ancestors = [parent_name(name)] if name != ROOT else []
-        while ancestors and ancestors[-1] != ROOT:
-            ancestors.append(parent_name(ancestors[-1]))
-        return [self.splits[ancestor] for ancestor in reversed(ancestors)]
+        return [self.splits[name[:level] or ROOT] for level in range(depth(name))]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `from_json`: space, splits by node and files."""
@@ -241,12 +238,11 @@ class SplitTree:
             FileNotFoundError: there is no such file.
             ValueError: it holds no tree, or one of another space.
         """
+        data = read_json(path, "a tree of splits")
         try:
-            tree = cls.from_json(read_json(path, "a tree of splits"))
+            tree = cls.from_json(data)
         except ValueError as error:
-            message = str(error)
-            where = "" if message.startswith(f"{path}:") else f"{path}: "
-            raise ValueError(f"{where}{message}") from None
+            raise ValueError(f"{path}: {error}") from None
         if space is not None and tree.space != space:
             raise ValueError(f"{path}: this tree parts another search space")
         return tree
@@ -260,8 +256,7 @@ def splittable(space: SearchSpace) -> tuple[str, ...]:
     return tuple(c.name for c in space if len(c.values) > 1 and c.name not in space.conditions)
 
 
-def _child_names(name: str, count: int = 2) -> tuple[str, ...]:
-    """The names of a node's children."""
+def _child_names(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{'' if name == ROOT else name}{index}" for index in range(count))
 
 
