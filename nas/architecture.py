@@ -19,7 +19,7 @@ __all__ = ["Architecture", "Scalar", "json_digest", "near"]
 Scalar = int | float | str | bool
 """What a choice can choose from."""
 
-VERSION = 1
+_VERSION = 1
 
 
 class Architecture(Mapping[str, Scalar | None]):
@@ -103,7 +103,7 @@ class Architecture(Mapping[str, Scalar | None]):
 
     def to_json(self) -> dict[str, Any]:
         """``{"version": 1, "choices": {name: value}}``."""
-        return {"version": VERSION, "choices": dict(self._choices)}
+        return {"version": _VERSION, "choices": dict(self._choices)}
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
@@ -117,9 +117,9 @@ class Architecture(Mapping[str, Scalar | None]):
                 'not an architecture: wanted {"version": 1, "choices": {…}}, '
                 f"found {_short(data)}"
             )
-        if isinstance(data["version"], bool) or data["version"] != VERSION:
+        if isinstance(data["version"], bool) or data["version"] != _VERSION:
             raise ValueError(
-                f"an architecture of version {_short(data['version'])}; this vizoo reads {VERSION}"
+                f"an architecture of version {_short(data['version'])}; this vizoo reads {_VERSION}"
             )
         if surplus := [str(key) for key in data if key not in ("version", "choices")]:
             raise ValueError(f"not an architecture: what is {surplus[0]!r} doing in it?")

@@ -26,7 +26,7 @@ from .values import Choice
 
 __all__ = ["Architecture", "Choice", "Condition", "SearchSpace"]
 
-VERSION = 1
+_VERSION = 1
 
 
 class SearchSpace:
@@ -328,7 +328,7 @@ class SearchSpace:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `from_json`: choices in order, and conditions."""
         return {
-            "version": VERSION,
+            "version": _VERSION,
             "choices": [{"name": c.name, "values": list(c.values)} for c in self],
             "conditions": {
                 name: [{other: list(values) for other, values in case.items()} for case in cases]
@@ -345,9 +345,9 @@ class SearchSpace:
         """
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
             raise ValueError('not a search space: wanted {"version": 1, "choices": […], …}')
-        if isinstance(data.get("version"), bool) or data.get("version") != VERSION:
+        if isinstance(data.get("version"), bool) or data.get("version") != _VERSION:
             raise ValueError(
-                f"a search space of version {data.get('version')!r}; this vizoo reads {VERSION}"
+                f"a search space of version {data.get('version')!r}; this vizoo reads {_VERSION}"
             )
         choices = []
         for entry in data["choices"]:

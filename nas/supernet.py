@@ -13,7 +13,7 @@ from .values import Value
 
 __all__ = ["activate", "activate_part", "active", "elastic_modules", "extract", "search_space"]
 
-Network = TypeVar("Network", bound=nn.Module)
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 def search_space(model: nn.Module) -> SearchSpace:
@@ -79,7 +79,7 @@ def active(model: nn.Module) -> Architecture:
     return space.canonical(Architecture(values))
 
 
-def extract(model: Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> Network:
+def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> _Network:
     """The network that `architecture` stands for, with nothing elastic in it.
 
     It has the supernet's own classes, flags, devices and dtypes, weights of its own, and no hooks.
@@ -110,7 +110,7 @@ def extract(model: Network, architecture: Mapping[str, Any], *, inherit: bool = 
         cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
     if not inherit:
         network.apply(_reset)
-    return cast(Network, network)
+    return cast(_Network, network)
 
 
 def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:

@@ -12,14 +12,14 @@ from ..space import Architecture, Choice, Scalar, SearchSpace
 
 __all__ = ["derive", "draw_architectures", "most_likely", "rank"]
 
-Probabilities = Mapping[str, Sequence[float]]
+_Probabilities = Mapping[str, Sequence[float]]
 """Choice's name → a number for each of its values, as `Logits.probabilities`; others are even."""
 
 _DRAWS = 20
 
 
 def most_likely(
-    space: SearchSpace, probabilities: Probabilities, constraints: Sequence[Constraint] = ()
+    space: SearchSpace, probabilities: _Probabilities, constraints: Sequence[Constraint] = ()
 ) -> Architecture:
     """The architecture of the highest probability; within limits, one near it.
 
@@ -48,7 +48,7 @@ def most_likely(
 
 def draw_architectures(
     space: SearchSpace,
-    probabilities: Probabilities,
+    probabilities: _Probabilities,
     count: int,
     rng: random.Random,
     constraints: Sequence[Constraint] = (),
@@ -80,7 +80,7 @@ def draw_architectures(
 
 def derive(
     space: SearchSpace,
-    probabilities: Probabilities,
+    probabilities: _Probabilities,
     evaluate: Callable[[list[Architecture]], Sequence[float]],
     *,
     samples: int,
@@ -124,7 +124,7 @@ def rank(architectures: Sequence[Architecture], scores: Sequence[float]) -> list
 class _Weigher:
     """Probabilities as plain numbers."""
 
-    def __init__(self, space: SearchSpace, probabilities: Probabilities) -> None:
+    def __init__(self, space: SearchSpace, probabilities: _Probabilities) -> None:
         self.shares: dict[str, dict[Scalar, float]] = {}
         for choice in space:
             even = [1 / len(choice.values)] * len(choice.values)

@@ -32,7 +32,7 @@ from .table import LatencyTable
 
 __all__ = ["CostTable"]
 
-VERSION = 1
+_VERSION = 1
 _RIDGE = 1e-6
 
 _Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
@@ -223,7 +223,7 @@ class CostTable:
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them."""
         return {
-            "version": VERSION,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "quantity": self.quantity,
             "fixed": self.fixed,
@@ -239,8 +239,8 @@ class CostTable:
         Raises:
             ValueError: it is not that, or of another version.
         """
-        if not isinstance(data, dict) or data.get("version") != VERSION or "costs" not in data:
-            raise ValueError(f"not a table of costs of version {VERSION}")
+        if not isinstance(data, dict) or data.get("version") != _VERSION or "costs" not in data:
+            raise ValueError(f"not a table of costs of version {_VERSION}")
         try:
             space = SearchSpace.from_json(data["space"])
             costs = {name: tuple(map(float, shares)) for name, shares in data["costs"].items()}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
-VERSION = 1
+_VERSION = 1
 QUANTITIES = ("latency", "parameters", "macs", "memory")
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
@@ -240,7 +240,7 @@ class LatencyTable:
             path,
             {
                 "format": "vizoo latency table",
-                "version": VERSION,
+                "version": _VERSION,
                 "model": self.model,
                 "conditions": self.conditions.to_json(),
                 "software": self.software,
@@ -263,10 +263,10 @@ class LatencyTable:
         content = read_json(path, "a latency table")
         if not isinstance(content, dict) or content.get("format") != "vizoo latency table":
             raise ValueError(f"{path}: not a latency table; `vizoo latency build` writes them")
-        if content.get("version") != VERSION:
+        if content.get("version") != _VERSION:
             raise ValueError(
                 f"{path}: a latency table of version {content.get('version')}; "
-                f"this vizoo reads {VERSION}"
+                f"this vizoo reads {_VERSION}"
             )
         try:
             return cls(

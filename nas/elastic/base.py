@@ -17,7 +17,7 @@ __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "par
 Part = tuple[int, int]
 """Start and length of channels in use."""
 
-Layer = TypeVar("Layer", bound=nn.Module)
+_Layer = TypeVar("_Layer", bound=nn.Module)
 
 Condition = Mapping[str, tuple[Any, ...]]
 """Names of choices and the values (of all of them) under which something is in use."""
@@ -165,7 +165,7 @@ def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
         )
 
 
-def fill(layer: Layer, source: nn.Module, **tensors: Tensor | None) -> Layer:
+def fill(layer: _Layer, source: nn.Module, **tensors: Tensor | None) -> _Layer:
     """Give a layer built on the meta device copies of `tensors` and the source's flags."""
     for name, tensor in tensors.items():
         if tensor is None:

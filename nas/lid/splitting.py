@@ -24,8 +24,8 @@ from .tree import Split, splittable
 
 __all__ = ["Splitter", "joined"]
 
-Criterion = Literal["lid", "gradient", "random"]
-Loss = Callable[[nn.Module, Any], Tensor]
+_Criterion = Literal["lid", "gradient", "random"]
+_Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Splitter:
@@ -58,7 +58,7 @@ class Splitter:
 
     def __init__(
         self,
-        criterion: Criterion = "lid",
+        criterion: _Criterion = "lid",
         measure: Measure = "euclidean",
         method: Method = "best",
         rule: Rule = "largest_mean_gap",
@@ -72,7 +72,7 @@ class Splitter:
         seed: int = 0,
     ) -> None:
         words = {
-            "criterion": (criterion, Criterion),
+            "criterion": (criterion, _Criterion),
             "measure": (measure, Measure),
             "method": (method, Method),
             "rule": (rule, Rule),
@@ -160,7 +160,7 @@ class Splitter:
         batches: Iterable[Any],
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Loss | None = None,
+        loss: _Loss | None = None,
         done: Iterable[str] = (),
         salt: str = "",
         progress: Callable[[int, int], None] | None = None,
@@ -231,7 +231,7 @@ class Splitter:
         batch: Any,
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Loss | None = None,
+        loss: _Loss | None = None,
     ) -> Tensor:
         """How alike architectures are on a batch: by dimensions, or by gradients of what all use.
 
@@ -250,7 +250,7 @@ class Splitter:
         """
         describe: Callable[[], Any]
         if self.criterion == "gradient":
-            describe = partial(gradients, net, batch, cast("Loss", loss))
+            describe = partial(gradients, net, batch, cast("_Loss", loss))
         else:
             settings = {"k": self.k, "estimator": self.estimator, "forward": forward}
             describe = partial(profile, net, batch, named_layers(net, self.layers), **settings)

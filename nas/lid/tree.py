@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ROOT = "root"
-VERSION = 1
+_VERSION = 1
 _FORMAT = "vizoo split tree"
 
 
@@ -187,7 +187,7 @@ class SplitTree:
         """Plain values for `from_json`: space, splits by node and files."""
         return {
             "format": _FORMAT,
-            "version": VERSION,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "splits": {n: self.splits[n].to_json() for n in self.names if n in self.splits},
             "checkpoints": {n: self.checkpoints[n] for n in self.names if n in self.checkpoints},
@@ -203,9 +203,9 @@ class SplitTree:
         """
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError("not a tree of splits; `vizoo split` writes one")
-        if data.get("version") != VERSION:
+        if data.get("version") != _VERSION:
             raise ValueError(
-                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
+                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {_VERSION}"
             )
         parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
         splits, files, about = parts

@@ -14,7 +14,7 @@ from .constraints import Constraint, Limits
 
 __all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
 
-VERSION = 1
+_VERSION = 1
 _DRAWS = 8
 """Candidates drawn for each child wanted, as many were seen before when a search comes to its end;
 then the parents' neighbours are looked through."""
@@ -130,7 +130,7 @@ def search(
     refuge = limits.refuge()
     rng = random.Random(settings.seed)
     identity = {
-        "version": VERSION,
+        "version": _VERSION,
         "space": space.digest,
         "settings": asdict(settings),
         "constraints": [[c.name, c.limit] for c in constraints],

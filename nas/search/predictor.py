@@ -24,11 +24,11 @@ from ..space import Architecture, SearchSpace
 
 __all__ = ["Agreement", "Predictor", "agreement"]
 
-KEY = "vizoo"
+_KEY = "vizoo"
 _KIND = "accuracy predictor"
-VERSION = 1
+_VERSION = 1
 
-Pair = tuple[Architecture, float]
+_Pair = tuple[Architecture, float]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Predictor:
     def fit(
         cls,
         space: SearchSpace,
-        pairs: Sequence[Pair],
+        pairs: Sequence[_Pair],
         *,
         seed: int,
         held_out: float = 0.2,
@@ -192,7 +192,7 @@ class Predictor:
         values = outputs.double().mean(0) * self._scale + self._mean
         return (values.exp() if self.logarithm else values).tolist()
 
-    def evaluate(self, pairs: Sequence[Pair]) -> Agreement:
+    def evaluate(self, pairs: Sequence[_Pair]) -> Agreement:
         """Agreement with measurements that it has not learnt from."""
         return agreement(self.predict([a for a, _ in pairs]), [value for _, value in pairs])
 
@@ -201,7 +201,7 @@ class Predictor:
         *hidden, _ = [m.out_features for m in self._networks[0] if isinstance(m, nn.Linear)]
         about = {
             "kind": _KIND,
-            "version": VERSION,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "mean": self._mean,
             "scale": self._scale,
@@ -212,7 +212,7 @@ class Predictor:
         }
         state = {name: t.detach().contiguous() for name, t in self._networks.state_dict().items()}
         with atomic_write(path) as temporary:
-            save_file(state, temporary, metadata={KEY: json.dumps(about)})
+            save_file(state, temporary, metadata={_KEY: json.dumps(about)})
         return Path(path)
 
     @classmethod
@@ -273,15 +273,15 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"{path}: no such file; an accuracy predictor was to be read")
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "null"))
+            about = json.loads((file.metadata() or {}).get(_KEY, "null"))
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path}: not a safetensors file ({error})") from error
     if not isinstance(about, dict) or about.get("kind") != _KIND:
         raise ValueError(f"{path}: this safetensors file holds no accuracy predictor")
-    if about.get("version") != VERSION:
+    if about.get("version") != _VERSION:
         raise ValueError(
             f"{path}: an accuracy predictor of version {about.get('version')!r}; "
-            f"this vizoo reads {VERSION}"
+            f"this vizoo reads {_VERSION}"
         )
     return state, about
