@@ -6,7 +6,7 @@ Method: Cai et al., "Once-for-All", ICLR 2020; the averages are those of its pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -199,9 +199,7 @@ def _measuring(averages: dict[_BatchNorm, _Average]) -> Iterator[None]:
         averages[layer].add(mean, variance, len(x))
         _set_statistics(layer, mean, variance)
 
-    handles = [layer.register_forward_pre_hook(measure) for layer in averages]
-    try:
+    with ExitStack() as hooks:
+        for layer in averages:
+            hooks.enter_context(layer.register_forward_pre_hook(measure))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

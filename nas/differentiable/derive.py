@@ -91,13 +91,10 @@ def derive(
 
     For a network that is trained without Lightning; `DifferentiableSearch` ranks what it validates.
 
-    Args:
-        space: of the choices.
-        probabilities: of their values.
+    Args as of `draw_architectures`, but for:
         evaluate: architectures → one score for each, small is good; such as the error with
             inherited weights after `recalibrate`.
         samples: how many, the most likely one among them.
-        constraints: what all of them keep to.
         seed: of the draws.
 
     Returns:

@@ -11,6 +11,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -287,13 +288,10 @@ def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> _Calls:
     def note(module: ElasticOperation, arguments: tuple[Tensor, ...]) -> None:
         calls.setdefault(module, []).append(tree_map(torch.zeros_like, arguments))
 
-    handles = [module.register_forward_pre_hook(note) for module in operations]
-    try:
-        with torch.no_grad():
-            net.eval()(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for module in operations:
+            hooks.enter_context(module.register_forward_pre_hook(note))
+        net.eval()(*inputs)
     for module in operations:
         if module not in calls or any(
             isinstance(m, ElasticOperation) for m in list(module.modules())[1:]

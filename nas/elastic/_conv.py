@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from ..values import Value, maximum, outcomes, segments
 from .base import (
     Axis,
+    Copies,
     ElasticModule,
     Part,
+    Setting,
     check_channels,
     fill,
     is_elastic,
@@ -98,7 +100,7 @@ class _Convolution(ElasticModule, _ConvNd):
                 self.register_parameter(name, nn.Parameter(identity))
         return tuple(steps)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _ConvSettings:
+    def settings(self, architecture: Setting) -> _ConvSettings:
         channels = self.numbers["in_channels"], self.numbers["out_channels"]
         inputs, outputs = (parts(value, architecture) for value in channels)
         n_in, n_out = (number_of(value, architecture) for value in channels)
@@ -172,9 +174,7 @@ class _Convolution(ElasticModule, _ConvNd):
             return None if self.bias is None else take(self.bias, 0, active.outputs)
         return take(self.bias.unflatten(0, (active.groups, -1)), 1, active.outputs).flatten()
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         active = self.settings(architecture)
         more = {"output_padding": self.output_padding} if self.transposed else {}
         layer = self.plain(

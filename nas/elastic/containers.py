@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from ..values import Value, outcomes
-from .base import Condition, ElasticModule, condition, extract_module, number_of
+from .base import Condition, Copies, ElasticModule, Setting, condition, extract_module, number_of
 
 __all__ = ["ElasticModuleList", "ElasticSequential", "ModuleList", "Sequential"]
 
@@ -27,7 +27,7 @@ class _ElasticSequence(ElasticModule):
         self.set_numbers(length=length)
         self.conditions()
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> int:
+    def settings(self, architecture: Setting) -> int:
         return number_of(self.numbers["length"], architecture)
 
     def conditions(self) -> Mapping[str, Condition]:
@@ -38,7 +38,7 @@ class _ElasticSequence(ElasticModule):
         }
 
     def copies_of_active(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None
+        self, architecture: Setting, copies: Copies
     ) -> OrderedDict[str, nn.Module]:
         copies = {} if copies is None else copies
         kept = list(self._modules.items())[: self.settings(architecture)]
@@ -71,9 +71,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
             x = module(x)
         return x
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Sequential:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Sequential:
         """A plain sequence of copies of the active modules."""
         layer = nn.Sequential(self.copies_of_active(architecture, copies))
         layer.training = self.training
@@ -87,9 +85,7 @@ class ElasticModuleList(_ElasticSequence, nn.ModuleList):
         super().__init__(modules)
         self.set_length(length)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.ModuleList:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.ModuleList:
         """A plain list of copies of the active modules."""
         layer = nn.ModuleList(self.copies_of_active(architecture, copies).values())
         layer.training = self.training

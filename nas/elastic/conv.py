@@ -58,22 +58,12 @@ def Conv2d(
 ) -> nn.Conv2d:
     """`nn.Conv2d`, elastic where a number depends on a choice.
 
-    Args:
-        in_channels: an int or a value; of a concatenation the leading channels of each part.
-        out_channels: an int or a value.
-        kernel_size: an int, a tuple, or a value; smaller kernels are the centre of larger ones.
-        stride: as in torch.
-        padding: as in torch, or `half`: kernel // 2 * dilation of the active kernel, which keeps
-            the size at stride 1 with odd kernels.
-        dilation: as in torch.
-        groups: an int (channels are sliced inside each group), or for a depthwise convolution
-            the value that `in_channels` is.
-        bias: as in torch.
-        padding_mode: as in torch.
-        device: as in torch.
-        dtype: as in torch.
-        transform: a learned matrix from each kernel size to the next smaller, for all channels,
-            the identity at first: parameters such as `matrix_7to5`, 25 x 25.
+    Channels and kernel are ints or values: of a concatenation the leading channels of each part
+    run, of a kernel its centre. `groups` is an int (channels are sliced inside each group), or for
+    a depthwise convolution the value that `in_channels` is. The padding `half` is kernel // 2 *
+    dilation of the active kernel, which keeps the size at stride 1 with odd kernels. `transform`
+    is a learned matrix from each kernel size to the next smaller, for all channels, the identity
+    at first: parameters such as `matrix_7to5`, 25 x 25. All else is as in torch.
 
     Raises:
         ValueError: a stride, padding or dilation is a value, kernels are odd and even, or

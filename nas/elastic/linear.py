@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..values import Value, maximum
-from .base import Axis, ElasticModule, Part, check_channels, fill, number_of, parts, take
+from .base import (
+    Axis,
+    Copies,
+    ElasticModule,
+    Part,
+    Setting,
+    check_channels,
+    fill,
+    number_of,
+    parts,
+    take,
+)
 
 __all__ = ["ElasticLinear", "Linear"]
 
@@ -31,7 +41,7 @@ class ElasticLinear(ElasticModule, nn.Linear):
         super().__init__(maximum(in_features), maximum(out_features), *rest)
         self.set_numbers(in_features=in_features, out_features=out_features)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _LinearSettings:
+    def settings(self, architecture: Setting) -> _LinearSettings:
         """The active features and where they lie."""
         numbers = self.numbers["in_features"], self.numbers["out_features"]
         n_in, n_out = (number_of(value, architecture) for value in numbers)
@@ -48,9 +58,7 @@ class ElasticLinear(ElasticModule, nn.Linear):
         check_channels(self, x.shape[-1], self.active.in_features)
         return F.linear(x, *self._in_use(self.active))
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Linear:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Linear:
         """A plain linear layer with copies of the active weights."""
         active = self.settings(architecture)
         sizes = (active.in_features, active.out_features)
@@ -79,12 +87,7 @@ def Linear(
 ) -> nn.Linear:
     """`nn.Linear`, elastic where a number depends on a choice.
 
-    Args:
-        in_features: an int or a value; of a concatenation the leading features of each part.
-        out_features: an int or a value.
-        bias: as in torch.
-        device: as in torch.
-        dtype: as in torch.
+    Of a concatenation the leading features of each part are active.
     """
     if isinstance(in_features, Value) or isinstance(out_features, Value):
         return ElasticLinear(in_features, out_features, bias, device, dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,19 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..values import Value, maximum
-from .base import Axis, ElasticModule, Part, check_channels, fill, number_of, parts, put, take
+from .base import (
+    Axis,
+    Copies,
+    ElasticModule,
+    Part,
+    Setting,
+    check_channels,
+    fill,
+    number_of,
+    parts,
+    put,
+    take,
+)
 
 __all__ = ["BatchNorm2d", "BatchNorm3d", "ElasticBatchNorm2d", "ElasticBatchNorm3d"]
 __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
@@ -27,7 +38,7 @@ class _NormSettings(NamedTuple):
 
 
 class _ElasticNorm(ElasticModule):
-    def settings(self, architecture: Mapping[str, Any] | None) -> _NormSettings:
+    def settings(self, architecture: Setting) -> _NormSettings:
         (number,) = self.numbers.values()
         return _NormSettings(number_of(number, architecture), parts(number, architecture))
 
@@ -71,9 +82,7 @@ class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
                     put(getattr(self, name), self.active.where, new)
         return y
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         active = self.settings(architecture)
         rest = (self.eps, self.momentum, self.affine, self.track_running_stats)
         layer = self.plain(active.channels, *rest, device="meta")
@@ -101,7 +110,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         super().__init__(num_groups, maximum(num_channels), *rest)
         self.set_numbers(num_channels=num_channels)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _NormSettings:
+    def settings(self, architecture: Setting) -> _NormSettings:
         """The active channels, which have to be whole groups."""
         active = super().settings(architecture)
         width = self.num_channels // self.num_groups
@@ -121,9 +130,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         used = self._in_use(self.active)
         return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.GroupNorm:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.GroupNorm:
         """A plain group norm with copies of the active weights."""
         active = self.settings(architecture)
         sizes = (self._groups(active), active.channels)
@@ -149,9 +156,7 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
         used = self._in_use(self.active)
         return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.LayerNorm:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.LayerNorm:
         """A plain layer norm with copies of the active weights."""
         active = self.settings(architecture)
         flags = (self.eps, self.elementwise_affine, self.bias is not None)
@@ -205,14 +210,8 @@ def GroupNorm(
 ) -> nn.GroupNorm:
     """`nn.GroupNorm`, elastic where `num_channels` depends on a choice.
 
-    Args:
-        num_groups: of the largest number of channels; the width of a group stays as it is then,
-            so that fewer channels are fewer groups.
-        num_channels: an int or a value, multiples of that width.
-        eps: as in torch.
-        affine: as in torch.
-        device: as in torch.
-        dtype: as in torch.
+    There are `num_groups` of the largest number of channels; the width of a group stays as it is
+    then, so that fewer channels, a multiple of that width, are fewer groups.
     """
     if isinstance(num_channels, Value):
         return ElasticGroupNorm(num_groups, num_channels, eps, affine, device, dtype)

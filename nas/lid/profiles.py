@@ -7,6 +7,7 @@ batch's own statistics and keep theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -121,16 +122,11 @@ def profile(
             raise ValueError(f"layer {name!r}: {error}") from error
         dimensions[name].append(values.nanmean())
 
-    handles = [
-        layer.register_forward_hook(partial(measure, name)) for name, layer in layers.items()
-    ]
     mode = evaluating if running_statistics else batch_statistics
-    try:
-        with torch.no_grad(), mode(model):
-            run_batch(model, batch, forward)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad(), mode(model):
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(measure, name)))
+        run_batch(model, batch, forward)
     missing = torch.tensor(torch.nan, dtype=torch.float64)
     means = (torch.stack(calls).mean().cpu() if calls else missing for calls in dimensions.values())
     return torch.stack(list(means))

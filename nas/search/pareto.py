@@ -81,8 +81,9 @@ def evolve_pareto(
 ) -> ParetoResult:
     """Minimise several objectives at once, within the constraints.
 
-    Args as of :func:`~vizoo.nas.search.evolution.evolve`, but for `objectives`: name →
-    architectures → one score for each, small is good. Each is called once a generation.
+    Args as of :func:`~vizoo.nas.search.evolution.evolve`, but for:
+        objectives: name → architectures → one score for each, small is good. Each is called once
+            a generation.
 
     Returns:
         The front of everything evaluated, not only of the last population.

@@ -32,16 +32,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search.
-
-    Args:
-        seed: of the one ``random.Random`` that draws everything.
-        population: architectures of the first generation.
-        parents: the share of ``population`` that survives each generation and is bred from; the
-            rest is replaced.
-        mutation: probability for each choice of a mutant to change.
-        lifetime: generations that an architecture may be a parent, however good; None for ever.
-    """
+    """How to search, as `vizoo.nas.search.evolve` says; checked."""
 
     seed: int
     population: int
@@ -104,18 +95,12 @@ def search(
     Survivors are chosen from the last survivors, unless they are past their lifetime, and their
     children, of which half are mutants and half uniform crossovers. No architecture is evaluated
     twice; a child seen before is drawn anew. Children over a limit are changed towards their parent
-    until they meet it.
+    until they meet it. The search ends early if nothing new turns up.
 
-    Args:
-        space: where to search.
+    Args as of `vizoo.nas.search.evolve`, but for:
         objective: called once for each generation, with its new architectures; one tuple of
             scores for each. NaN counts as infinite.
         select: (scores, number) → the indices of those that survive.
-        settings: how.
-        generations: how many to breed after the first; fewer if nothing new is to be found.
-        constraints: what every evaluated architecture has to meet.
-        resume: a state of :class:`Progress`, of the same search.
-        on_generation: called after each generation.
 
     Returns:
         All that was evaluated, in order.
