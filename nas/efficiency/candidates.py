@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,7 @@ class CostTable:
     def within(self, space: SearchSpace) -> CostTable:
         """The table of a part of the space, as `SearchSpace.restrict` gives it."""
         costs = {c.name: tuple(self.lookup(c.name, value) for value in c.values) for c in space}
-        return CostTable(
-            space, self.quantity, self.fixed, costs, dict(self.conditions), dict(self.software)
-        )
+        return replace(self, space=space, costs=costs)
 
     @classmethod
     def counted(cls, model: nn.Module, inputs: Sequence[Tensor], quantity: str) -> CostTable:

@@ -62,8 +62,8 @@ def add_operators(
     operators: Sequence[Operator],
     device: torch.device | str,
     dtype: torch.dtype,
-) -> int:
-    """Measure those operators that have no entry yet; return how many there were.
+) -> None:
+    """Measure those operators that have no entry yet.
 
     Args:
         entries: key to median milliseconds, or to None for what cannot run alone.
@@ -82,7 +82,6 @@ def add_operators(
                 continue  # no kernel of this type, or one that wants more than random values
             entries[key] = round(timing.median, 5)
             break
-    return len(missing)
 
 
 def sum_of_operators(

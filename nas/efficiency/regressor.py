@@ -11,13 +11,11 @@ samples suffice, and a fit takes moments, so that files hold samples and no coef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ..space import Architecture, SearchSpace
+from ..space import Architecture, SearchSpace
 
 __all__ = ["CostRegressor"]
 

@@ -12,18 +12,16 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...common.counts import Counts
 from ...common.files import read_json, write_json
 from ...common.timing import Timing
+from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
 from .operators import Line
 from .provenance import Conditions
 from .regressor import CostRegressor
-
-if TYPE_CHECKING:
-    from ..search.predictor import Agreement
 
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
@@ -179,8 +177,6 @@ class LatencyTable:
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""
-        from ..search.predictor import agreement
-
         left, seen = self.held_out, self.seen
         if len(left) < 2 or len(seen) < 3:
             return {}

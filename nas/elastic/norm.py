@@ -51,6 +51,14 @@ class _ElasticNorm(ElasticModule):
         held = (name for name in _TENSORS if getattr(self, name, None) is not None)
         return tuple(Axis(name, 0, number, "keeps") for name in held)
 
+    def _plain(self, active: _NormSettings) -> nn.Module:
+        """Torch's own layer of the active size, on the meta device."""
+        raise NotImplementedError
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        active = self.settings(architecture)
+        return fill(self._plain(active), self, **self._in_use(active))
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active: {self.active.channels}"
 
@@ -82,13 +90,13 @@ class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
                     put(getattr(self, name), self.active.where, new)
         return y
 
-    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
-        active = self.settings(architecture)
+    def _plain(self, active: _NormSettings) -> _BatchNorm:
         rest = (self.eps, self.momentum, self.affine, self.track_running_stats)
-        layer = self.plain(active.channels, *rest, device="meta")
-        with torch.no_grad():
-            used = self._in_use(active)
-        return fill(layer, self, **used, num_batches_tracked=self.num_batches_tracked)
+        return self.plain(active.channels, *rest, device="meta")
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        layer = super().export(architecture)
+        return fill(layer, self, num_batches_tracked=self.num_batches_tracked)
 
 
 class ElasticBatchNorm2d(_ElasticBatchNorm, nn.BatchNorm2d):
@@ -130,13 +138,9 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         used = self._in_use(self.active)
         return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
 
-    def export(self, architecture: Setting, copies: Copies = None) -> nn.GroupNorm:
-        """A plain group norm with copies of the active weights."""
-        active = self.settings(architecture)
+    def _plain(self, active: _NormSettings) -> nn.GroupNorm:
         sizes = (self._groups(active), active.channels)
-        layer = nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
-        used = self._in_use(active)
-        return fill(layer, self, weight=used["weight"], bias=used["bias"])
+        return nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
 
     def axes(self) -> tuple[Axis, ...]:
         """None, since a channel that changed its group would be normalised otherwise."""
@@ -156,13 +160,9 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
         used = self._in_use(self.active)
         return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
 
-    def export(self, architecture: Setting, copies: Copies = None) -> nn.LayerNorm:
-        """A plain layer norm with copies of the active weights."""
-        active = self.settings(architecture)
+    def _plain(self, active: _NormSettings) -> nn.LayerNorm:
         flags = (self.eps, self.elementwise_affine, self.bias is not None)
-        layer = nn.LayerNorm(active.channels, *flags, device="meta")
-        used = self._in_use(active)
-        return fill(layer, self, weight=used["weight"], bias=used["bias"])
+        return nn.LayerNorm(active.channels, *flags, device="meta")
 
 
 def BatchNorm2d(
