@@ -37,7 +37,6 @@ def checked_conditions(
             {other: _values(name, other, values, choices) for other, values in case.items()}
             for case in condition
         ]
-    parents_first(choices, checked)
     return _simplified(choices, checked)
 
 

@@ -140,9 +140,8 @@ class CostTable:
     ) -> CostTable:
         """Time every candidate alone, ten times and 0.05 s at least; equal ones are timed once.
 
-        Args:
-            model: as for `counted`, on the device of the inputs.
-            inputs: of a forward pass.
+        Args as of `counted`, but for:
+            inputs: of a forward pass, on the model's device.
             prepare: brings a network into the form it is used in.
             conditions: for the record, such as `Conditions.here(…).to_json()`.
         """

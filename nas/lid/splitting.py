@@ -235,12 +235,9 @@ class Splitter:
     ) -> Tensor:
         """How alike architectures are on a batch: by dimensions, or by gradients of what all use.
 
-        Args:
-            net: the supernet; it stays as it is.
-            paths: its architectures.
+        Args as of `split`, but for:
+            paths: architectures of the network.
             batch: on the network's device.
-            forward: as for `split`.
-            loss: as for `split`.
 
         Returns:
             (n, n), float64, see `similarity`.

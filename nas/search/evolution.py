@@ -9,7 +9,7 @@ from typing import Any
 
 from ..space import Architecture, SearchSpace
 from .constraints import Constraint
-from .population import Evaluated, Progress, Scores, Settings, search
+from .population import Evaluated, Progress, Settings, search
 
 __all__ = ["SearchResult", "evolve"]
 
@@ -93,7 +93,7 @@ def evolve(
     evaluated = search(
         space,
         lambda architectures: [(score,) for score in objective(architectures)],
-        _best,
+        lambda scores, number: sorted(range(len(scores)), key=scores.__getitem__)[:number],
         Settings(seed, population, parents, mutation, lifetime),
         generations,
         constraints,
@@ -101,7 +101,3 @@ def evolve(
         on_generation,
     )
     return SearchResult.of(evaluated)
-
-
-def _best(scores: list[Scores], number: int) -> list[int]:
-    return sorted(range(len(scores)), key=scores.__getitem__)[:number]
