@@ -266,8 +266,8 @@ def build(
     if is_elastic((*sizes, groups)) or isinstance(kernel_size, tuple) and is_elastic(kernel_size):
         return elastic(*sizes, transform=transform, padding=padding, **more)
     if padding == "half":
-        tuples = (_tuple(size, elastic.dims) for size in (kernel_size, stride, dilation))
-        padding = _half_padding(*tuples, elastic.transposed)
+        kernel, steps, gaps = (_tuple(s, elastic.dims) for s in (kernel_size, stride, dilation))
+        padding = _half_padding(kernel, steps, gaps, elastic.transposed)
     return elastic.plain(*sizes, padding=padding, **more)
 
 

@@ -249,9 +249,12 @@ class Splitter:
         if self.criterion == "gradient":
             describe = partial(gradients, net, batch, cast("_Loss", loss))
         else:
-            settings = {"k": self.k, "estimator": self.estimator, "forward": forward}
-            describe = partial(profile, net, batch, named_layers(net, self.layers), **settings)
-        before, described = active(net), []
+            layers, k = named_layers(net, self.layers), self.k
+            describe = partial(
+                profile, net, batch, layers, k=k, estimator=self.estimator, forward=forward
+            )
+        described: list[Any] = []
+        before = active(net)
         try:
             for path in paths:
                 activate(net, path)

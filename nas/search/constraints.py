@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ..space import Architecture, SearchSpace
 
@@ -171,13 +172,7 @@ def smallest_reachable(
     Returns:
         The architecture and its cost.
     """
-    known: dict[Architecture, float] = {}
-
-    def ask(architecture: Architecture) -> float:
-        if architecture not in known:
-            known[architecture] = cost(architecture)
-        return known[architecture]
-
+    ask = cache(cost)
     best = space.smallest()
     if ask(best) <= enough:
         return best, ask(best)

@@ -198,7 +198,8 @@ class Predictor:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as safetensors with the space and the figures as JSON, atomically."""
-        *hidden, _ = [m.out_features for m in self._networks[0] if isinstance(m, nn.Linear)]
+        layers = self._networks[0].children()
+        *hidden, _ = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
         about = {
             "kind": _KIND,
             "version": _VERSION,
