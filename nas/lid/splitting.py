@@ -265,8 +265,8 @@ class Splitter:
             shared = [n for n in described[0] if all(n in other for other in described)]
             if not shared:
                 raise ValueError("no parameter is used by all values, so gradients cannot compare")
-            vectors = torch.stack([torch.cat([of[name] for name in shared]) for of in described])
-            return similarity(vectors, "cosine").cpu()
+            rows = [torch.cat([slopes[name] for name in shared]) for slopes in described]
+            return similarity(torch.stack(rows), "cosine").cpu()
         vectors = torch.stack(described)
         ran = ~vectors.isnan().any(0)  # layers that only some values run do not compare
         if not ran.any():

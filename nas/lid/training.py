@@ -437,7 +437,7 @@ class FewShotTraining(SupernetTask):
 
 def _scores(split: Split) -> Iterator[str]:
     """What decided, choice by choice, the best gap first: mean similarities of pairs of values."""
-    for choice, of in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
+    for choice, scores in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
         named = ("gap", "inside", "across")  # of a choice of two values no pair is inside
-        means = ", ".join(f"{name} {of[name]:.4f}" for name in named if of[name] is not None)
-        yield f"  {Split(choice, of['groups'])}: mean {means}"
+        means = (f"{name} {scores[name]:.4f}" for name in named if scores[name] is not None)
+        yield f"  {Split(choice, scores['groups'])}: mean {', '.join(means)}"
