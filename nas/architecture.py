@@ -14,12 +14,12 @@ from typing import Any
 
 from ..common.files import read_json, write_json
 
-__all__ = ["Architecture", "Scalar", "near"]
+__all__ = ["Architecture", "Scalar", "json_digest", "near"]
 
 Scalar = int | float | str | bool
 """What a choice can choose from."""
 
-VERSION = 1
+_VERSION = 1
 
 
 class Architecture(Mapping[str, Scalar | None]):
@@ -99,12 +99,11 @@ class Architecture(Mapping[str, Scalar | None]):
     @property
     def digest(self) -> str:
         """SHA-256 of the architecture, the same in every process: a key for caches."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """``{"version": 1, "choices": {name: value}}``."""
-        return {"version": VERSION, "choices": dict(self._choices)}
+        return {"version": _VERSION, "choices": dict(self._choices)}
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
@@ -118,9 +117,9 @@ class Architecture(Mapping[str, Scalar | None]):
                 'not an architecture: wanted {"version": 1, "choices": {…}}, '
                 f"found {_short(data)}"
             )
-        if isinstance(data["version"], bool) or data["version"] != VERSION:
+        if isinstance(data["version"], bool) or data["version"] != _VERSION:
             raise ValueError(
-                f"an architecture of version {_short(data['version'])}; this vizoo reads {VERSION}"
+                f"an architecture of version {_short(data['version'])}; this vizoo reads {_VERSION}"
             )
         if surplus := [str(key) for key in data if key not in ("version", "choices")]:
             raise ValueError(f"not an architecture: what is {surplus[0]!r} doing in it?")
@@ -147,11 +146,17 @@ class Architecture(Mapping[str, Scalar | None]):
             raise ValueError(f"{path}: {error}") from None
 
 
+def json_digest(data: Any) -> str:
+    """SHA-256 of plain values, the same in every process."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def near(name: str, known: Any) -> str:
     """``"; did you mean 'x' or 'y'?"`` for a misspelt name, or the first of the known ones."""
     known = [str(other) for other in known]
-    if found := get_close_matches(str(name), known, n=2):
-        return f"; did you mean {' or '.join(map(repr, found))}?"
+    if matches := get_close_matches(str(name), known, n=2):
+        return f"; did you mean {' or '.join(map(repr, matches))}?"
     if not known:
         return "; there are none"
     return f"; known are {', '.join(map(repr, known[:4]))}{' …' if len(known) > 4 else ''}"

@@ -37,7 +37,6 @@ def checked_conditions(
             {other: _values(name, other, values, choices) for other, values in case.items()}
             for case in condition
         ]
-    parents_first(choices, checked)
     return _simplified(choices, checked)
 
 
@@ -69,13 +68,13 @@ def _values(
         raise ValueError(
             f"the condition of {name!r} needs a list of values of {other!r}, not {values!r}"
         )
-    found = {choices[other].find(value) for value in values}
-    if -1 in found:
+    places = {choices[other].find(value) for value in values}
+    if -1 in places:
         raise ValueError(
             f"the condition of {name!r} names values of {other!r} that it does not have: "
             f"{list(values)}; it has {list(choices[other].values)}"
         )
-    return tuple(choices[other].values[index] for index in sorted(found))
+    return tuple(choices[other].values[index] for index in sorted(places))
 
 
 def _simplified(

@@ -6,7 +6,7 @@ Method: Cai et al., "Once-for-All", ICLR 2020; the averages are those of its pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from .elastic.base import ElasticModule, Part, put
 __all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch", "samples"]
 
 
+@torch.no_grad()
 def recalibrate(
     model: nn.Module,
     batches: Iterable[Any],
@@ -55,19 +56,17 @@ def recalibrate(
         for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None
     }
-    with torch.no_grad(), evaluating(model), _keeping(averages), _measuring(averages):
+    with evaluating(model), _keeping(averages), _measuring(averages):
         count = 0
         for count, batch in enumerate(batches, start=1):  # noqa: B007
             run_batch(model, batch, forward)
-    with torch.no_grad():
-        if group is not None:
-            count = _shared(averages, count, group)
+    if group is not None:
+        count = _shared(averages, count, group)
     if not count:
         raise ValueError("no batch to recalibrate batch normalisation on")
-    with torch.no_grad():
-        for layer, average in averages.items():
-            if average.weight:
-                _set_statistics(layer, average.mean, average.variance)
+    for layer, average in averages.items():
+        if average.weight:
+            _set_statistics(layer, average.mean, average.variance)
 
 
 def run_batch(
@@ -153,8 +152,8 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
 
 def _set_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     where = _active_parts(layer)
-    for own, found in zip(_statistics(layer), (mean, variance), strict=True):
-        put(own, where, found)
+    for own, new in zip(_statistics(layer), (mean, variance), strict=True):
+        put(own, where, new)
 
 
 def _active_parts(layer: _BatchNorm) -> tuple[Part, ...]:
@@ -200,9 +199,7 @@ def _measuring(averages: dict[_BatchNorm, _Average]) -> Iterator[None]:
         averages[layer].add(mean, variance, len(x))
         _set_statistics(layer, mean, variance)
 
-    handles = [layer.register_forward_pre_hook(measure) for layer in averages]
-    try:
+    with ExitStack() as hooks:
+        for layer in averages:
+            hooks.enter_context(layer.register_forward_pre_hook(measure))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

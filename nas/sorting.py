@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from .elastic.base import Axis, ElasticModule
-from .supernet import activate, active, search_space
 from .values import Value, segments
 
 __all__ = ["sort_channels"]
 
 _MOST_CASES = 4096
-_TOLERANCE = 1e-4
 
 
 @dataclass
@@ -52,47 +48,24 @@ class _Group:
             tensor.copy_(tensor.index_select(axis.dim, order.to(tensor.device)))
 
 
-def sort_channels(model: nn.Module, inputs: Sequence[Tensor] | None = None) -> list[str]:
+def sort_channels(model: nn.Module) -> list[str]:
     """Sort the channels of a supernet, the most important ones first, in place.
 
-    Layers that were given the same value as their number of channels share their channels. Widths
-    that somebody else depends on stay as they are: parts of a concatenation, channels of group
-    normalisations or grouped convolutions. Without `inputs` only widths with one producer are
-    sorted, such as those inside a bottleneck. With `inputs` all are tried, and those are left
-    alone that change the largest network's output: where channels are split, shuffled, or are the
-    output.
+    Layers that were given the same value as their number of channels share their channels. Sorted
+    are widths with one producer, such as those inside a bottleneck; those that somebody else
+    depends on stay: parts of a concatenation, channels of group normalisations or grouped
+    convolutions.
 
     The gate of a squeeze-excite does not count as a reader of the channels that it scales; its
     own reduced channels are sorted too. An optimiser's moments are not permuted: make a new one.
 
-    Args:
-        model: the supernet.
-        inputs: arguments of a forward pass that shows whether the output stays the same.
-
     Returns:
-        For each width sorted, the name of its first producer.
+        For each width sorted, the name of its producer.
     """
-    groups = [g for g in _groups(model) if g.readers and g.producers and not g.fixed]
-    if inputs is None:
-        groups = [group for group in groups if len(group.producers) == 1]
-        for group in groups:
-            group.permute(_order(group))
-        return [group.producers[0] for group in groups]
-    kept = []
-    with _largest(model):
-        before = _outputs(model, inputs)
-        for group in groups:
-            order = _order(group)
-            group.permute(order)
-            if _same(before, _outputs(model, inputs)):
-                kept.append(group.producers[0])
-            else:
-                group.permute(order.argsort())
-    return kept
-
-
-def _order(group: _Group) -> Tensor:
-    return group.importance().argsort(descending=True, stable=True)
+    groups = [g for g in _groups(model) if g.readers and len(g.producers) == 1 and not g.fixed]
+    for group in groups:
+        group.permute(group.importance().argsort(descending=True, stable=True))
+    return [group.producers[0] for group in groups]
 
 
 def _groups(model: nn.Module) -> list[_Group]:
@@ -124,12 +97,12 @@ def _groups(model: nn.Module) -> list[_Group]:
 
 def _gates(model: nn.Module) -> dict[nn.Module, str]:
     """Layers of squeeze-excites: what each does that does not count for the channels scaled."""
-    found: dict[nn.Module, str] = {}
+    gates: dict[nn.Module, str] = {}
     for module in model.modules():
         # By name: torchvision takes a second to import.
         if type(module).__name__ == "SqueezeExcitation":
-            found |= {module.get_submodule("fc1"): "reads", module.get_submodule("fc2"): "writes"}
-    return found
+            gates |= {module.get_submodule("fc1"): "reads", module.get_submodule("fc2"): "writes"}
+    return gates
 
 
 def _key(value: Value | int) -> Any:
@@ -142,41 +115,3 @@ def _key(value: Value | int) -> Any:
     names = tuple(choice.name for choice in value.choices)
     cases = (dict(zip(names, case, strict=True)) for case in itertools.product(*options))
     return names, tuple(map(value.at, cases))
-
-
-@contextmanager
-def _largest(model: nn.Module) -> Iterator[None]:
-    """Run the largest network in evaluation mode, then what ran before."""
-    before, modes = active(model), {module: module.training for module in model.modules()}
-    activate(model, search_space(model).largest())
-    model.eval()
-    try:
-        yield
-    finally:
-        activate(model, before)
-        for module, training in modes.items():
-            module.training = training
-
-
-def _outputs(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-    with torch.no_grad():
-        return list(_tensors(model(*inputs)))
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output.float()
-    elif isinstance(output, Mapping):
-        output = output.values()
-    if isinstance(output, Iterable) and not isinstance(output, Tensor | str):
-        for item in output:
-            yield from _tensors(item)
-
-
-def _same(before: list[Tensor], after: list[Tensor]) -> bool:
-    """Up to rounding: sums are taken in another order."""
-    return all(
-        (a - b).abs().max() <= _TOLERANCE * b.abs().max()
-        for a, b in zip(after, before, strict=True)
-        if b.numel()
-    )

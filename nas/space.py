@@ -13,8 +13,6 @@ Architecture({'depth': 1, 'kernel0': 3, 'kernel1': None})
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +20,13 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from .architecture import Architecture, Scalar, near
+from .architecture import Architecture, Scalar, json_digest, near
 from .conditions import Condition, checked_conditions, count, parents_first
 from .values import Choice
 
 __all__ = ["Architecture", "Choice", "Condition", "SearchSpace"]
 
-VERSION = 1
+_VERSION = 1
 
 
 class SearchSpace:
@@ -195,9 +193,9 @@ class SearchSpace:
         def given(choice: Choice) -> Scalar:
             if choice.name in values:
                 return values[choice.name]
-            found = "is None" if choice.name in architecture else "is missing"
+            state = "is None" if choice.name in architecture else "is missing"
             raise ValueError(
-                f"choice {choice.name!r} {found}, and it matters in this architecture; "
+                f"choice {choice.name!r} {state}, and it matters in this architecture; "
                 f"allowed: {_listed(choice.values)}"
             )
 
@@ -325,13 +323,12 @@ class SearchSpace:
     @property
     def digest(self) -> str:
         """SHA-256 of the space, the same in every process: what a table or predictor is for."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `from_json`: choices in order, and conditions."""
         return {
-            "version": VERSION,
+            "version": _VERSION,
             "choices": [{"name": c.name, "values": list(c.values)} for c in self],
             "conditions": {
                 name: [{other: list(values) for other, values in case.items()} for case in cases]
@@ -348,9 +345,9 @@ class SearchSpace:
         """
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
             raise ValueError('not a search space: wanted {"version": 1, "choices": […], …}')
-        if isinstance(data.get("version"), bool) or data.get("version") != VERSION:
+        if isinstance(data.get("version"), bool) or data.get("version") != _VERSION:
             raise ValueError(
-                f"a search space of version {data.get('version')!r}; this vizoo reads {VERSION}"
+                f"a search space of version {data.get('version')!r}; this vizoo reads {_VERSION}"
             )
         choices = []
         for entry in data["choices"]:

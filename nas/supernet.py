@@ -13,7 +13,7 @@ from .values import Value
 
 __all__ = ["activate", "activate_part", "active", "elastic_modules", "extract", "search_space"]
 
-Network = TypeVar("Network", bound=nn.Module)
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 def search_space(model: nn.Module) -> SearchSpace:
@@ -27,7 +27,7 @@ def search_space(model: nn.Module) -> SearchSpace:
     choices: dict[str, Choice] = {}
     uses: dict[str, list[Condition]] = {}
     _collect(model, {}, choices, uses)
-    conditions = {name: found for name, found in uses.items() if {} not in found}
+    conditions = {name: cases for name, cases in uses.items() if {} not in cases}
     return SearchSpace(choices.values(), conditions)
 
 
@@ -79,7 +79,7 @@ def active(model: nn.Module) -> Architecture:
     return space.canonical(Architecture(values))
 
 
-def extract(model: Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> Network:
+def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> _Network:
     """The network that `architecture` stands for, with nothing elastic in it.
 
     It has the supernet's own classes, flags, devices and dtypes, weights of its own, and no hooks.
@@ -110,7 +110,7 @@ def extract(model: Network, architecture: Mapping[str, Any], *, inherit: bool = 
         cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
     if not inherit:
         network.apply(_reset)
-    return cast(Network, network)
+    return cast(_Network, network)
 
 
 def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:
@@ -144,9 +144,9 @@ def _collect(
                     f"two choices are named {choice.name!r}: {list(choices[choice.name].values)} "
                     f"and {list(choice.values)}"
                 )
-            found = uses.setdefault(choice.name, [])
-            if condition not in found:
-                found.append(condition)
+            cases = uses.setdefault(choice.name, [])
+            if condition not in cases:
+                cases.append(condition)
     for name, child in module._modules.items():
         both = _both(condition, conditions[name]) if name in conditions else condition
         if child is not None and both is not None:

@@ -65,7 +65,7 @@ class Tabular:
 
     def errors(self, column: str) -> Callable[[list[Architecture]], list[float]]:
         """100 − accuracy as an objective for the searches, which minimise."""
-        return lambda found: [100 - self.look_up(a, column) for a in found]
+        return lambda networks: [100 - self.look_up(a, column) for a in networks]
 
     def expected_best(self, column: str, count: int) -> float:
         """The mean of the best of `count` networks drawn at random, exactly.
@@ -153,11 +153,10 @@ def _read(
         raise FileNotFoundError(f"{path}: no such file; a table of accuracies was to be read")
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in ("arch", *names)}
+            arch, *values = (file[name] for name in ("arch", *names))
     except (KeyError, TypeError, ValueError, OSError, BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a table of accuracies ({reason})") from error
-    arch = found.pop("arch")
     if (
         arch.shape != shape
         or not np.isin(arch, np.arange(codes)).all()
@@ -168,10 +167,11 @@ def _read(
             f"wanted are all {shape[0]} networks of {shape[1]} places, each once, with codes from "
             f"0 to {codes - 1}"
         )
-    for name, column in found.items():
+    columns = dict(zip(names, values, strict=True))
+    for name, column in columns.items():
         if column.shape[:1] != arch.shape[:1]:
             raise ValueError(f"{path}: {name} has the shape {column.shape}, arch {arch.shape}")
-    return arch.astype(np.intp), found
+    return arch.astype(np.intp), columns
 
 
 def _table(

@@ -19,15 +19,14 @@ from torch.utils.data import (
     Subset,
 )
 
-__all__ = ["HALVES", "TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
+__all__ = ["TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
 
-HALVES = ("weights", "logits")
-TRANSFER_HOOKS = (
-    "on_before_batch_transfer",
-    "transfer_batch_to_device",
-    "on_after_batch_transfer",
-)
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """Hooks of Lightning that are given a batch, and shall be given each half of a pair."""
+_KEPT = (
+    *("num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+)
 
 
 class HalvedData(LightningDataModule):
@@ -132,25 +131,13 @@ class HalvedData(LightningDataModule):
         )
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
-        return DataLoader(
-            part,
-            loader.batch_size,
-            sampler=sampler,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            drop_last=loader.drop_last,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-        )
+        settings: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
+        return DataLoader(part, loader.batch_size, sampler=sampler, **settings)
 
 
 def is_pair(batch: Any) -> bool:
     """Whether it is a batch of each half, by their names."""
-    return isinstance(batch, Mapping) and set(batch) == set(HALVES)
+    return isinstance(batch, Mapping) and set(batch) == {"weights", "logits"}
 
 
 def each_half(method: Callable[..., Any], batch: Any, *args: Any) -> Any:

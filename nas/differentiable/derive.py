@@ -12,14 +12,14 @@ from ..space import Architecture, Choice, Scalar, SearchSpace
 
 __all__ = ["derive", "draw_architectures", "most_likely", "rank"]
 
-Probabilities = Mapping[str, Sequence[float]]
+_Probabilities = Mapping[str, Sequence[float]]
 """Choice's name → a number for each of its values, as `Logits.probabilities`; others are even."""
 
 _DRAWS = 20
 
 
 def most_likely(
-    space: SearchSpace, probabilities: Probabilities, constraints: Sequence[Constraint] = ()
+    space: SearchSpace, probabilities: _Probabilities, constraints: Sequence[Constraint] = ()
 ) -> Architecture:
     """The architecture of the highest probability; within limits, one near it.
 
@@ -32,23 +32,23 @@ def most_likely(
     limits = Limits(space, constraints)
     refuge = limits.refuge()
     weigh = _Weigher(space, probabilities)
-    found = space.build(weigh.best)
-    while not limits.satisfied(found):
-        over, here = limits.excess(found), weigh.logarithm(found)
+    nearest = space.build(weigh.best)
+    while not limits.satisfied(nearest):
+        over, here = limits.excess(nearest), weigh.logarithm(nearest)
 
         def price(other: Architecture, over: float = over, here: float = here) -> float:
             return max(here - weigh.logarithm(other), 1e-9) / (over - limits.excess(other))
 
-        better = [other for other in space.neighbours(found) if limits.excess(other) < over]
+        better = [other for other in space.neighbours(nearest) if limits.excess(other) < over]
         if not better:
-            return limits.repaired(found, refuge, random.Random(0))
-        found = min(better, key=price)
-    return found
+            return limits.repaired(nearest, refuge, random.Random(0))
+        nearest = min(better, key=price)
+    return nearest
 
 
 def draw_architectures(
     space: SearchSpace,
-    probabilities: Probabilities,
+    probabilities: _Probabilities,
     count: int,
     rng: random.Random,
     constraints: Sequence[Constraint] = (),
@@ -67,20 +67,20 @@ def draw_architectures(
     """
     limits, weigh = Limits(space, constraints), _Weigher(space, probabilities)
     first = most_likely(space, probabilities, constraints)
-    found = {first: None}
+    kept = {first: None}
     for _ in range(_DRAWS * count):
-        if len(found) >= count:
+        if len(kept) >= count:
             break
         drawn = space.build(lambda choice: weigh.draw(choice, rng))
         if not limits.satisfied(drawn):
             drawn = limits.repaired(drawn, first, rng)
-        found[drawn] = None
-    return list(found)[:count]
+        kept[drawn] = None
+    return list(kept)[:count]
 
 
 def derive(
     space: SearchSpace,
-    probabilities: Probabilities,
+    probabilities: _Probabilities,
     evaluate: Callable[[list[Architecture]], Sequence[float]],
     *,
     samples: int,
@@ -91,13 +91,10 @@ def derive(
 
     For a network that is trained without Lightning; `DifferentiableSearch` ranks what it validates.
 
-    Args:
-        space: of the choices.
-        probabilities: of their values.
+    Args as of `draw_architectures`, but for:
         evaluate: architectures → one score for each, small is good; such as the error with
             inherited weights after `recalibrate`.
         samples: how many, the most likely one among them.
-        constraints: what all of them keep to.
         seed: of the draws.
 
     Returns:
@@ -124,7 +121,7 @@ def rank(architectures: Sequence[Architecture], scores: Sequence[float]) -> list
 class _Weigher:
     """Probabilities as plain numbers."""
 
-    def __init__(self, space: SearchSpace, probabilities: Probabilities) -> None:
+    def __init__(self, space: SearchSpace, probabilities: _Probabilities) -> None:
         self.shares: dict[str, dict[Scalar, float]] = {}
         for choice in space:
             even = [1 / len(choice.values)] * len(choice.values)

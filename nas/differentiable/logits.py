@@ -87,11 +87,11 @@ class Logits(nn.Module):
                 for name, vector in vectors.items()
             }
             sizes = [len(vector) for vector in vectors.values()]
-            together = torch.cat([found.values for found in drawn.values()])
-            moved = together.to(self._device).split(sizes)
+            together = torch.cat([weights.values for weights in drawn.values()])
+            moved = together.to(next(self.parameters()).device).split(sizes)
         weights = {
-            name: Weights(value, found.paths)
-            for (name, found), value in zip(drawn.items(), moved, strict=True)
+            name: Weights(value, own.paths)
+            for (name, own), value in zip(drawn.items(), moved, strict=True)
         }
         architecture = self.space.build(
             lambda choice: choice.values[drawn[choice.name].paths[0] if choice.name in drawn else 0]
@@ -120,10 +120,6 @@ class Logits(nn.Module):
             if (value := architecture[name]) is not None
         )
         return cast("Tensor", sum(terms))
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.parameters()).device
 
     def _on_cpu(self) -> dict[str, Tensor]:
         # Small vectors by the dozen: one transfer each way instead of a kernel for every line.

@@ -164,8 +164,8 @@ class DifferentiableSearch(SupernetTask):
     def probabilities(self) -> dict[str, list[float]]:
         """Choice's name → how much each of its values is preferred."""
         with torch.no_grad():
-            found = self.logits.probabilities(self.mixing)
-        return {name: shares.tolist() for name, shares in found.items()}
+            preferred = self.logits.probabilities(self.mixing)
+        return {name: shares.tolist() for name, shares in preferred.items()}
 
     def setup(self, stage: str) -> None:
         """Set the task up, and count or read the costs of the searched space."""
@@ -260,8 +260,7 @@ class DifferentiableSearch(SupernetTask):
         self.result = self._best()
         # All processes ask for the folder, because it is the first one's answer that counts.
         folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
-        brief = self.trainer.fast_dev_run  # type: ignore[attr-defined]
-        if self.trainer.is_global_zero and not brief:
+        if self.trainer.is_global_zero and not self._brief:
             self.result.save(folder / "architecture.json")
             write_json(folder / "probabilities.json", self.probabilities())
             rank_zero_info(f"derived architecture: {folder / 'architecture.json'}")
@@ -280,13 +279,13 @@ class DifferentiableSearch(SupernetTask):
 
     def watched_subnets(self, first: bool = False) -> dict[str, Architecture]:
         """The derived architecture, those watched besides, and at the end the samples."""
-        found = {"derived": self.derived}
+        subnets = {"derived": self.derived}
         if not first:
-            found |= super().watched_subnets()
+            subnets |= super().watched_subnets()
             if self.samples and self._is_last_validation():
                 self._ranked = self._drawn_samples()
-                found |= self._ranked
-        return found
+                subnets |= self._ranked
+        return subnets
 
     def _loss(self, batch: Any, batch_idx: int, learn: bool, who: str = "") -> Tensor:
         """The loss of one draw, from which the logits learn or the weights."""
@@ -328,10 +327,9 @@ class DifferentiableSearch(SupernetTask):
         """By how much a loss is above the average of those before."""
         loss = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean")
         value = float(loss)
-        advantage = loss - (value if math.isnan(self._baseline) else self._baseline)
         before = value if math.isnan(self._baseline) else self._baseline
         self._baseline = 0.9 * before + 0.1 * value
-        return advantage
+        return loss - before
 
     def _step_logits(self, optimizer: Any) -> None:
         vectors = self.logits.vectors
@@ -377,7 +375,7 @@ class DifferentiableSearch(SupernetTask):
         drawn = draw_architectures(
             self.space, self.probabilities(), self.samples + 1, random.Random(self.seed), limits
         )
-        return {f"drawn{number:02d}": found for number, found in enumerate(drawn[1:], start=1)}
+        return {f"drawn{number:02d}": subnet for number, subnet in enumerate(drawn[1:], start=1)}
 
     def _best(self) -> Architecture:
         """The best by the metric of what was ranked, or else the derived architecture."""
@@ -386,8 +384,8 @@ class DifferentiableSearch(SupernetTask):
             if self.samples:
                 rank_zero_warn("the last epoch was not validated, so no samples were ranked")
             return known["derived"]
-        metric, found = cast("str", self.metric), self.trainer.callback_metrics
-        values = {name: float(found[inserted(metric, name)]) for name in known}
+        metric, logged = cast("str", self.metric), self.trainer.callback_metrics
+        values = {name: float(logged[inserted(metric, name)]) for name in known}
         sign = 1 if self.mode == "min" else -1
         best = rank(list(known.values()), [sign * values[name] for name in known])[0].architecture
         name = next(name for name, architecture in known.items() if architecture == best)

@@ -11,7 +11,8 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ from .table import LatencyTable
 
 __all__ = ["CostTable"]
 
-VERSION = 1
+_VERSION = 1
 _RIDGE = 1e-6
 
-Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
+_Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class CostTable:
 
     def __post_init__(self) -> None:
         for choice in self.space:
-            found = len(self.costs.get(choice.name, ()))
-            if found != len(choice.values):
+            given = len(self.costs.get(choice.name, ()))
+            if given != len(choice.values):
                 raise ValueError(
                     f"choice {choice.name!r} has {len(choice.values)} values, but the table has "
-                    f"{found} costs for it"
+                    f"{given} costs for it"
                 )
 
     def lookup(self, name: str, value: Any) -> float:
@@ -104,9 +105,7 @@ class CostTable:
     def within(self, space: SearchSpace) -> CostTable:
         """The table of a part of the space, as `SearchSpace.restrict` gives it."""
         costs = {c.name: tuple(self.lookup(c.name, value) for value in c.values) for c in space}
-        return CostTable(
-            space, self.quantity, self.fixed, costs, dict(self.conditions), dict(self.software)
-        )
+        return replace(self, space=space, costs=costs)
 
     @classmethod
     def counted(cls, model: nn.Module, inputs: Sequence[Tensor], quantity: str) -> CostTable:
@@ -125,8 +124,8 @@ class CostTable:
         net, inputs = on_meta(model), [tensor.to("meta") for tensor in inputs]
 
         def cost(module: nn.Module, calls: list[tuple[Tensor, ...]]) -> float:
-            found = [getattr(count(module, *arguments), quantity) for arguments in calls]
-            return found[0] if quantity == "parameters" else sum(found)
+            counts = [getattr(count(module, *arguments), quantity) for arguments in calls]
+            return counts[0] if quantity == "parameters" else sum(counts)
 
         return cls._of_parts(net, inputs, quantity, cost)
 
@@ -138,18 +137,13 @@ class CostTable:
         prepare: Callable[[nn.Module], Callable[..., Any]] = nn.Module.eval,
         *,
         conditions: Mapping[str, Any] | None = None,
-        repetitions: int = 10,
-        seconds: float = 0.05,
     ) -> CostTable:
-        """Time every candidate alone; equal candidates on equal inputs are timed once.
+        """Time every candidate alone, ten times and 0.05 s at least; equal ones are timed once.
 
-        Args:
-            model: as for `counted`, on the device of the inputs.
-            inputs: of a forward pass.
+        Args as of `counted`, but for:
+            inputs: of a forward pass, on the model's device.
             prepare: brings a network into the form it is used in.
             conditions: for the record, such as `Conditions.here(…).to_json()`.
-            repetitions: of each candidate, at least.
-            seconds: for each candidate, at least.
         """
         known: dict[Any, float] = {}
         device = inputs[0].device
@@ -160,13 +154,9 @@ class CostTable:
                 key = (repr(module), *(tuple(x.shape) for x in arguments))
                 if key not in known:
                     ready = prepare(module)
+                    call = partial(ready, *arguments)
                     with torch.inference_mode():
-                        timing = measure(
-                            partial(ready, *arguments),
-                            device,
-                            repetitions=repetitions,
-                            seconds=seconds,
-                        )
+                        timing = measure(call, device, repetitions=10, seconds=0.05)
                     known[key] = timing.median
                 total += known[key]
             return total
@@ -210,9 +200,9 @@ class CostTable:
                 candidate = extract(operation, {choice.name: value})
                 shares[choice.name][place] += cost(candidate, calls)
         whole = cost(extract(net, largest), [tuple(inputs)])
-        running = sum(costs[-1] for costs in shares.values())
-        found = {name: tuple(costs) for name, costs in shares.items()}
-        return cls(space, quantity, whole - running, found, conditions or {}, software())
+        running = sum(values[-1] for values in shares.values())
+        costs = {name: tuple(values) for name, values in shares.items()}
+        return cls(space, quantity, whole - running, costs, conditions or {}, software())
 
     def _matters(self, name: str, probabilities: Mapping[str, Tensor]) -> Tensor | float:
         """The probability that a choice matters; of several cases as if they were independent."""
@@ -231,7 +221,7 @@ class CostTable:
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them."""
         return {
-            "version": VERSION,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "quantity": self.quantity,
             "fixed": self.fixed,
@@ -247,8 +237,8 @@ class CostTable:
         Raises:
             ValueError: it is not that, or of another version.
         """
-        if not isinstance(data, dict) or data.get("version") != VERSION or "costs" not in data:
-            raise ValueError(f"not a table of costs of version {VERSION}")
+        if not isinstance(data, dict) or data.get("version") != _VERSION or "costs" not in data:
+            raise ValueError(f"not a table of costs of version {_VERSION}")
         try:
             space = SearchSpace.from_json(data["space"])
             costs = {name: tuple(map(float, shares)) for name, shares in data["costs"].items()}
@@ -272,17 +262,17 @@ class CostTable:
             FileNotFoundError: there is no such file.
             ValueError: it holds no table of costs; the message begins with the path.
         """
+        data = read_json(path, "a table of costs")
         try:
-            return cls.from_json(read_json(path, "a table of costs"))
+            return cls.from_json(data)
         except ValueError as error:
-            text = str(error)
-            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+            raise ValueError(f"{path}: {error}") from error
 
 
-def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> Calls:
+def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> _Calls:
     """The inputs with which each operation of a supernet is called in a forward pass."""
     operations = []
-    calls: Calls = {}
+    calls: _Calls = {}
     for module in elastic_modules(net):
         if not isinstance(module, ElasticOperation):
             names = ", ".join(repr(c.name) for value in module.values() for c in value.choices)
@@ -295,13 +285,10 @@ def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> Calls:
     def note(module: ElasticOperation, arguments: tuple[Tensor, ...]) -> None:
         calls.setdefault(module, []).append(tree_map(torch.zeros_like, arguments))
 
-    handles = [module.register_forward_pre_hook(note) for module in operations]
-    try:
-        with torch.no_grad():
-            net.eval()(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for module in operations:
+            hooks.enter_context(module.register_forward_pre_hook(note))
+        net.eval()(*inputs)
     for module in operations:
         if module not in calls or any(
             isinstance(m, ElasticOperation) for m in list(module.modules())[1:]

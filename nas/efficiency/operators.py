@@ -53,8 +53,8 @@ def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operato
     Batch norms are left out, since inference folds them into convolutions.
     """
     net = on_meta(net).to(memory_format=torch.channels_last)
-    found, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
-    return [operator for operator in found if "batch_norm" not in operator.key], memory
+    operators, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
+    return [operator for operator in operators if "batch_norm" not in operator.key], memory
 
 
 def add_operators(
@@ -62,8 +62,8 @@ def add_operators(
     operators: Sequence[Operator],
     device: torch.device | str,
     dtype: torch.dtype,
-) -> int:
-    """Measure those operators that have no entry yet; return how many there were.
+) -> None:
+    """Measure those operators that have no entry yet.
 
     Args:
         entries: key to median milliseconds, or to None for what cannot run alone.
@@ -82,7 +82,6 @@ def add_operators(
                 continue  # no kernel of this type, or one that wants more than random values
             entries[key] = round(timing.median, 5)
             break
-    return len(missing)
 
 
 def sum_of_operators(

@@ -11,13 +11,11 @@ samples suffice, and a fit takes moments, so that files hold samples and no coef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ..space import Architecture, SearchSpace
+from ..space import Architecture, SearchSpace
 
 __all__ = ["CostRegressor"]
 
@@ -106,10 +104,10 @@ def _ridge_regression(kernel: NDArray, costs: NDArray) -> NDArray:
     """The dual weights by the regularisation with the least relative errors, one left out."""
     # A measurement errs by so many per cent of itself.
     noise = np.diag((costs / np.exp(np.log(costs).mean())) ** 2) * np.trace(kernel) / len(costs)
-    found = []
+    duals = []
     for ridge in _RIDGES:
         inverse = np.linalg.inv(kernel + ridge * noise)
         dual = inverse @ costs
         errors = np.abs(dual / np.diag(inverse) / costs)
-        found.append((float(np.mean(np.minimum(errors, 1.0))), dual))
-    return min(found, key=lambda row: row[0])[1]
+        duals.append((float(np.mean(np.minimum(errors, 1.0))), dual))
+    return min(duals, key=lambda row: row[0])[1]

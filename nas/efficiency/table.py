@@ -12,22 +12,20 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...common.counts import Counts
 from ...common.files import read_json, write_json
 from ...common.timing import Timing
+from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
 from .operators import Line
 from .provenance import Conditions
 from .regressor import CostRegressor
 
-if TYPE_CHECKING:
-    from ..search.predictor import Agreement
-
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
-VERSION = 1
+_VERSION = 1
 QUANTITIES = ("latency", "parameters", "macs", "memory")
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
@@ -179,8 +177,6 @@ class LatencyTable:
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""
-        from ..search.predictor import agreement
-
         left, seen = self.held_out, self.seen
         if len(left) < 2 or len(seen) < 3:
             return {}
@@ -240,7 +236,7 @@ class LatencyTable:
             path,
             {
                 "format": "vizoo latency table",
-                "version": VERSION,
+                "version": _VERSION,
                 "model": self.model,
                 "conditions": self.conditions.to_json(),
                 "software": self.software,
@@ -263,10 +259,10 @@ class LatencyTable:
         content = read_json(path, "a latency table")
         if not isinstance(content, dict) or content.get("format") != "vizoo latency table":
             raise ValueError(f"{path}: not a latency table; `vizoo latency build` writes them")
-        if content.get("version") != VERSION:
+        if content.get("version") != _VERSION:
             raise ValueError(
                 f"{path}: a latency table of version {content.get('version')}; "
-                f"this vizoo reads {VERSION}"
+                f"this vizoo reads {_VERSION}"
             )
         try:
             return cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from ..values import Value, maximum, outcomes, segments
 from .base import (
     Axis,
+    Copies,
     ElasticModule,
     Part,
+    Setting,
     check_channels,
     fill,
     is_elastic,
@@ -30,7 +32,7 @@ Number = Value | int
 Size = int | tuple[int, ...]
 
 
-class ConvSettings(NamedTuple):
+class _ConvSettings(NamedTuple):
     """What is active of a convolution. Parts count within each group."""
 
     in_channels: int
@@ -98,7 +100,7 @@ class _Convolution(ElasticModule, _ConvNd):
                 self.register_parameter(name, nn.Parameter(identity))
         return tuple(steps)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> ConvSettings:
+    def settings(self, architecture: Setting) -> _ConvSettings:
         channels = self.numbers["in_channels"], self.numbers["out_channels"]
         inputs, outputs = (parts(value, architecture) for value in channels)
         n_in, n_out = (number_of(value, architecture) for value in channels)
@@ -127,9 +129,9 @@ class _Convolution(ElasticModule, _ConvNd):
             kernel = (number_of(self.numbers["kernel_size"], architecture),) * self.dims
         padding = self.padding
         if self._half:
-            padding = half_padding(kernel, self.stride, self.dilation, self.transposed)
+            padding = _half_padding(kernel, self.stride, self.dilation, self.transposed)
         edges = () if self.padding_mode == "zeros" else self._edges(kernel, padding)
-        return ConvSettings(n_in, n_out, kernel, padding, groups, rows, columns, outputs, edges)
+        return _ConvSettings(n_in, n_out, kernel, padding, groups, rows, columns, outputs, edges)
 
     def _edges(self, kernel: tuple[int, ...], padding: str | tuple[int, ...]) -> tuple[int, ...]:
         edges: list[int] = []
@@ -141,7 +143,7 @@ class _Convolution(ElasticModule, _ConvNd):
                 edges += [padding[i], padding[i]]
         return tuple(edges)
 
-    def weight_in_use(self, active: ConvSettings) -> Tensor:
+    def weight_in_use(self, active: _ConvSettings) -> Tensor:
         """The weight that a plain layer of the active size would hold; gradients reach back."""
         weight = self.weight
         if active.groups == 1 or self._depthwise:
@@ -166,15 +168,13 @@ class _Convolution(ElasticModule, _ConvNd):
             return last
         return torch.contiguous_format
 
-    def bias_in_use(self, active: ConvSettings) -> Tensor | None:
+    def bias_in_use(self, active: _ConvSettings) -> Tensor | None:
         """The active entries of the bias, None where there is none."""
         if self.bias is None or active.groups == 1 or self._depthwise:
             return None if self.bias is None else take(self.bias, 0, active.outputs)
         return take(self.bias.unflatten(0, (active.groups, -1)), 1, active.outputs).flatten()
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         active = self.settings(architecture)
         more = {"output_padding": self.output_padding} if self.transposed else {}
         layer = self.plain(
@@ -248,26 +248,30 @@ def build(
     in_channels: Number,
     out_channels: Number,
     kernel_size: Number | tuple[int, ...],
-    *,
-    transform: bool,
-    groups: Number,
+    stride: Size,
     padding: Size | str,
-    **geometry: Any,
+    dilation: Size,
+    groups: Number,
+    bias: bool,
+    padding_mode: str,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+    transform: bool,
+    **more: Any,
 ) -> Any:
     """The elastic layer, or torch's own where every number is an int."""
     sizes = (in_channels, out_channels, kernel_size)
+    more |= {"stride": stride, "dilation": dilation, "groups": groups, "bias": bias}
+    more |= {"padding_mode": padding_mode, "device": device, "dtype": dtype}
     if is_elastic((*sizes, groups)) or isinstance(kernel_size, tuple) and is_elastic(kernel_size):
-        return elastic(*sizes, transform=transform, groups=groups, padding=padding, **geometry)
+        return elastic(*sizes, transform=transform, padding=padding, **more)
     if padding == "half":
-        kernel, stride, dilation = (
-            _tuple(size, elastic.dims)
-            for size in (kernel_size, geometry["stride"], geometry["dilation"])
-        )
-        padding = half_padding(kernel, stride, dilation, elastic.transposed)
-    return elastic.plain(*sizes, groups=groups, padding=padding, **geometry)
+        kernel, steps, gaps = (_tuple(s, elastic.dims) for s in (kernel_size, stride, dilation))
+        padding = _half_padding(kernel, steps, gaps, elastic.transposed)
+    return elastic.plain(*sizes, padding=padding, **more)
 
 
-def half_padding(
+def _half_padding(
     kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], transposed: bool
 ) -> tuple[int, ...]:
     """Keeps the size at stride 1; a transposed convolution multiplies it by the stride."""

@@ -17,7 +17,13 @@ __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "par
 Part = tuple[int, int]
 """Start and length of channels in use."""
 
-Layer = TypeVar("Layer", bound=nn.Module)
+_Layer = TypeVar("_Layer", bound=nn.Module)
+
+Setting = Mapping[str, Any] | None
+"""A value for each choice, by name; None means the largest."""
+
+Copies = dict[int, Any] | None
+"""What is copied so far, by identity, as `copy.deepcopy` keeps it: shared modules stay shared."""
 
 Condition = Mapping[str, tuple[Any, ...]]
 """Names of choices and the values (of all of them) under which something is in use."""
@@ -78,8 +84,8 @@ class ElasticModule(nn.Module):
         """Where the channels lie that may be sorted; numbers without an axis are not sorted."""
         return ()
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> Any:
-        """What is in use under `architecture`, ready for `forward`; None means the largest."""
+    def settings(self, architecture: Setting) -> Any:
+        """What is in use under `architecture`, ready for `forward`."""
         raise NotImplementedError
 
     def activate(self, architecture: Mapping[str, Any]) -> None:
@@ -92,18 +98,11 @@ class ElasticModule(nn.Module):
         self.active = self._known[values]
         self._values = values
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         """The standard torch module that equals this one under `architecture`.
 
         It has its own storage and this module's device, dtype, memory format, training flag and
-        `requires_grad` flags. What is active here stays as it is.
-
-        Args:
-            architecture: a value for each choice; None means the largest.
-            copies: what is copied so far, by identity, as `copy.deepcopy` keeps it; containers
-                pass it on, so that shared modules stay shared.
+        `requires_grad` flags. What is active here stays as it is. Containers pass `copies` on.
         """
         raise NotImplementedError
 
@@ -118,26 +117,26 @@ def is_elastic(numbers: Iterable[object]) -> bool:
     return any(isinstance(number, Value) for number in numbers)
 
 
-def number_of(value: Value | int, architecture: Mapping[str, Any] | None) -> int:
-    """The number under an architecture; None means the largest."""
+def number_of(value: Value | int, architecture: Setting) -> int:
+    """The number under an architecture."""
     return maximum(value) if architecture is None else resolve(value, architecture)
 
 
-def parts(value: Value | int, architecture: Mapping[str, Any] | None) -> tuple[Part, ...]:
+def parts(value: Value | int, architecture: Setting) -> tuple[Part, ...]:
     """Where the active channels lie among the largest number of them.
 
     They are the leading ones, of each part of a concatenation; parts that touch are joined.
     """
-    found: list[Part] = []
+    joined: list[Part] = []
     start = 0
     for segment in segments(value):
         length = number_of(segment, architecture)
-        if found and sum(found[-1]) == start:
-            found[-1] = (found[-1][0], found[-1][1] + length)
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
         elif length:
-            found.append((start, length))
+            joined.append((start, length))
         start += maximum(segment)
-    return tuple(found) or ((0, 0),)
+    return tuple(joined) or ((0, 0),)
 
 
 def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:
@@ -156,16 +155,16 @@ def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
         first += length
 
 
-def check_channels(layer: nn.Module, found: int, wanted: int) -> None:
+def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
     """Raise a ValueError unless an input has the channels that the layer has active."""
-    if found != wanted:
+    if given != wanted:
         raise ValueError(
-            f"{type(layer).__name__} has {wanted} input channels active but was given {found}: "
+            f"{type(layer).__name__} has {wanted} input channels active but was given {given}: "
             "activate an architecture on the whole network, not on a part of it"
         )
 
 
-def fill(layer: Layer, source: nn.Module, **tensors: Tensor | None) -> Layer:
+def fill(layer: _Layer, source: nn.Module, **tensors: Tensor | None) -> _Layer:
     """Give a layer built on the meta device copies of `tensors` and the source's flags."""
     for name, tensor in tensors.items():
         if tensor is None:
@@ -178,26 +177,17 @@ def fill(layer: Layer, source: nn.Module, **tensors: Tensor | None) -> Layer:
     return layer
 
 
-def extract_module(
-    module: nn.Module, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-) -> nn.Module:
+def extract_module(module: nn.Module, architecture: Setting, copies: Copies = None) -> nn.Module:
     """A copy of `module` with every elastic module in it replaced by its export.
 
     Hooks of forward and backward passes are not copied; other attributes are, deeply.
-
-    Args:
-        module: any module.
-        architecture: a value for each choice; None means the largest.
-        copies: see `ElasticModule.export`.
     """
     copies = {} if copies is None else copies
     _export_within(module, architecture, copies)
     return copy.deepcopy(module, copies)
 
 
-def _export_within(
-    module: nn.Module, architecture: Mapping[str, Any] | None, copies: dict[int, Any]
-) -> None:
+def _export_within(module: nn.Module, architecture: Setting, copies: dict[int, Any]) -> None:
     """Fill `copies`, so that `copy.deepcopy` finds what shall not be copied as it is."""
     if id(module) in copies:
         return

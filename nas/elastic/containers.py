@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from torch import nn
 
 from ..values import Value, outcomes
-from .base import Condition, ElasticModule, condition, extract_module, number_of
+from .base import Condition, Copies, ElasticModule, Setting, condition, extract_module, number_of
 
 __all__ = ["ElasticModuleList", "ElasticSequential", "ModuleList", "Sequential"]
 
 
 class _ElasticSequence(ElasticModule):
     """Iteration, length and indices show the active modules only; the state dict has all."""
+
+    plain: type[nn.Module]
 
     def set_length(self, length: Value) -> None:
         lengths = outcomes(length)
@@ -27,7 +28,7 @@ class _ElasticSequence(ElasticModule):
         self.set_numbers(length=length)
         self.conditions()
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> int:
+    def settings(self, architecture: Setting) -> int:
         return number_of(self.numbers["length"], architecture)
 
     def conditions(self) -> Mapping[str, Condition]:
@@ -37,12 +38,13 @@ class _ElasticSequence(ElasticModule):
             for index, name in enumerate(self._modules)
         }
 
-    def copies_of_active(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None
-    ) -> OrderedDict[str, nn.Module]:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         copies = {} if copies is None else copies
-        kept = list(self._modules.items())[: self.settings(architecture)]
-        return OrderedDict((n, extract_module(m, architecture, copies)) for n, m in kept)
+        layer = self.plain()
+        for name, module in list(self._modules.items())[: self.settings(architecture)]:
+            layer.add_module(name, extract_module(module, architecture, copies))
+        layer.training = self.training
+        return layer
 
     def __len__(self) -> int:
         return len(self._modules) if self.active is None else self.active
@@ -51,8 +53,8 @@ class _ElasticSequence(ElasticModule):
         return iter(list(self._modules.values())[: len(self)])
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self)
-        return nn.ModuleList(found[index]) if isinstance(index, slice) else found[index]
+        modules = list(self)
+        return nn.ModuleList(modules[index]) if isinstance(index, slice) else modules[index]
 
     def extra_repr(self) -> str:
         return f"active: {len(self)} of {len(self._modules)}"
@@ -60,6 +62,8 @@ class _ElasticSequence(ElasticModule):
 
 class ElasticSequential(_ElasticSequence, nn.Sequential):
     """What `Sequential` returns where its length depends on a choice."""
+
+    plain = nn.Sequential
 
     def __init__(self, *modules: Any, length: Value) -> None:
         super().__init__(*modules)
@@ -71,29 +75,15 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
             x = module(x)
         return x
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Sequential:
-        """A plain sequence of copies of the active modules."""
-        layer = nn.Sequential(self.copies_of_active(architecture, copies))
-        layer.training = self.training
-        return layer
-
 
 class ElasticModuleList(_ElasticSequence, nn.ModuleList):
     """What `ModuleList` returns where its length depends on a choice."""
 
+    plain = nn.ModuleList
+
     def __init__(self, modules: Iterable[nn.Module], *, length: Value) -> None:
         super().__init__(modules)
         self.set_length(length)
-
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.ModuleList:
-        """A plain list of copies of the active modules."""
-        layer = nn.ModuleList(self.copies_of_active(architecture, copies).values())
-        layer.training = self.training
-        return layer
 
 
 def Sequential(*modules: Any, length: Value | int | None = None) -> nn.Sequential:

@@ -11,14 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..values import Value
-from ._conv import ElasticConv, ElasticConvTranspose, build
+from ._conv import ElasticConv, ElasticConvTranspose, Number, Size, build
 
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
-
-Number = Value | int
-Size = int | tuple[int, ...]
 
 
 class ElasticConv2d(ElasticConv, nn.Conv2d):
@@ -62,42 +58,19 @@ def Conv2d(
 ) -> nn.Conv2d:
     """`nn.Conv2d`, elastic where a number depends on a choice.
 
-    Args:
-        in_channels: an int or a value; of a concatenation the leading channels of each part.
-        out_channels: an int or a value.
-        kernel_size: an int, a tuple, or a value; smaller kernels are the centre of larger ones.
-        stride: as in torch.
-        padding: as in torch, or `half`: kernel // 2 * dilation of the active kernel, which keeps
-            the size at stride 1 with odd kernels.
-        dilation: as in torch.
-        groups: an int (channels are sliced inside each group), or for a depthwise convolution
-            the value that `in_channels` is.
-        bias: as in torch.
-        padding_mode: as in torch.
-        device: as in torch.
-        dtype: as in torch.
-        transform: a learned matrix from each kernel size to the next smaller, for all channels,
-            the identity at first: parameters such as `matrix_7to5`, 25 x 25.
+    Channels and kernel are ints or values: of a concatenation the leading channels of each part
+    run, of a kernel its centre. `groups` is an int (channels are sliced inside each group), or for
+    a depthwise convolution the value that `in_channels` is. The padding `half` is kernel // 2 *
+    dilation of the active kernel, which keeps the size at stride 1 with odd kernels. `transform`
+    is a learned matrix from each kernel size to the next smaller, for all channels, the identity
+    at first: parameters such as `matrix_7to5`, 25 x 25. All else is as in torch.
 
     Raises:
         ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
             channels do not fit the groups.
     """
-    return build(
-        ElasticConv2d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    return build(ElasticConv2d, *sizes, bias, padding_mode, device, dtype, transform)
 
 
 def Conv3d(
@@ -119,21 +92,8 @@ def Conv3d(
 
     The matrix of a transform from 7 to 5 is 125 x 125.
     """
-    return build(
-        ElasticConv3d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    return build(ElasticConv3d, *sizes, bias, padding_mode, device, dtype, transform)
 
 
 def ConvTranspose2d(
@@ -157,22 +117,9 @@ def ConvTranspose2d(
     The padding `half` multiplies the size by the stride, with `output_padding=1` where kernel
     minus stride is odd.
     """
-    return build(
-        ElasticConvTranspose2d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        groups=groups,
-        bias=bias,
-        dilation=dilation,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    rest = bias, padding_mode, device, dtype, transform
+    return build(ElasticConvTranspose2d, *sizes, *rest, output_padding=output_padding)
 
 
 def ConvTranspose3d(
@@ -192,19 +139,6 @@ def ConvTranspose3d(
     transform: bool = False,
 ) -> nn.ConvTranspose3d:
     """`nn.ConvTranspose3d`, elastic where a number depends on a choice; see `ConvTranspose2d`."""
-    return build(
-        ElasticConvTranspose3d,
-        in_channels,
-        out_channels,
-        kernel_size,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        groups=groups,
-        bias=bias,
-        dilation=dilation,
-        padding_mode=padding_mode,
-        device=device,
-        dtype=dtype,
-        transform=transform,
-    )
+    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+    rest = bias, padding_mode, device, dtype, transform
+    return build(ElasticConvTranspose3d, *sizes, *rest, output_padding=output_padding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +11,10 @@ from torch.nn import functional as F
 from ..values import Value, maximum
 from .base import (
     Axis,
+    Copies,
     ElasticModule,
     Part,
+    Setting,
     check_channels,
     fill,
     number_of,
@@ -24,7 +25,7 @@ from .base import (
 __all__ = ["ElasticLinear", "Linear"]
 
 
-class LinearSettings(NamedTuple):
+class _LinearSettings(NamedTuple):
     """What is active of a linear layer."""
 
     in_features: int
@@ -36,25 +37,18 @@ class LinearSettings(NamedTuple):
 class ElasticLinear(ElasticModule, nn.Linear):
     """What `Linear` returns where a number depends on a choice."""
 
-    def __init__(
-        self,
-        in_features: Value | int,
-        out_features: Value | int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(maximum(in_features), maximum(out_features), bias, device, dtype)
+    def __init__(self, in_features: Value | int, out_features: Value | int, *rest: Any) -> None:
+        super().__init__(maximum(in_features), maximum(out_features), *rest)
         self.set_numbers(in_features=in_features, out_features=out_features)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> LinearSettings:
+    def settings(self, architecture: Setting) -> _LinearSettings:
         """The active features and where they lie."""
         numbers = self.numbers["in_features"], self.numbers["out_features"]
         n_in, n_out = (number_of(value, architecture) for value in numbers)
         columns, rows = (parts(value, architecture) for value in numbers)
-        return LinearSettings(n_in, n_out, rows, columns)
+        return _LinearSettings(n_in, n_out, rows, columns)
 
-    def _in_use(self, active: LinearSettings) -> tuple[Tensor, Tensor | None]:
+    def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:
         # Contiguous, so that the product is computed alike here and in the extracted layer.
         weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
         return weight, None if self.bias is None else take(self.bias, 0, active.rows)
@@ -64,9 +58,7 @@ class ElasticLinear(ElasticModule, nn.Linear):
         check_channels(self, x.shape[-1], self.active.in_features)
         return F.linear(x, *self._in_use(self.active))
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Linear:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Linear:
         """A plain linear layer with copies of the active weights."""
         active = self.settings(architecture)
         sizes = (active.in_features, active.out_features)
@@ -95,12 +87,7 @@ def Linear(
 ) -> nn.Linear:
     """`nn.Linear`, elastic where a number depends on a choice.
 
-    Args:
-        in_features: an int or a value; of a concatenation the leading features of each part.
-        out_features: an int or a value.
-        bias: as in torch.
-        device: as in torch.
-        dtype: as in torch.
+    Of a concatenation the leading features of each part are active.
     """
     if isinstance(in_features, Value) or isinstance(out_features, Value):
         return ElasticLinear(in_features, out_features, bias, device, dtype)

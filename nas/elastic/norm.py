@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,19 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..values import Value, maximum
-from .base import Axis, ElasticModule, Part, check_channels, fill, number_of, parts, put, take
+from .base import (
+    Axis,
+    Copies,
+    ElasticModule,
+    Part,
+    Setting,
+    check_channels,
+    fill,
+    number_of,
+    parts,
+    put,
+    take,
+)
 
 __all__ = ["BatchNorm2d", "BatchNorm3d", "ElasticBatchNorm2d", "ElasticBatchNorm3d"]
 __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
@@ -19,7 +30,7 @@ __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
-class NormSettings(NamedTuple):
+class _NormSettings(NamedTuple):
     """What is active of a normalisation."""
 
     channels: int
@@ -27,11 +38,11 @@ class NormSettings(NamedTuple):
 
 
 class _ElasticNorm(ElasticModule):
-    def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+    def settings(self, architecture: Setting) -> _NormSettings:
         (number,) = self.numbers.values()
-        return NormSettings(number_of(number, architecture), parts(number, architecture))
+        return _NormSettings(number_of(number, architecture), parts(number, architecture))
 
-    def _in_use(self, active: NormSettings) -> dict[str, Tensor | None]:
+    def _in_use(self, active: _NormSettings) -> dict[str, Tensor | None]:
         tensors = {name: getattr(self, name, None) for name in _TENSORS}
         return {n: None if t is None else take(t, 0, active.where) for n, t in tensors.items()}
 
@@ -40,6 +51,14 @@ class _ElasticNorm(ElasticModule):
         held = (name for name in _TENSORS if getattr(self, name, None) is not None)
         return tuple(Axis(name, 0, number, "keeps") for name in held)
 
+    def _plain(self, active: _NormSettings) -> nn.Module:
+        """Torch's own layer of the active size, on the meta device."""
+        raise NotImplementedError
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        active = self.settings(architecture)
+        return fill(self._plain(active), self, **self._in_use(active))
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active: {self.active.channels}"
 
@@ -47,18 +66,8 @@ class _ElasticNorm(ElasticModule):
 class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
     plain: type[_BatchNorm]
 
-    def __init__(
-        self,
-        num_features: Value | int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        arguments = (eps, momentum, affine, track_running_stats, device, dtype)
-        super().__init__(maximum(num_features), *arguments)
+    def __init__(self, num_features: Value, *rest: Any) -> None:
+        super().__init__(maximum(num_features), *rest)
         self.set_numbers(num_features=num_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,21 +90,13 @@ class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
                     put(getattr(self, name), self.active.where, new)
         return y
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
-        active = self.settings(architecture)
-        layer = self.plain(
-            active.channels,
-            self.eps,
-            self.momentum,
-            self.affine,
-            self.track_running_stats,
-            device="meta",
-        )
-        with torch.no_grad():
-            used = self._in_use(active)
-        return fill(layer, self, **used, num_batches_tracked=self.num_batches_tracked)
+    def _plain(self, active: _NormSettings) -> _BatchNorm:
+        rest = (self.eps, self.momentum, self.affine, self.track_running_stats)
+        return self.plain(active.channels, *rest, device="meta")
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        layer = super().export(architecture)
+        return fill(layer, self, num_batches_tracked=self.num_batches_tracked)
 
 
 class ElasticBatchNorm2d(_ElasticBatchNorm, nn.BatchNorm2d):
@@ -113,19 +114,11 @@ class ElasticBatchNorm3d(_ElasticBatchNorm, nn.BatchNorm3d):
 class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
     """What `GroupNorm` returns where its channels depend on a choice."""
 
-    def __init__(
-        self,
-        num_groups: int,
-        num_channels: Value,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(num_groups, maximum(num_channels), eps, affine, device, dtype)
+    def __init__(self, num_groups: int, num_channels: Value, *rest: Any) -> None:
+        super().__init__(num_groups, maximum(num_channels), *rest)
         self.set_numbers(num_channels=num_channels)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> NormSettings:
+    def settings(self, architecture: Setting) -> _NormSettings:
         """The active channels, which have to be whole groups."""
         active = super().settings(architecture)
         width = self.num_channels // self.num_groups
@@ -136,7 +129,7 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
             )
         return active
 
-    def _groups(self, active: NormSettings) -> int:
+    def _groups(self, active: _NormSettings) -> int:
         return active.channels * self.num_groups // self.num_channels
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,15 +138,9 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
         used = self._in_use(self.active)
         return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.GroupNorm:
-        """A plain group norm with copies of the active weights."""
-        active = self.settings(architecture)
+    def _plain(self, active: _NormSettings) -> nn.GroupNorm:
         sizes = (self._groups(active), active.channels)
-        layer = nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
-        used = self._in_use(active)
-        return fill(layer, self, weight=used["weight"], bias=used["bias"])
+        return nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
 
     def axes(self) -> tuple[Axis, ...]:
         """None, since a channel that changed its group would be normalised otherwise."""
@@ -163,17 +150,8 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
 class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
     """What `LayerNorm` returns where its width depends on a choice."""
 
-    def __init__(
-        self,
-        normalized_shape: Value,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        width = maximum(normalized_shape)
-        super().__init__(width, eps, elementwise_affine, bias, device, dtype)
+    def __init__(self, normalized_shape: Value, *rest: Any) -> None:
+        super().__init__(maximum(normalized_shape), *rest)
         self.set_numbers(normalized_shape=normalized_shape)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -182,15 +160,9 @@ class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
         used = self._in_use(self.active)
         return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.LayerNorm:
-        """A plain layer norm with copies of the active weights."""
-        active = self.settings(architecture)
+    def _plain(self, active: _NormSettings) -> nn.LayerNorm:
         flags = (self.eps, self.elementwise_affine, self.bias is not None)
-        layer = nn.LayerNorm(active.channels, *flags, device="meta")
-        used = self._in_use(active)
-        return fill(layer, self, weight=used["weight"], bias=used["bias"])
+        return nn.LayerNorm(active.channels, *flags, device="meta")
 
 
 def BatchNorm2d(
@@ -238,14 +210,8 @@ def GroupNorm(
 ) -> nn.GroupNorm:
     """`nn.GroupNorm`, elastic where `num_channels` depends on a choice.
 
-    Args:
-        num_groups: of the largest number of channels; the width of a group stays as it is then,
-            so that fewer channels are fewer groups.
-        num_channels: an int or a value, multiples of that width.
-        eps: as in torch.
-        affine: as in torch.
-        device: as in torch.
-        dtype: as in torch.
+    There are `num_groups` of the largest number of channels; the width of a group stays as it is
+    then, so that fewer channels, a multiple of that width, are fewer groups.
     """
     if isinstance(num_channels, Value):
         return ElasticGroupNorm(num_groups, num_channels, eps, affine, device, dtype)

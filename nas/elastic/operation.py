@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..space import Choice
-from .base import Condition, ElasticModule, extract_module
+from .base import Condition, Copies, ElasticModule, Setting, extract_module
 
 __all__ = ["ElasticOperation", "Operation"]
 
@@ -39,7 +39,7 @@ class ElasticOperation(ElasticModule):
             self.add_module(name, candidates[name])
         self.set_numbers(choice=choice)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> str:
+    def settings(self, architecture: Setting) -> str:
         """The name of the active candidate; the largest's where the choice does not matter."""
         choice = self.choice
         value = None if architecture is None else architecture[choice.name]
@@ -65,9 +65,7 @@ class ElasticOperation(ElasticModule):
         outputs = [self._modules[name](*args, **kwargs) for name in self.mixture]
         return tree_map(lambda *ys: reduce(operator.add, map(operator.mul, weights, ys)), *outputs)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Module:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         """The export of the active candidate alone."""
         copies = {} if copies is None else copies
         return extract_module(self._modules[self.settings(architecture)], architecture, copies)

@@ -75,13 +75,13 @@ def lid(features: Tensor, k: int = 20, estimator: Literal["paper", "unbiased"] =
         ValueError: fewer than k + 2 samples, k out of range, another estimator, a feature that is
             not finite, or neighbours that are all equally far, which fit any dimension.
     """
-    found = sample_dimensions(features, k, estimator)
-    if found.isnan().any():
+    dimensions = sample_dimensions(features, k, estimator)
+    if dimensions.isnan().any():
         raise ValueError(
-            f"sample {int(found.isnan().nonzero()[0])}: its {k} nearest neighbours are all equally "
-            "far, which fits any dimension"
+            f"sample {int(dimensions.isnan().nonzero()[0])}: its {k} nearest neighbours are all "
+            "equally far, which fits any dimension"
         )
-    return found
+    return dimensions
 
 
 def sample_dimensions(features: Tensor, k: int, estimator: str) -> Tensor:
@@ -99,14 +99,14 @@ def sample_dimensions(features: Tensor, k: int, estimator: str) -> Tensor:
     near = distances(features).fill_diagonal_(torch.inf).topk(k, largest=False).values
     farthest = near[:, -1:]
     if estimator == "paper":
-        found = -k / ((near / (farthest + _EPSILON)).log().sum(1) + _EPSILON)
+        dimensions = -k / ((near / (farthest + _EPSILON)).log().sum(1) + _EPSILON)
     else:
         logarithms = (farthest / near).log()
         # 0 / 0 where all neighbours equal the sample.
-        found = (k - 2) / logarithms.nan_to_num(nan=torch.inf, posinf=torch.inf).sum(1)
+        dimensions = (k - 2) / logarithms.nan_to_num(nan=torch.inf, posinf=torch.inf).sum(1)
     # Beside this the paper's 1e−6 decides, by which the dimension is in the millions or below 0.
     alike = (near[:, 0] == near[:, -1]) & (near[:, 0] > 0)
-    return found.masked_fill(alike, torch.nan)
+    return dimensions.masked_fill(alike, torch.nan)
 
 
 def check_neighbours(k: int, estimator: str) -> int:

@@ -144,7 +144,7 @@ class TreeFolder:
         Raises:
             ValueError: the splits were found with other settings, see `open`.
         """
-        lock, holder = self._lock(name), self.path / ".locks" / f"{name}.held"
+        lock, holder = self._lock(name), self._holder(name)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -164,7 +164,7 @@ class TreeFolder:
     def holder(self, name: str) -> str:
         """Who holds a node."""
         try:
-            return (self.path / ".locks" / f"{name}.held").read_text() or "another process"
+            return self._holder(name).read_text() or "another process"
         except OSError:
             return "another process"
 
@@ -199,21 +199,24 @@ class TreeFolder:
     def _tree(self) -> Path:
         return self.path / "tree.json"
 
+    def _holder(self, name: str) -> Path:
+        return self.path / ".locks" / f"{name}.held"
+
     def _lock(self, name: str) -> FileLock:
         return FileLock(self.path / ".locks" / f"{name}.lock")
 
     def _sign(self, name: str) -> float:
         try:
-            return (self.path / ".locks" / f"{name}.held").stat().st_mtime
+            return self._holder(name).stat().st_mtime
         except OSError:
             return 0.0
 
     def _compare(self, tree: SplitTree, own: Mapping[str, Any]) -> None:
-        found = tree.about
+        there = tree.about
         differing = [
-            f"{key} is {found.get(key)!r} there and {own.get(key)!r} here"
-            for key in {**own, **found}
-            if found.get(key) != own.get(key) and (tree.splits or not key.startswith(_OF_SPLITS))
+            f"{key} is {there.get(key)!r} there and {own.get(key)!r} here"
+            for key in {**own, **there}
+            if there.get(key) != own.get(key) and (tree.splits or not key.startswith(_OF_SPLITS))
         ]
         if differing:
             raise ValueError(

@@ -13,7 +13,7 @@ from .tree import SplitTree
 
 __all__ = ["Leaves"]
 
-Read = Callable[[str], tuple[Mapping[str, Tensor], Any]]
+_Read = Callable[[str], tuple[Mapping[str, Tensor], Any]]
 """A checkpoint's name in the tree to the network's tensors and, if there is one, its mask: what
 `SearchSpace.to_json` gave."""
 
@@ -30,7 +30,7 @@ class Leaves:
         ValueError: the tree's space is no part of the network's, or a leaf is without weights.
     """
 
-    def __init__(self, tree: SplitTree, net: nn.Module, read: Read) -> None:
+    def __init__(self, tree: SplitTree, net: nn.Module, read: _Read) -> None:
         if not search_space(net).holds(tree.space):
             raise ValueError("the tree parts another search space than this network's")
         self.tree = tree

@@ -136,11 +136,11 @@ def method_for(count: int, method: Method = "best") -> Method:
     return method
 
 
-def choose_edge(found: Mapping[str, Partition], rule: Rule = "largest_mean_gap") -> str:
+def choose_edge(partitions: Mapping[str, Partition], rule: Rule = "largest_mean_gap") -> str:
     """The choice to part, of several whose candidates have been parted; the first of equals.
 
     Args:
-        found: name to partition.
+        partitions: name to partition.
         rule: `largest_mean_gap`, see `mean_gaps`; `largest_intra`, as the paper words it, which
             also favours choices whose candidates are all alike; `smallest_inter`; `released_code`,
             the largest similarity across, for comparison with published figures alone. Only the
@@ -150,20 +150,19 @@ def choose_edge(found: Mapping[str, Partition], rule: Rule = "largest_mean_gap")
         ValueError: another rule, or nothing to choose from.
     """
     rules = {
-        "largest_mean_gap": mean_gaps,
-        "largest_intra": lambda found: {name: p.intra for name, p in found.items()},
-        "smallest_inter": lambda found: {name: -p.inter for name, p in found.items()},
-        "released_code": lambda found: {name: p.inter for name, p in found.items()},
+        "largest_mean_gap": mean_gaps(partitions),
+        "largest_intra": {name: p.intra for name, p in partitions.items()},
+        "smallest_inter": {name: -p.inter for name, p in partitions.items()},
+        "released_code": {name: p.inter for name, p in partitions.items()},
     }
     if rule not in rules:
         raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(rules)}")
-    if not found:
+    if not partitions:
         raise ValueError("no choice is left whose candidates could be parted")
-    scores = rules[rule](found)
-    return max(scores, key=scores.__getitem__)
+    return max(partitions, key=rules[rule].__getitem__)
 
 
-def mean_gaps(found: Mapping[str, Partition]) -> dict[str, float]:
+def mean_gaps(partitions: Mapping[str, Partition]) -> dict[str, float]:
     """How well the candidates of several choices part: mean similarity inside minus mean across.
 
     A choice of two candidates has no pair inside, and nothing to say how alike like ones would be.
@@ -174,14 +173,16 @@ def mean_gaps(found: Mapping[str, Partition]) -> dict[str, float]:
     most other choices are dead.
 
     Args:
-        found: name to partition.
+        partitions: name to partition.
 
     Returns:
         Name to gap.
     """
-    inside = [p.inside for p in found.values() if p.inside is not None]
+    inside = [p.inside for p in partitions.values() if p.inside is not None]
     usual = statistics.median_low(inside) if inside else 1.0
-    return {n: (usual if p.inside is None else p.inside) - p.across for n, p in found.items()}
+    return {
+        name: (usual if p.inside is None else p.inside) - p.across for name, p in partitions.items()
+    }
 
 
 def _check(similarity: Tensor) -> int:

@@ -7,6 +7,7 @@ batch's own statistics and keep theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -38,12 +39,15 @@ def named_layers(model: nn.Module, patterns: Sequence[str] | None = None) -> dic
     """
     modules = {name: module for name, module in model.named_modules() if name}
     if patterns is None:
-        found = {
+        elastic = {name: m for name, m in modules.items() if isinstance(m, ElasticModule)}
+        if not elastic:
+            raise ValueError("the network has nothing elastic: name the layers to profile")
+        blocks = {
             name: module
             for name, module in modules.items()
             if not isinstance(module, _CONTAINERS) and _holds_elastic(module)
         }
-        return found or _all_layers(modules)
+        return blocks or dict(elastic)
     met: set[str] = set()
     for pattern in patterns:
         now = {name for name in modules if _meets(name, pattern)}
@@ -86,7 +90,7 @@ def profile(
             not finite, or no sample with a dimension.
     """
     layers = named_layers(model) if layers is None else layers
-    found: dict[str, list[Tensor]] = {name: [] for name in layers}
+    dimensions: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def measure(name: str, layer: nn.Module, inputs: Any, output: Any) -> None:
         tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
@@ -116,22 +120,16 @@ def profile(
                 )
         except ValueError as error:
             raise ValueError(f"layer {name!r}: {error}") from error
-        found[name].append(values.nanmean())
+        dimensions[name].append(values.nanmean())
 
-    handles = [
-        layer.register_forward_hook(partial(measure, name)) for name, layer in layers.items()
-    ]
     mode = evaluating if running_statistics else batch_statistics
-    try:
-        with torch.no_grad(), mode(model):
-            run_batch(model, batch, forward)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad(), mode(model):
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(measure, name)))
+        run_batch(model, batch, forward)
     missing = torch.tensor(torch.nan, dtype=torch.float64)
-    return torch.stack(
-        [torch.stack(values).mean().cpu() if values else missing for values in found.values()]
-    )
+    means = (torch.stack(calls).mean().cpu() if calls else missing for calls in dimensions.values())
+    return torch.stack(list(means))
 
 
 def gradients(
@@ -153,12 +151,9 @@ def gradients(
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with batch_statistics(model), torch.enable_grad():
         value = loss(model, batch)
-        found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-    return {
-        name: gradient.flatten()
-        for name, gradient in zip(parameters, found, strict=True)
-        if gradient is not None
-    }
+        slopes = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+    named = zip(parameters, slopes, strict=True)
+    return {name: slope.flatten() for name, slope in named if slope is not None}
 
 
 def _holds_elastic(module: nn.Module) -> bool:
@@ -168,15 +163,6 @@ def _holds_elastic(module: nn.Module) -> bool:
         or (isinstance(child, _CONTAINERS) and _holds_elastic(child))
         for child in module.children()
     )
-
-
-def _all_layers(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    found: dict[str, nn.Module] = {
-        name: layer for name, layer in modules.items() if isinstance(layer, ElasticModule)
-    }
-    if not found:
-        raise ValueError("the network has nothing elastic: name the layers to profile")
-    return found
 
 
 def _meets(name: str, pattern: str) -> bool:

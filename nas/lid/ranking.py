@@ -47,9 +47,9 @@ def compare(
     Raises:
         ValueError: the numbers of both differ, or are below 2.
     """
-    found = agreement(scores, truth)
+    agrees = agreement(scores, truth)
     by_score, by_truth = (np.argsort(-np.asarray(v, float), kind="stable") for v in (scores, truth))
     precision = {
         k: len(set(by_score[:k]) & set(by_truth[:k])) / k for k in top if k < len(by_score)
     }
-    return Comparison(found.count, found.kendall, found.spearman, precision)
+    return Comparison(agrees.count, agrees.kendall, agrees.spearman, precision)

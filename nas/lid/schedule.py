@@ -45,8 +45,8 @@ class LevelSchedule:
         """Raise a ValueError where a tree is not split in two on all levels above the last."""
         splits = len(self.epochs) - 1
         for name in self.nodes:
-            found = tree.splits.get(name)
-            if depth(name) < splits and (found is None or len(found.groups) != 2):
+            split = tree.splits.get(name)
+            if depth(name) < splits and (split is None or len(split.groups) != 2):
                 raise ValueError(
                     f"epochs {self.epochs} ask for {splits} levels of splits in two, but node "
                     f"{name!r} of the tree has none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, cast, get_args
 
@@ -23,8 +24,8 @@ from .tree import Split, splittable
 
 __all__ = ["Splitter", "joined"]
 
-Criterion = Literal["lid", "gradient", "random"]
-Loss = Callable[[nn.Module, Any], Tensor]
+_Criterion = Literal["lid", "gradient", "random"]
+_Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Splitter:
@@ -57,7 +58,7 @@ class Splitter:
 
     def __init__(
         self,
-        criterion: Criterion = "lid",
+        criterion: _Criterion = "lid",
         measure: Measure = "euclidean",
         method: Method = "best",
         rule: Rule = "largest_mean_gap",
@@ -71,7 +72,7 @@ class Splitter:
         seed: int = 0,
     ) -> None:
         words = {
-            "criterion": (criterion, Criterion),
+            "criterion": (criterion, _Criterion),
             "measure": (measure, Measure),
             "method": (method, Method),
             "rule": (rule, Rule),
@@ -117,25 +118,25 @@ class Splitter:
             if not any(fnmatchcase(name, pattern) for name in space.names):
                 raise ValueError(f"no choice is called {pattern!r}{near(pattern, space.names)}")
         least = 2 * (self.min_group or 1)
-        found = [
+        names = [
             name
             for name in splittable(space)
             if any(fnmatchcase(name, pattern) for pattern in self.choices)
             and len(space.choices[name].values) >= least
         ]
-        if not found:
+        if not names:
             raise ValueError(
                 f"nothing to split: no choice of {', '.join(self.choices)} has {least} values or "
                 "more and matters in every architecture of this part of the space"
             )
         if self.method == "exact":
-            for name in found:
+            for name in names:
                 if (count := len(space.choices[name].values)) > EXACT:
                     raise ValueError(
                         f"choice {name!r} has {count} values, too many bipartitions to try: the "
                         f"method `exact` is for {EXACT} at most; take `best` or `spectral`"
                     )
-        return tuple(name for name in found if name not in set(done)) or tuple(found)
+        return tuple(name for name in names if name not in set(done)) or tuple(names)
 
     def levels(self, space: SearchSpace) -> int:
         """How many levels of splits a space allows for certain, whichever choices they take.
@@ -159,7 +160,7 @@ class Splitter:
         batches: Iterable[Any],
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Loss | None = None,
+        loss: _Loss | None = None,
         done: Iterable[str] = (),
         salt: str = "",
         progress: Callable[[int, int], None] | None = None,
@@ -203,12 +204,12 @@ class Splitter:
                 progress(count, self.batches)
         if not count:
             raise ValueError("no batch to find a split on: there are no training data")
-        found = {
+        partitions = {
             name: partition(total / count, self.method, min_group=self.min_group, rng=rng)
             for name, total in sums.items()
         }
-        parts = {n: _values(space.choices[n].values, p.groups) for n, p in found.items()}
-        gaps = mean_gaps(found)
+        parts = {n: _values(space.choices[n].values, p.groups) for n, p in partitions.items()}
+        gaps = mean_gaps(partitions)
         scores = {
             name: {
                 "groups": [list(group) for group in parts[name]],
@@ -218,9 +219,9 @@ class Splitter:
                 "across": p.across,
                 "gap": gaps[name],
             }
-            for name, p in found.items()
+            for name, p in partitions.items()
         }
-        name = choose_edge(found, self.rule)
+        name = choose_edge(partitions, self.rule)
         return Split(name, parts[name], scores)
 
     def compare(
@@ -230,16 +231,13 @@ class Splitter:
         batch: Any,
         *,
         forward: Callable[[nn.Module, Any], object] | None = None,
-        loss: Loss | None = None,
+        loss: _Loss | None = None,
     ) -> Tensor:
         """How alike architectures are on a batch: by dimensions, or by gradients of what all use.
 
-        Args:
-            net: the supernet; it stays as it is.
-            paths: its architectures.
+        Args as of `split`, but for:
+            paths: architectures of the network.
             batch: on the network's device.
-            forward: as for `split`.
-            loss: as for `split`.
 
         Returns:
             (n, n), float64, see `similarity`.
@@ -247,49 +245,33 @@ class Splitter:
         Raises:
             ValueError: the architectures have no layer, or no parameter, in common.
         """
+        describe: Callable[[], Any]
+        if self.criterion == "gradient":
+            describe = partial(gradients, net, batch, cast("_Loss", loss))
+        else:
+            layers, k = named_layers(net, self.layers), self.k
+            describe = partial(
+                profile, net, batch, layers, k=k, estimator=self.estimator, forward=forward
+            )
+        described: list[Any] = []
         before = active(net)
         try:
-            if self.criterion == "gradient":
-                return self._by_gradients(net, paths, batch, cast("Loss", loss))
-            return self._by_dimensions(net, paths, batch, forward)
+            for path in paths:
+                activate(net, path)
+                described.append(describe())
         finally:
             activate(net, before)
-
-    def _by_dimensions(
-        self,
-        net: nn.Module,
-        paths: Sequence[Architecture],
-        batch: Any,
-        forward: Callable[[nn.Module, Any], object] | None,
-    ) -> Tensor:
-        layers, found = named_layers(net, self.layers), []
-        for path in paths:
-            activate(net, path)
-            found.append(
-                profile(net, batch, layers, k=self.k, estimator=self.estimator, forward=forward)
-            )
-        vectors = torch.stack(found)
+        if self.criterion == "gradient":
+            shared = [n for n in described[0] if all(n in other for other in described)]
+            if not shared:
+                raise ValueError("no parameter is used by all values, so gradients cannot compare")
+            rows = [torch.cat([slopes[name] for name in shared]) for slopes in described]
+            return similarity(torch.stack(rows), "cosine").cpu()
+        vectors = torch.stack(described)
         ran = ~vectors.isnan().any(0)  # layers that only some values run do not compare
         if not ran.any():
             raise ValueError("no profiled layer runs with all values: name other layers")
         return similarity(vectors[:, ran], self.measure)
-
-    def _by_gradients(
-        self,
-        net: nn.Module,
-        paths: Sequence[Architecture],
-        batch: Any,
-        loss: Loss,
-    ) -> Tensor:
-        found = []
-        for path in paths:
-            activate(net, path)
-            found.append(gradients(net, batch, loss))
-        shared = [n for n in found[0] if all(n in other for other in found)]
-        if not shared:
-            raise ValueError("no parameter is used by all values, so gradients cannot compare")
-        vectors = torch.stack([torch.cat([f[name] for name in shared]) for f in found])
-        return similarity(vectors, "cosine").cpu()
 
 
 def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:

@@ -6,7 +6,6 @@ in which the nodes of the tree have consecutive epochs; one node is in memory, t
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,19 +150,9 @@ class FewShotTraining(SupernetTask):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The task's optimiser, its learning rate falling by a cosine."""
-        optimizer = self.task_optimisation()["optimizer"]
-        for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"])
-        if math.isinf(self.trainer.estimated_stepping_batches):
-            raise ValueError("few-shot training needs epochs of a known length")
-        per_epoch = self._steps_per_epoch()
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self.schedule.rate(step / per_epoch)
+        return self.optimisation_by_epochs(
+            "few-shot training", lambda epoch, _: self.schedule.rate(epoch)
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
 
     def on_fit_start(self) -> None:
         """Refuse a strategy that wants all gradients, and leave room for the last node."""
@@ -321,10 +310,6 @@ class FewShotTraining(SupernetTask):
             about["data"] = f"{tensor_digest(tensors):x}"
         return about
 
-    def _steps_per_epoch(self) -> int:
-        accumulated = self.trainer.accumulate_grad_batches
-        return max(1, math.ceil(self.trainer.num_training_batches / accumulated))
-
     def _seed(self, *where: Any) -> None:
         """Let what is random depend on the seed and the place in the tree's epochs alone."""
         number = digest(f"{self._begun['seed']}:{where}") % 2**32
@@ -334,8 +319,8 @@ class FewShotTraining(SupernetTask):
 
     def _everywhere(self, function: Callable[..., Any], *args: Any) -> Any:
         """What a function returns in the first process, which alone runs it."""
-        found = function(*args) if self.trainer.is_global_zero else None
-        return self.trainer.strategy.broadcast(found)
+        result = function(*args) if self.trainer.is_global_zero else None
+        return self.trainer.strategy.broadcast(result)
 
     def _sign(self) -> None:
         """Tell processes that wait for the node that it makes progress."""
@@ -363,10 +348,6 @@ class FewShotTraining(SupernetTask):
         """Let the loop end with the last epoch, unless that came before others' nodes."""
         behind = self._processed >= self._limit
         self.trainer.fit_loop.max_epochs = self._limit + (behind and self._next is not None)
-
-    @property
-    def _brief(self) -> bool:
-        return bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
 
     @property
     def _processed(self) -> int:
@@ -456,7 +437,7 @@ class FewShotTraining(SupernetTask):
 
 def _scores(split: Split) -> Iterator[str]:
     """What decided, choice by choice, the best gap first: mean similarities of pairs of values."""
-    for choice, found in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
+    for choice, scores in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
         named = ("gap", "inside", "across")  # of a choice of two values no pair is inside
-        means = ", ".join(f"{name} {found[name]:.4f}" for name in named if found[name] is not None)
-        yield f"  {Split(choice, found['groups'])}: mean {means}"
+        means = (f"{name} {scores[name]:.4f}" for name in named if scores[name] is not None)
+        yield f"  {Split(choice, scores['groups'])}: mean {', '.join(means)}"

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ROOT = "root"
-VERSION = 1
+_VERSION = 1
 _FORMAT = "vizoo split tree"
 
 
@@ -169,28 +169,25 @@ class SplitTree:
             ValueError: there is no such node, or it is without weights.
         """
         self.space_of(name)
-        found = name
-        while found not in self.checkpoints:
-            if found == ROOT:
+        node = name
+        while node not in self.checkpoints:
+            if node == ROOT:
                 raise ValueError(
                     f"node {name!r} of the tree has no checkpoint, nor has an ancestor"
                 )
-            found = parent_name(found)
-        return found
+            node = parent_name(node)
+        return node
 
     def path_splits(self, name: str) -> list[Split]:
         """The splits that lead to a node, the root's first."""
         self.space_of(name)
-        ancestors = [parent_name(name)] if name != ROOT else []
-        while ancestors and ancestors[-1] != ROOT:
-            ancestors.append(parent_name(ancestors[-1]))
-        return [self.splits[ancestor] for ancestor in reversed(ancestors)]
+        return [self.splits[name[:level] or ROOT] for level in range(depth(name))]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `from_json`: space, splits by node and files."""
         return {
             "format": _FORMAT,
-            "version": VERSION,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "splits": {n: self.splits[n].to_json() for n in self.names if n in self.splits},
             "checkpoints": {n: self.checkpoints[n] for n in self.names if n in self.checkpoints},
@@ -206,9 +203,9 @@ class SplitTree:
         """
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError("not a tree of splits; `vizoo split` writes one")
-        if data.get("version") != VERSION:
+        if data.get("version") != _VERSION:
             raise ValueError(
-                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {VERSION}"
+                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {_VERSION}"
             )
         parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
         splits, files, about = parts
@@ -241,12 +238,11 @@ class SplitTree:
             FileNotFoundError: there is no such file.
             ValueError: it holds no tree, or one of another space.
         """
+        data = read_json(path, "a tree of splits")
         try:
-            tree = cls.from_json(read_json(path, "a tree of splits"))
+            tree = cls.from_json(data)
         except ValueError as error:
-            message = str(error)
-            where = "" if message.startswith(f"{path}:") else f"{path}: "
-            raise ValueError(f"{where}{message}") from None
+            raise ValueError(f"{path}: {error}") from None
         if space is not None and tree.space != space:
             raise ValueError(f"{path}: this tree parts another search space")
         return tree
@@ -260,8 +256,7 @@ def splittable(space: SearchSpace) -> tuple[str, ...]:
     return tuple(c.name for c in space if len(c.values) > 1 and c.name not in space.conditions)
 
 
-def _child_names(name: str, count: int = 2) -> tuple[str, ...]:
-    """The names of a node's children."""
+def _child_names(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{'' if name == ROOT else name}{index}" for index in range(count))
 
 

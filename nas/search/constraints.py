@@ -6,15 +6,16 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ..space import Architecture, SearchSpace
 
 __all__ = ["Constraint", "Limits", "UnreachableError", "smallest_reachable"]
 
-EXHAUSTIBLE = 1000
+_EXHAUSTIBLE = 1000
 """Spaces up to this size are looked through for the smallest cost; larger ones descended."""
 
-DESCENTS = 8
+_DESCENTS = 8
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class Limits:
         Raises:
             UnreachableError: none was found; the message says what the smallest reachable is.
         """
-        found, over = smallest_reachable(self.space, self.excess, enough=0.0)
+        nearest, over = smallest_reachable(self.space, self.excess, enough=0.0)
         if over == 0:
-            return found
+            return nearest
         for constraint in self.constraints:
-            if constraint.satisfied(found):
+            if constraint.satisfied(nearest):
                 continue
             alone, cost = smallest_reachable(self.space, constraint.cost, enough=constraint.limit)
             if cost > constraint.limit:
@@ -112,11 +113,11 @@ class Limits:
                     cost,
                 )
         limits = " and ".join(f"{c.name} ≤ {c.text(c.limit)}" for c in self.constraints)
-        nearest = ", ".join(f"{c.name} {c.text(c.cost(found))}" for c in self.constraints)
+        costs = ", ".join(f"{c.name} {c.text(c.cost(nearest))}" for c in self.constraints)
         raise UnreachableError(
-            f"no architecture meets {limits} at once; the nearest found has {nearest} "
-            f"({_described(self.space, found)})",
-            found,
+            f"no architecture meets {limits} at once; the nearest found has {costs} "
+            f"({_described(self.space, nearest)})",
+            nearest,
             None,
         )
 
@@ -143,23 +144,19 @@ class Limits:
             values = start | {name: base[name] for name in order[:steps]}
             return self.space.build(lambda choice: values[choice.name])
 
-        outside, inside, found = 0, len(order), anchor
+        outside, inside, repaired = 0, len(order), anchor
         while inside - outside > 1:
             middle = (outside + inside) // 2
             candidate = after(middle)
             if self.satisfied(candidate):
-                inside, found = middle, candidate
+                inside, repaired = middle, candidate
             else:
                 outside = middle
-        return found
+        return repaired
 
 
 def smallest_reachable(
-    space: SearchSpace,
-    cost: Callable[[Architecture], float],
-    *,
-    enough: float = -math.inf,
-    seed: int = 0,
+    space: SearchSpace, cost: Callable[[Architecture], float], *, enough: float = -math.inf
 ) -> tuple[Architecture, float]:
     """The architecture of smallest cost.
 
@@ -171,30 +168,23 @@ def smallest_reachable(
         space: where to look.
         cost: what to minimise; asked once for each architecture looked at.
         enough: end as soon as a cost is at most this.
-        seed: of the random starts.
 
     Returns:
         The architecture and its cost.
     """
-    known: dict[Architecture, float] = {}
-
-    def ask(architecture: Architecture) -> float:
-        if architecture not in known:
-            known[architecture] = cost(architecture)
-        return known[architecture]
-
+    ask = cache(cost)
     best = space.smallest()
     if ask(best) <= enough:
         return best, ask(best)
-    if space.count() <= EXHAUSTIBLE:
+    if space.count() <= _EXHAUSTIBLE:
         for architecture in space.enumerate():
             if ask(architecture) < ask(best):
                 best = architecture
             if ask(best) <= enough:
                 break
         return best, ask(best)
-    rng = random.Random(seed)
-    starts = [best, space.largest(), *(space.sample(rng) for _ in range(DESCENTS - 2))]
+    rng = random.Random(0)
+    starts = [best, space.largest(), *(space.sample(rng) for _ in range(_DESCENTS - 2))]
     for current in starts:
         while True:
             if ask(current) < ask(best):

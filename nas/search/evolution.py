@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..space import Architecture, SearchSpace
 from .constraints import Constraint
-from .population import Evaluated, Progress, Scores, Settings, search
+from .population import Evaluated, Progress, Settings, search
 
 __all__ = ["SearchResult", "evolve"]
 
@@ -27,6 +27,18 @@ class SearchResult:
     best: Architecture
     score: float
     evaluated: tuple[Evaluated, ...]
+
+    @classmethod
+    def of(cls, evaluated: Collection[Evaluated]) -> SearchResult:
+        """The result of all that was evaluated.
+
+        Raises:
+            ValueError: no score is finite.
+        """
+        best = min(evaluated, key=lambda item: item.scores)
+        if not math.isfinite(best.scores[0]):
+            raise ValueError(f"none of {len(evaluated)} architectures had a finite score")
+        return cls(best.architecture, best.scores[0], tuple(evaluated))
 
 
 def evolve(
@@ -78,25 +90,14 @@ def evolve(
         >>> result.best["depth"]
         4
     """
-
-    def scores(architectures: list[Architecture]) -> list[Scores]:
-        return [(score,) for score in objective(architectures)]
-
-    found = search(
+    evaluated = search(
         space,
-        scores,
-        _best,
+        lambda architectures: [(score,) for score in objective(architectures)],
+        lambda scores, number: sorted(range(len(scores)), key=scores.__getitem__)[:number],
         Settings(seed, population, parents, mutation, lifetime),
         generations,
         constraints,
         resume,
         on_generation,
     )
-    best = min(found, key=lambda item: item.scores)
-    if not math.isfinite(best.scores[0]):
-        raise ValueError(f"none of {len(found)} architectures had a finite score")
-    return SearchResult(best.architecture, best.scores[0], tuple(found))
-
-
-def _best(scores: list[Scores], number: int) -> list[int]:
-    return sorted(range(len(scores)), key=scores.__getitem__)[:number]
+    return SearchResult.of(evaluated)

@@ -67,7 +67,7 @@ class Front:
         content = read_json(path, "a front of `vizoo search`")
         try:
             rows = sorted(map(_row, content["front"]), key=lambda row: row.error)
-            found = cls(
+            front = cls(
                 str(content["supernet"]),
                 str(content["metric"]),
                 content["cost"],
@@ -81,15 +81,15 @@ class Front:
             ) from error
         if not rows:
             raise ValueError(f"{path}: the front is empty")
-        if found.cost not in _COSTS or any(found.cost not in row.costs for row in rows):
-            raise ValueError(f"{path}: no cost {found.cost!r} in every row; known: {_COSTS}")
+        if front.cost not in _COSTS or any(front.cost not in row.costs for row in rows):
+            raise ValueError(f"{path}: no cost {front.cost!r} in every row; known: {_COSTS}")
         if space is not None:
             for row in rows:
                 try:
                     space.validate(row.architecture)
                 except ValueError as error:
                     raise ValueError(f"{path}: a front of another supernet: {error}") from error
-        return found
+        return front
 
     def spread(self, count: int) -> list[FrontRow]:
         """Rows from the smallest error to the smallest cost, evenly spread by their rank.

@@ -81,18 +81,9 @@ def evolve_pareto(
 ) -> ParetoResult:
     """Minimise several objectives at once, within the constraints.
 
-    Args:
-        space: where to search.
+    Args as of :func:`~vizoo.nas.search.evolution.evolve`, but for:
         objectives: name → architectures → one score for each, small is good. Each is called once
             a generation.
-        constraints: what every architecture has to meet.
-        seed: as for :func:`~vizoo.nas.search.evolution.evolve`, like all that follow.
-        population: architectures of the first generation.
-        generations: bred after it.
-        parents: the share of the population that survives.
-        mutation: probability for each choice of a mutant to change.
-        resume: the state of a search that was interrupted.
-        on_generation: called after each generation.
 
     Returns:
         The front of everything evaluated, not only of the last population.
@@ -109,7 +100,7 @@ def evolve_pareto(
         columns = [objective(architectures) for objective in objectives.values()]
         return list(zip(*columns, strict=True))
 
-    found = search(
+    evaluated = search(
         space,
         scores,
         _least_dominated,
@@ -119,13 +110,12 @@ def evolve_pareto(
         resume,
         on_generation,
     )
-    finite = [item for item in found if all(map(math.isfinite, item.scores))]
+    finite = [item for item in evaluated if all(map(math.isfinite, item.scores))]
     if not finite:
-        raise ValueError(f"none of {len(found)} architectures had finite scores")
+        raise ValueError(f"none of {len(evaluated)} architectures had finite scores")
     front = [finite[i] for i in pareto_front([item.scores for item in finite])]
-    return ParetoResult(
-        tuple(objectives), tuple(sorted(front, key=lambda item: item.scores)), tuple(found)
-    )
+    front.sort(key=lambda item: item.scores)
+    return ParetoResult(tuple(objectives), tuple(front), tuple(evaluated))
 
 
 def _least_dominated(scores: list[Scores], number: int) -> list[int]:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..space import Architecture, SearchSpace
@@ -13,8 +14,8 @@ from .constraints import Constraint, Limits
 
 __all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
 
-VERSION = 1
-DRAWS = 8
+_VERSION = 1
+_DRAWS = 8
 """Candidates drawn for each child wanted, as many were seen before when a search comes to its end;
 then the parents' neighbours are looked through."""
 
@@ -31,16 +32,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search.
-
-    Args:
-        seed: of the one ``random.Random`` that draws everything.
-        population: architectures of the first generation.
-        parents: the share of ``population`` that survives each generation and is bred from; the
-            rest is replaced.
-        mutation: probability for each choice of a mutant to change.
-        lifetime: generations that an architecture may be a parent, however good; None for ever.
-    """
+    """How to search, as `vizoo.nas.search.evolve` says; checked."""
 
     seed: int
     population: int
@@ -73,26 +65,19 @@ class Progress:
         generations: the last one.
         survivors: the best so far, the parents of the next generation.
         evaluated: everything looked at so far, in order.
+        state: gives what is needed to go on from here in another process (``resume=``), as JSON.
     """
 
     generation: int
     generations: int
     survivors: tuple[Evaluated, ...]
     evaluated: tuple[Evaluated, ...]
-    _state: Callable[[], dict[str, Any]]
-
-    def state(self) -> dict[str, Any]:
-        """All that is needed to go on from here in another process (``resume=``), as JSON."""
-        return self._state()
+    state: Callable[[], dict[str, Any]]
 
 
 def each(objective: Callable[[Architecture], float]) -> Callable[[list[Architecture]], list[float]]:
     """An objective for one architecture as one for a list, which the searches take."""
-
-    def objectives(architectures: list[Architecture]) -> list[float]:
-        return [objective(architecture) for architecture in architectures]
-
-    return objectives
+    return lambda architectures: list(map(objective, architectures))
 
 
 def search(
@@ -110,18 +95,12 @@ def search(
     Survivors are chosen from the last survivors, unless they are past their lifetime, and their
     children, of which half are mutants and half uniform crossovers. No architecture is evaluated
     twice; a child seen before is drawn anew. Children over a limit are changed towards their parent
-    until they meet it.
+    until they meet it. The search ends early if nothing new turns up.
 
-    Args:
-        space: where to search.
+    Args as of `vizoo.nas.search.evolve`, but for:
         objective: called once for each generation, with its new architectures; one tuple of
             scores for each. NaN counts as infinite.
         select: (scores, number) → the indices of those that survive.
-        settings: how.
-        generations: how many to breed after the first; fewer if nothing new is to be found.
-        constraints: what every evaluated architecture has to meet.
-        resume: a state of :class:`Progress`, of the same search.
-        on_generation: called after each generation.
 
     Returns:
         All that was evaluated, in order.
@@ -136,17 +115,17 @@ def search(
     refuge = limits.refuge()
     rng = random.Random(settings.seed)
     identity = {
-        "version": VERSION,
+        "version": _VERSION,
         "space": space.digest,
         "settings": asdict(settings),
         "constraints": [[c.name, c.limit] for c in constraints],
     }
     generation = -1
-    found: list[Evaluated] = []
+    evaluated: list[Evaluated] = []
     survivors: list[Evaluated] = []
     if resume is not None:
-        generation, found, survivors = _restored(resume, identity, space, rng)
-    seen = {item.architecture for item in found}
+        generation, evaluated, survivors = _restored(resume, identity, space, rng)
+    seen = {item.architecture for item in evaluated}
     count = space.count()
     while generation < generations and len(seen) < count:
         generation += 1
@@ -158,16 +137,15 @@ def search(
             break
         scores = _scored(objective, new)
         born = [Evaluated(a, s, generation) for a, s in zip(new, scores, strict=True)]
-        found += born
+        evaluated += born
         oldest = generation - (settings.lifetime or math.inf)
         pool = [item for item in survivors + born if item.generation > oldest]
         survivors = [pool[i] for i in select([p.scores for p in pool], settings.survivors)]
         if on_generation is not None:
-            state = _State(identity, space, rng.getstate(), generation, tuple(found), survivors)
-            on_generation(
-                Progress(generation, generations, tuple(survivors), state.found, state.to_json)
-            )
-    return found
+            known = tuple(survivors), tuple(evaluated)
+            state = partial(_state, identity, space.names, rng.getstate(), generation, *known)
+            on_generation(Progress(generation, generations, *known, state))
+    return evaluated
 
 
 def _bred(
@@ -182,9 +160,9 @@ def _bred(
     """Up to ``wanted`` architectures that were not seen before and meet the limits."""
     space = limits.space
     new: dict[Architecture, None] = {}
-    for draw in range(DRAWS * wanted):
+    for draw in range(_DRAWS * wanted):
         anchor = refuge
-        if not parents or draw >= DRAWS * wanted // 2:
+        if not parents or draw >= _DRAWS * wanted // 2:
             child = space.sample(rng)
         else:
             anchor = rng.choice(parents)
@@ -219,33 +197,31 @@ def _scored(
     return [tuple(math.inf if math.isnan(v) else v for v in s) for s in scores]
 
 
-@dataclass(frozen=True)
-class _State:
-    identity: dict[str, Any]
-    space: SearchSpace
-    rng: tuple[Any, ...]
-    generation: int
-    found: tuple[Evaluated, ...]
-    survivors: list[Evaluated]
-
-    def to_json(self) -> dict[str, Any]:
-        place = {item.architecture: i for i, item in enumerate(self.found)}
-        version, numbers, gauss = self.rng
-        return {
-            **self.identity,
-            "generation": self.generation,
-            "rng": [version, list(numbers), gauss],
-            "evaluated": [
-                {
-                    "values": [item.architecture[name] for name in self.space.names],
-                    # JSON knows no infinity.
-                    "scores": [v if math.isfinite(v) else None for v in item.scores],
-                    "generation": item.generation,
-                }
-                for item in self.found
-            ],
-            "survivors": [place[item.architecture] for item in self.survivors],
-        }
+def _state(
+    identity: dict[str, Any],
+    names: tuple[str, ...],
+    rng: tuple[Any, ...],
+    generation: int,
+    survivors: tuple[Evaluated, ...],
+    evaluated: tuple[Evaluated, ...],
+) -> dict[str, Any]:
+    place = {item.architecture: i for i, item in enumerate(evaluated)}
+    version, numbers, gauss = rng
+    return {
+        **identity,
+        "generation": generation,
+        "rng": [version, list(numbers), gauss],
+        "evaluated": [
+            {
+                "values": [item.architecture[name] for name in names],
+                # JSON knows no infinity.
+                "scores": [v if math.isfinite(v) else None for v in item.scores],
+                "generation": item.generation,
+            }
+            for item in evaluated
+        ],
+        "survivors": [place[item.architecture] for item in survivors],
+    }
 
 
 def _restored(
@@ -262,7 +238,7 @@ def _restored(
     try:
         version, numbers, gauss = state["rng"]
         rng.setstate((version, tuple(numbers), gauss))
-        found = [
+        evaluated = [
             Evaluated(
                 space.canonical(dict(zip(space.names, item["values"], strict=True))),
                 tuple(math.inf if v is None else float(v) for v in item["scores"]),
@@ -270,8 +246,8 @@ def _restored(
             )
             for item in state["evaluated"]
         ]
-        survivors = [found[i] for i in state["survivors"]]
-        return int(state["generation"]), found, survivors
+        survivors = [evaluated[i] for i in state["survivors"]]
+        return int(state["generation"]), evaluated, survivors
     except (KeyError, IndexError, TypeError, ValueError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"cannot resume: the state of the search is damaged ({reason})") from error

@@ -24,12 +24,11 @@ from ..space import Architecture, SearchSpace
 
 __all__ = ["Agreement", "Predictor", "agreement"]
 
-KEY = "vizoo"
-KIND = "accuracy predictor"
-VERSION = 1
-HIDDEN = (400, 400, 400)
+_KEY = "vizoo"
+_KIND = "accuracy predictor"
+_VERSION = 1
 
-Pair = tuple[Architecture, float]
+_Pair = tuple[Architecture, float]
 
 
 @dataclass(frozen=True)
@@ -115,22 +114,20 @@ class Predictor:
     def fit(
         cls,
         space: SearchSpace,
-        pairs: Sequence[Pair],
+        pairs: Sequence[_Pair],
         *,
         seed: int,
         held_out: float = 0.2,
         logarithm: bool = False,
         members: int = 1,
-        hidden: Sequence[int] = HIDDEN,
+        hidden: Sequence[int] = (400, 400, 400),
         epochs: int = 200,
-        batch_size: int = 64,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 1e-4,
     ) -> Predictor:
         """Learn from architectures and what was measured of them.
 
-        Targets are standardised, so that the output starts at their mean (without which the fit is
-        unstable). The same seed, data and number of threads give the same predictor.
+        By Adam, with a learning rate of 0.001 that falls by a cosine. Targets are standardised, so
+        that the output starts at their mean (without which the fit is unstable). The same seed,
+        data and number of threads give the same predictor.
 
         Args:
             space: of the architectures.
@@ -140,10 +137,7 @@ class Predictor:
             logarithm: learn the logarithm: right for errors, which are positive and skewed.
             members: number of networks whose mean is the prediction.
             hidden: widths of the hidden layers.
-            epochs: passes over the pairs.
-            batch_size: pairs a step.
-            learning_rate: of Adam, at first; it falls by a cosine.
-            weight_decay: of Adam.
+            epochs: passes over the pairs, in batches of 64.
 
         Raises:
             ValueError: too few pairs, an architecture of another space, a measurement that is
@@ -169,13 +163,11 @@ class Predictor:
 
         networks = nn.ModuleList(_perceptrons(codes.shape[1], hidden, members, seed))
         for network in networks:
-            optimizer = torch.optim.Adam(
-                network.parameters(), lr=learning_rate, weight_decay=weight_decay
-            )
+            optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-4)
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
             for _ in range(epochs):
                 shuffled = used[torch.randperm(len(used), generator=generator)]
-                for batch in shuffled.split(batch_size):
+                for batch in shuffled.split(64):
                     loss = (network(codes[batch])[:, 0] - targets[batch]).square().mean()
                     optimizer.zero_grad()
                     loss.backward()
@@ -200,26 +192,28 @@ class Predictor:
         values = outputs.double().mean(0) * self._scale + self._mean
         return (values.exp() if self.logarithm else values).tolist()
 
-    def evaluate(self, pairs: Sequence[Pair]) -> Agreement:
+    def evaluate(self, pairs: Sequence[_Pair]) -> Agreement:
         """Agreement with measurements that it has not learnt from."""
         return agreement(self.predict([a for a, _ in pairs]), [value for _, value in pairs])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as safetensors with the space and the figures as JSON, atomically."""
+        layers = self._networks[0].children()
+        *hidden, _ = [layer.out_features for layer in layers if isinstance(layer, nn.Linear)]
         about = {
-            "kind": KIND,
-            "version": VERSION,
+            "kind": _KIND,
+            "version": _VERSION,
             "space": self.space.to_json(),
             "mean": self._mean,
             "scale": self._scale,
             "logarithm": self.logarithm,
             "members": len(self._networks),
-            "hidden": [layer.out_features for layer in _linear(self._networks[0])[:-1]],
+            "hidden": hidden,
             "held_out": self.held_out and self.held_out.to_json(),
         }
         state = {name: t.detach().contiguous() for name, t in self._networks.state_dict().items()}
         with atomic_write(path) as temporary:
-            save_file(state, temporary, metadata={KEY: json.dumps(about)})
+            save_file(state, temporary, metadata={_KEY: json.dumps(about)})
         return Path(path)
 
     @classmethod
@@ -275,24 +269,20 @@ def _perceptrons(inputs: int, hidden: Sequence[int], members: int, seed: int) ->
     return networks
 
 
-def _linear(network: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; an accuracy predictor was to be read")
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "null"))
+            about = json.loads((file.metadata() or {}).get(_KEY, "null"))
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path}: not a safetensors file ({error})") from error
-    if not isinstance(about, dict) or about.get("kind") != KIND:
+    if not isinstance(about, dict) or about.get("kind") != _KIND:
         raise ValueError(f"{path}: this safetensors file holds no accuracy predictor")
-    if about.get("version") != VERSION:
+    if about.get("version") != _VERSION:
         raise ValueError(
             f"{path}: an accuracy predictor of version {about.get('version')!r}; "
-            f"this vizoo reads {VERSION}"
+            f"this vizoo reads {_VERSION}"
         )
     return state, about

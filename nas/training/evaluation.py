@@ -120,17 +120,17 @@ def open_subnet(space: SearchSpace, source: str) -> Architecture:
 
 def watch(task: Task, subnets: Mapping[str, Architecture]) -> list[Watched]:
     """Extract the subnets to measure, each once whatever the number of its names."""
-    found: dict[Architecture, Watched] = {}
+    watched: dict[Architecture, Watched] = {}
     for name, architecture in subnets.items():
-        if architecture not in found:
+        if architecture not in watched:
             metrics = {
                 child: copy.deepcopy(module)
                 for child, module in task.named_children()
                 if child != "net" and not any(True for _ in module.parameters())
             }
-            found[architecture] = Watched(extract(task.net, architecture), metrics=metrics)
-        found[architecture].names.append(name)
-    return list(found.values())
+            watched[architecture] = Watched(extract(task.net, architecture), metrics=metrics)
+        watched[architecture].names.append(name)
+    return list(watched.values())
 
 
 @contextmanager
@@ -153,12 +153,12 @@ def training_loss(task: LightningModule, net: nn.Module, batch: Any) -> Tensor:
     vars(task).update(silent)
     try:
         with standing_in(task, net):
-            found: Any = task.training_step(batch, 0)
+            output: Any = task.training_step(batch, 0)
     finally:
         for name in silent:
             del vars(task)[name]
         vars(task).update(own)
-    return found["loss"] if isinstance(found, Mapping) else found
+    return output["loss"] if isinstance(output, Mapping) else output
 
 
 def recalibrate_all(
@@ -230,15 +230,15 @@ def first_batches(
 @contextmanager
 def _seeded(*owners: object) -> Iterator[None]:
     """Seed the generators that any of these draw from; afterwards they are as before."""
-    found = {id(g): g for o in owners if isinstance(g := getattr(o, "generator", None), Generator)}
-    states = {key: generator.get_state() for key, generator in found.items()}
+    generators = (getattr(owner, "generator", None) for owner in owners)
+    states = {g: g.get_state() for g in generators if isinstance(g, Generator)}
     try:
-        for generator in found.values():
+        for generator in states:
             generator.manual_seed(0)
         yield
     finally:
-        for key, generator in found.items():
-            generator.set_state(states[key])
+        for generator, state in states.items():
+            generator.set_state(state)
 
 
 def _loader(trainer: Trainer) -> Any:

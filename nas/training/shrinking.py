@@ -15,7 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -158,26 +157,14 @@ class ProgressiveShrinking(SupernetTask):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The task's optimiser, under the stages' learning rates."""
-        optimizer = self.task_optimisation()["optimizer"]
-        for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"])
-        base = optimizer.param_groups[0]["lr"]
-        if math.isinf(self.trainer.estimated_stepping_batches):
-            raise ValueError("progressive shrinking needs epochs of a known length")
-        accumulated = self.trainer.accumulate_grad_batches
-        per_epoch = max(1, math.ceil(self.trainer.num_training_batches / accumulated))
 
-        def factor(step: int) -> float:
-            index = self.stage_at(step / per_epoch)
+        def rate(epoch: float, base: float) -> float:
+            index = self.stage_at(epoch)
             stage = self.stages[index]
-            share = stage.rate(step / per_epoch - self.starts[index])
+            share = stage.rate(epoch - self.starts[index])
             return share * (1 if stage.lr is None else stage.lr / base)
 
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        return self.optimisation_by_epochs("progressive shrinking", rate)
 
     def on_train_start(self) -> None:
         """Say in which stage a resumed run goes on."""
@@ -237,8 +224,7 @@ class StageCheckpoints(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file beside those of a `ModelCheckpoint` if there is one."""
         task, epoch = cast("ProgressiveShrinking", pl_module), trainer.current_epoch + 1
-        brief = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if epoch not in task.starts or brief:
+        if epoch not in task.starts or task._brief:
             return
         number = task.starts.index(epoch)
         folders = [
@@ -261,13 +247,13 @@ def stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpac
     spaces, opened = [], set()
     for stage in stages:
         for pattern in stage.opens:
-            found = {name for name in space.names if fnmatchcase(name, pattern)}
-            if not found:
+            matches = {name for name in space.names if fnmatchcase(name, pattern)}
+            if not matches:
                 raise ValueError(
                     f"stage {stage.name!r} opens {pattern!r}, but no choice is called so"
                     f"{near(pattern, space.names)}"
                 )
-            opened |= found
+            opened |= matches
         closed = {c.name: [c.largest] for c in space if c.name not in opened}
         try:
             spaces.append(space.restrict(closed).restrict(stage.only))

@@ -13,7 +13,8 @@ three further methods of a task:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Literal, cast
@@ -27,7 +28,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler, OptimizerLRS
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from ...common.ranks import check_same_subnets
 from ..space import Architecture, Scalar, SearchSpace
@@ -37,6 +38,7 @@ from .sampling import LargestSampler, Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
 
+_Logged = dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]]
 _PROTOCOL = ("outputs", "loss", "distillation_loss")
 _HOOKS = (
     *("configure_callbacks", "teardown", "on_train_start", "on_train_end"),
@@ -108,7 +110,7 @@ class SupernetTask(LightningModule):
         self.recalibration_batches = recalibration_batches
         self._subnets: list[Watched] = []
         self._current: Watched | None = None
-        self._logged: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] | None = None
+        self._logged: _Logged | None = None
         vars(task)["log"] = self._relay  # Lightning lets no module log but the one it was given
         for hook in _HOOKS:
             mine = getattr(type(self), hook) is not getattr(LightningModule, hook)
@@ -126,11 +128,11 @@ class SupernetTask(LightningModule):
 
     def watched_subnets(self, first: bool = False) -> dict[str, Architecture]:
         """The subnets to measure, or only the one that predicts, by name."""
-        found = {}
+        subnets = {}
         for name, wanted in list(self.watched.items())[: 1 if first else None]:
             space = self.space if isinstance(wanted, str) else self.full_space
-            found[name] = named_subnet(space, wanted)
-        return found
+            subnets[name] = named_subnet(space, wanted)
+        return subnets
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The task's forward pass, of the active subnet."""
@@ -153,18 +155,40 @@ class SupernetTask(LightningModule):
         Raises:
             ValueError: there are several optimisers, or a schedule waits for a metric.
         """
-        found: Any = self.task.configure_optimizers()
-        found = found if isinstance(found, Mapping) else {"optimizer": found}
-        if not isinstance(found.get("optimizer"), torch.optim.Optimizer):
+        own: Any = self.task.configure_optimizers()
+        own = own if isinstance(own, Mapping) else {"optimizer": own}
+        if not isinstance(own.get("optimizer"), torch.optim.Optimizer):
             raise ValueError(
                 f"configure_optimizers of {type(self.task).__name__} has to return an optimizer, "
                 "or a dict with `optimizer` and `lr_scheduler`, where a supernet is trained"
             )
-        schedule = found.get("lr_scheduler")
+        schedule = own.get("lr_scheduler")
         schedule = schedule.get("scheduler") if isinstance(schedule, Mapping) else schedule
         if isinstance(schedule, ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau cannot train a supernet: take another schedule")
-        return cast("OptimizerLRSchedulerConfig", dict(found))
+        return cast("OptimizerLRSchedulerConfig", dict(own))
+
+    def optimisation_by_epochs(
+        self, method: str, rate: Callable[[float, float], float]
+    ) -> OptimizerLRSchedulerConfig:
+        """The task's optimiser under a learning rate of the method's own.
+
+        Args:
+            method: its name, for errors.
+            rate: the epochs that have passed and the task's learning rate → the share of that.
+
+        Raises:
+            ValueError: as `task_optimisation` says, or the length of an epoch is not known.
+        """
+        optimizer = self.task_optimisation()["optimizer"]
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"])
+        base = optimizer.param_groups[0]["lr"]
+        if math.isinf(self.trainer.estimated_stepping_batches):
+            raise ValueError(f"{method} needs epochs of a known length")
+        per_epoch = self._steps_per_epoch()
+        schedule = LambdaLR(optimizer, lambda step: rate(step / per_epoch, base))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def task_callbacks(self) -> list[Callback]:
         """Callbacks of the task, one or several."""
@@ -306,6 +330,14 @@ class SupernetTask(LightningModule):
             return strategy.block_backward_sync()
         return nullcontext()
 
+    @property
+    def _brief(self) -> bool:
+        return bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+    def _steps_per_epoch(self) -> int:
+        accumulated = self.trainer.accumulate_grad_batches
+        return max(1, math.ceil(self.trainer.num_training_batches / accumulated))
+
     def _step_schedules(self, interval: str, count: int) -> None:
         for schedule in self.trainer.lr_scheduler_configs:
             if schedule.interval == interval and count % schedule.frequency == 0:
@@ -340,7 +372,7 @@ class SupernetTask(LightningModule):
                 self._current = None
 
     @contextmanager
-    def _collecting(self) -> Iterator[dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]]]:
+    def _collecting(self) -> Iterator[_Logged]:
         """Keep what the task logs within the block, by name, instead of logging it."""
         self._logged = {}
         try:
@@ -348,9 +380,7 @@ class SupernetTask(LightningModule):
         finally:
             self._logged = None
 
-    def _log_collected(
-        self, logged: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]], who: str = ""
-    ) -> None:
+    def _log_collected(self, logged: _Logged, who: str = "") -> None:
         """Log what was kept, `train/loss` as `train/who/loss`; the mean where there are several."""
         for name, entries in logged.items():
             _, args, arguments = entries[-1]

@@ -154,7 +154,6 @@ class Volume(nn.Module):
             Conv3d(2, width, kernel, 1, "half", transform=True),
             BatchNorm3d(width),
             Conv3d(width, width, 3, 1, 1, groups=width),
-            SqueezeExcite(width, 4, gate="sigmoid", dims=3),
             ConvTranspose3d(width, 3, 2, 2),
         )
 
