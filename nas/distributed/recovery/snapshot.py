@@ -129,10 +129,10 @@ class InMemorySnapshot(Checkpoint):
             self.parity_group,
             self.persist_every,
         )
-        found = self._store.newest()
-        if found is None:
+        newest = self._store.newest()
+        if newest is None:
             return
-        step, packed, stream, where = found
+        step, packed, stream, where = newest
         own = unpack(packed)
         self._random = own["random"]
         if isinstance(trainer.strategy, HookDDPStrategy):
