@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+
 from ....common.ranks import digest
 
 __all__ = ["Shared", "divide", "join", "pack", "random_state", "set_random_state", "unpack"]
