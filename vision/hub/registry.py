@@ -40,7 +40,7 @@ __all__ = [
     "register_model",
 ]
 
-PACKAGE = __name__.rpartition(".vision.")[0]
+_PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
     "covidnet3d": "classification.covidnet3d",
     "densenet3d": "classification.ct_baselines",
@@ -185,7 +185,7 @@ def model_info(name: str) -> ModelEntry:
     bare, dot, tag = name.partition(".")
     family = _family(bare)
     if family is not None:
-        importlib.import_module(f"{PACKAGE}.{FAMILIES[family]}")
+        importlib.import_module(f"{_PACKAGE}.{FAMILIES[family]}")
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
         raise ValueError(refusal(name))
@@ -201,7 +201,7 @@ def _family(name: str) -> str | None:
 def family_modules() -> list[ModuleType]:
     """The modules that register models, imported."""
     names = dict.fromkeys(FAMILIES.values())
-    return [importlib.import_module(f"{PACKAGE}.{name}") for name in names]
+    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
 
 
 def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:

@@ -41,8 +41,8 @@ __all__ = [
     "save_pretrained",
 ]
 
-WEIGHTS = "model.safetensors"
-CARD = "README.md"
+_WEIGHTS = "model.safetensors"
+_CARD = "README.md"
 
 
 def save_pretrained(
@@ -106,12 +106,12 @@ def save_pretrained(
         "subnet": complete.get("subnet"),
     }
     WeightsRecord((), "0" * 64, 1, **facts)  # a wrong fact stops before anything is written
-    path = write_weights(stored, folder / WEIGHTS)
+    path = write_weights(stored, folder / _WEIGHTS)
     record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
-    config = {"library": "vizoo", "format": FORMAT, "model": name, "file": WEIGHTS}
+    config = {"library": "vizoo", "format": FORMAT, "model": name, "file": _WEIGHTS}
     for file, text in (
         (CONFIG, json.dumps({**config, "record": record.to_json()}, indent=2) + "\n"),
-        (CARD, model_card(name, model_info(name).task, record)),
+        (_CARD, model_card(name, model_info(name).task, record)),
     ):
         with atomic_write(folder / file) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -199,7 +199,7 @@ def _push(
         commit = hub.upload_folder(
             repo_id=repository,
             folder_path=folder,
-            allow_patterns=[WEIGHTS, CONFIG, CARD],
+            allow_patterns=[_WEIGHTS, CONFIG, _CARD],
             revision=revision,
             commit_message=message,
         )
@@ -207,11 +207,11 @@ def _push(
         raise DownloadError(f"{repository}: not pushed: {error}") from error
     # What fails on the way depends on the HTTP library, which has changed before.
     except Exception as error:
-        why = _huggingface.reason(error, Source("hf-hub", WEIGHTS, repository, revision or ""))
+        why = _huggingface.reason(error, Source("hf-hub", _WEIGHTS, repository, revision or ""))
         if getattr(getattr(error, "response", None), "status_code", 0) in (401, 403):
             why += "; `hf auth login` with a token that may write there"
         raise DownloadError(f"{repository}: not pushed: {why}") from error
-    return f"hf-hub:{repository}@{commit.oid}/{WEIGHTS}"
+    return f"hf-hub:{repository}@{commit.oid}/{_WEIGHTS}"
 
 
 def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:

@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
 DEVICE = "cuda"
 """Type of device whose tensors have kernels."""
-LEAST = (8, 0)
+_LEAST = (8, 0)
 """Least compute capability: before it bfloat16 is not computed with."""
 
 _SETTING = "VIZOO_OPS"
@@ -249,8 +249,8 @@ def _unsupported(index: int) -> str | None:
     if torch.version.hip:
         return "kernels are for NVIDIA's GPUs, and this PyTorch is built for AMD's"
     found = torch.cuda.get_device_capability(index)
-    if found < LEAST:
-        return "compute capability {}.{} is below {}.{}".format(*found, *LEAST)
+    if found < _LEAST:
+        return "compute capability {}.{} is below {}.{}".format(*found, *_LEAST)
     _, known = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
     if 10 * found[0] + found[1] not in known:
         return "{} does not know compute capability {}.{}".format(_versions(), *found)

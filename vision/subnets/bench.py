@@ -27,7 +27,6 @@ from ..inputs import example_inputs
 
 __all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "space_of", "supernets"]
 
-Report = Callable[[str, int, int | None], None]
 _SIZE = (288, 576)
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
 
@@ -112,11 +111,11 @@ class Bench:
         Raises:
             ValueError: a device that is not here, or neither a CPU nor a CUDA device.
         """
-        found = choose_device(device)
-        if found.type not in ("cpu", "cuda"):
+        place = choose_device(device)
+        if place.type not in ("cpu", "cuda"):
             raise ValueError(f"device {device}: measured are cpu and cuda")
-        conditions = Conditions.here(found, getattr(torch, dtype), *size)
-        return cls(net, space_of(net) if space is None else space, found, conditions)
+        conditions = Conditions.here(place, getattr(torch, dtype), *size)
+        return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,13 +142,8 @@ class Bench:
         """Counted parameters, multiply-adds and memory, and under `measured` the time."""
         subnet, inputs = self.network(architecture), self.inputs()
         ready = self.prepare(subnet)
-        timing = measure(
-            lambda: ready(*inputs),
-            self.device,
-            warmup=3,
-            repetitions=_REPETITIONS,
-            seconds=_SECONDS,
-        )
+        settings: dict[str, Any] = {"repetitions": _REPETITIONS, "seconds": _SECONDS}
+        timing = measure(lambda: ready(*inputs), self.device, warmup=3, **settings)
         return {**count(subnet, *inputs).to_json(), "measured": timing.to_json()}
 
     def check(self, table: LatencyTable, source: str = "table") -> None:
@@ -290,6 +284,6 @@ def begun(bench: Bench, path: str | os.PathLike[str] | None) -> LatencyTable | N
     table = bench.table()
     if path is None or not Path(path).exists():
         return table
-    found = LatencyTable.load(path)
-    same = found.model == table.model and found.space == table.space
-    return found if same and not found.conditions.difference(bench.conditions) else None
+    held = LatencyTable.load(path)
+    same = held.model == table.model and held.space == table.space
+    return held if same and not held.conditions.difference(bench.conditions) else None

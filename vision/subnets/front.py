@@ -25,7 +25,7 @@ from .evaluations import Evaluations
 
 __all__ = ["SearchedFront", "search"]
 
-Report = Callable[[str, int, int], None]
+_Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def search(
     evaluations: Evaluations | None = None,
     executor: Executor | None = None,
     keep: Callable[[Evaluations], Any] = lambda evaluations: None,
-    report: Report = lambda what, done, total: None,
+    report: _Report = lambda what, done, total: None,
 ) -> SearchedFront:
     """Search a supernet for the subnets that no other beats in both error and cost.
 
@@ -164,7 +164,7 @@ class _Run:
     evaluations: Evaluations
     executor: Executor
     keep: Callable[[Evaluations], Any]
-    report: Report
+    report: _Report
 
     def errors(self, architectures: list[Architecture], what: str = "") -> list[float]:
         """Errors of architectures; those that are not known yet are measured and kept."""

@@ -95,7 +95,5 @@ def weights_digest(leaves: Leaves, tree: str | os.PathLike[str] | None) -> str:
     for file in leaves.tree.checkpoints.values():
         path = Path(tree).parent / file
         if path.is_file():
-            with open(path, "rb") as content:
-                while block := content.read(1 << 20):
-                    digest.update(block)
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
