@@ -23,23 +23,13 @@ from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
 from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
-from .weights import (
-    build,
-    few,
-    weights_of,
-    write_weights,
-)
+from .weights import build, few, weights_of, write_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = [
-    "from_pretrained",
-    "push_to_hub",
-    "read_record",
-    "save_pretrained",
-]
+__all__ = ["from_pretrained", "push_to_hub", "read_record", "save_pretrained"]
 
 _WEIGHTS = "model.safetensors"
 _CARD = "README.md"

@@ -36,6 +36,13 @@ def check_pair(left: Tensor, right: Tensor) -> None:
         )
 
 
+def check_devices(*tensors: Tensor | None) -> None:
+    """Raises ValueError unless those that are given lie on one device."""
+    devices = sorted({str(x.device) for x in tensors if x is not None})
+    if len(devices) > 1:
+        raise ValueError(f"tensors lie on {', '.join(devices)}")
+
+
 def check_at_least(name: str, value: int, least: int) -> None:
     """Raises ValueError where the integer ``value`` is below ``least``."""
     if value < least:

@@ -193,10 +193,10 @@ def _grouped_backward(
 ) -> tuple[Tensor, Tensor]:
     grads = torch.zeros_like(left), torch.zeros_like(right)
     if 0 not in left.shape:
-        found = _correlation_backward(
+        split = _correlation_backward(
             gradient.flatten(0, 1), _split(left, groups), _split(right, groups), displacements
         )
-        for grad, value in zip(grads, found, strict=True):
+        for grad, value in zip(grads, split, strict=True):
             grad.copy_(value.view(left.shape))
     return grads
 

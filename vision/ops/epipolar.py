@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._banded import accumulation_type
 from ._kernels import choose
-from ._registration import check_at_least, exporting, register_autocast
+from ._registration import check_at_least, check_devices, exporting, register_autocast
 from .cuda import epipolar as cuda
 
 __all__ = ["epipolar_correlation"]
@@ -95,8 +95,7 @@ def _check(
     if flow.shape != (batch, views, height, width):
         raise ValueError(f"flow must be {(batch, views, height, width)}, got {tuple(flow.shape)}")
     given = (reference, *pyramid, base, direction, flow)
-    if len({x.device for x in given}) > 1:
-        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    check_devices(*given)
     if not all(x.is_floating_point() for x in given):
         raise ValueError("features, lines and flow must be floating")
     types = {x.dtype for x in (reference, *pyramid)}

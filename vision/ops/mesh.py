@@ -20,7 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ._banded import accumulation_type
 from ._kernels import choose
-from ._registration import check_at_least, exporting, register_autocast
+from ._registration import check_at_least, check_devices, exporting, register_autocast
 from .cuda import mesh as cuda
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
@@ -146,9 +146,7 @@ def _check(
             )
         if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
             raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
-    given = [x for x in (features, weight, bias, neighbours, inverse) if x is not None]
-    if len({x.device for x in given}) > 1:
-        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    check_devices(features, weight, bias, neighbours, inverse)
     types = {x.dtype for x in (features, weight, bias) if x is not None}
     if len(types) > 1 and not torch.is_autocast_enabled(features.device.type):
         raise ValueError(
