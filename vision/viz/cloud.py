@@ -54,17 +54,8 @@ def cloud_picture(
     zoom = _OVERSAMPLE * width / (right - left)  # pixels for a slope of 1
     height = round(min((bottom - top) / (right - left), 1.0) * width)
     footprint = zoom / source_focal * points[seen, 2] / depth
-    picture, buffer = _splat(
-        (y - (top + bottom) / 2) * zoom + _OVERSAMPLE * height / 2,
-        (x - left) * zoom,
-        depth,
-        footprint,
-        colours,
-        (_OVERSAMPLE * height, _OVERSAMPLE * width),
-    )
-    for _ in range(2):
-        picture, buffer = _close_gaps(picture, buffer)
-    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+    rows = (y - (top + bottom) / 2) * zoom + _OVERSAMPLE * height / 2
+    return _paint(rows, (x - left) * zoom, depth, footprint, colours, (height, width))
 
 
 def points_ahead(points: np.ndarray, colours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,10 +113,7 @@ def inside_picture(
     focal = width / 2 / math.tan(math.radians(field / 2))
     rows, columns = y / depth * focal + height / 2, x / depth * focal + width / 2
     footprint = focal * np.asarray(patches)[seen] / depth
-    picture, buffer = _splat(rows, columns, depth, footprint, colours, (height, width))
-    for _ in range(2):
-        picture, buffer = _close_gaps(picture, buffer)
-    return cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+    return _paint(rows, columns, depth, footprint, colours, size)
 
 
 def _project(
@@ -155,15 +143,16 @@ def _frame(x: np.ndarray, y: np.ndarray, field: float) -> tuple[float, float, fl
     return middle - half, middle + half, level - tall, level + tall
 
 
-def _splat(
+def _paint(
     rows: np.ndarray,
     columns: np.ndarray,
     depth: np.ndarray,
     footprint: np.ndarray,
     colours: np.ndarray,
     size: tuple[int, int],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Paint squares with a depth buffer; return picture (H, W, 3) and depths (H, W)."""
+) -> np.ndarray:
+    """Paint squares, at places and in sizes of `_OVERSAMPLE`, with a depth buffer: (H, W, 3)."""
+    whole, size = size, (_OVERSAMPLE * size[0], _OVERSAMPLE * size[1])
     order = np.argsort(-depth)  # far first: of equal indices NumPy's assignment keeps the last
     rows, columns, depth = rows[order], columns[order], depth[order]
     colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 24).astype(int)
@@ -183,7 +172,10 @@ def _splat(
             front = depth[member] < buffer[index]
             member, index = member[front], index[front]
             buffer[index], picture[index] = depth[member], colours[member]
-    return picture.reshape(*size, 3), buffer.reshape(size)
+    picture, buffer = picture.reshape(*size, 3), buffer.reshape(size)
+    for _ in range(2):
+        picture, buffer = _close_gaps(picture, buffer)
+    return cv2.resize(picture, whole[::-1], interpolation=cv2.INTER_AREA)
 
 
 def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -133,14 +133,14 @@ def comparison_picture(
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
     left = _as_image(left)
-    found, _ = _as_map(prediction)
-    height, width = found.shape
+    predicted, _ = _as_map(prediction)
+    height, width = predicted.shape
     panels: list[tuple] = [("left image", left, None)]
     if truth is None:
-        panels.append(("prediction", found, (colour_range(found), "turbo", "px")))
+        panels.append(("prediction", predicted, (colour_range(predicted), "turbo", "px")))
     else:
         wanted, known = _as_map(truth, valid)
-        error = np.where(known, np.abs(found - wanted), np.nan)
+        error = np.where(known, np.abs(predicted - wanted), np.nan)
         span = colour_range(wanted, known)
         summary = "no known pixel"
         if known.any():
@@ -148,7 +148,7 @@ def comparison_picture(
                 f"EPE {np.nanmean(error):.2f} px, bad-2 {100 * (error[known] > 2).mean():.1f} %"
             )
         panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
-        panels.append((f"prediction: {summary}", found, (span, "turbo", "px")))
+        panels.append((f"prediction: {summary}", predicted, (span, "turbo", "px")))
         panels.append(("absolute error", error, ((0.0, _ERROR_LIMIT), "inferno", "px")))
     return _arrange(panels, width, height)
 
