@@ -199,13 +199,9 @@ class NetworkTask(OptimisedTask):
 def starting_network(
     model: str, arguments: Mapping[str, Any] | None, weights: str | None
 ) -> nn.Module:
-    """Make the network that a task trains.
+    """Make the network that a task trains, by the settings of `NetworkTask`.
 
-    Args:
-        model: its registered name.
-        arguments: of its architecture; `subnet` may be the file in which a search wrote it.
-        weights: file to start from, or `pretrained` for a network that brings weights of another
-            task (its `load_pretrained`); None starts from random numbers.
+    What is `pretrained` has a `load_pretrained`; without weights it starts from random numbers.
 
     Returns:
         The network; its `architecture` holds all arguments, also those that `weights` brought.
@@ -260,11 +256,7 @@ def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
 def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) -> None:
     """Log what `metrics` has counted, by names such as `val/epe`, and reset it.
 
-    Args:
-        task: logs them.
-        stage: `val` or `test`.
-        metrics: computes numbers by name.
-        shown: which one to show beside the progress bar.
+    The stage is `val` or `test`; the metric `shown` stands beside the progress bar.
     """
     values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
     metrics.reset()

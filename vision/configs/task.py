@@ -169,12 +169,7 @@ class FitConfig:
     def metrics(
         self, net: nn.Module, device: torch.device | str = "cpu", batches: int = 0
     ) -> tuple[dict[str, float], list[str]]:
-        """Run the validation loop.
-
-        Args:
-            net: in evaluation mode.
-            device: to run on.
-            batches: at most so many; 0 for all.
+        """Run the validation loop on at most so many batches, 0 for all; as `evaluate`.
 
         Returns:
             All metrics that the task logs, and the names of those that it shows beside the

@@ -52,21 +52,11 @@ def save_pretrained(
 ) -> WeightsRecord:
     """Write a network as a folder that `from_pretrained` and ``local-dir:`` load.
 
-    Args:
-        model: from `create_model`.
-        folder: made if it is missing; files of these names in it are replaced.
-        licence: see `WeightsRecord`, as for all that follow but the last.
-        trained_on: the data, in words.
-        metrics: data set to metric to value.
-        command: the command line that made the metrics.
-        training: the command line that made the weights.
-        origin: where the weights come from if they are not ours.
-        input: what the network was fed in training; by default what the model has.
-        classes: names of a classifier's outputs; by default what the model has.
-        reach: the largest disparity that works, pixels; by default what the model has.
-        dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
-            size; loading brings them back to the network's own. Vectors (biases, statistics) stay
-            as they are.
+    The folder is made if it is missing; files of these names in it are replaced. What is said of
+    the model, which is from `create_model`, are fields of `WeightsRecord`: `input`, `classes` and
+    `reach` by default what the model has. `dtype` is that of convolutions and matrices in the file,
+    such as ``torch.float16`` for half the size; loading brings them back to the network's own.
+    Vectors (biases, statistics) stay as they are.
 
     Returns:
         The record of the weights, without sources: those are known when it is published.

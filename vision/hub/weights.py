@@ -238,15 +238,10 @@ def names_its_model(path: str | os.PathLike[str]) -> bool:
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Load a state dict strictly; on a misfit the model stays as it was.
-
-    Args:
-        model: receives the tensors.
-        state: tensor name to tensor.
-        source: what the error calls the state, such as its path.
+    """Load a state dict strictly, as `check_state` takes it; on a misfit the model stays as it was.
 
     Raises:
-        ValueError: see `check_state`; also where values are not finite.
+        ValueError: see there; also where values are not finite.
     """
     check_state(model, state, source)
     check_finite(state, source)

@@ -202,12 +202,8 @@ def bench_for(
 ) -> Bench:
     """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32.
 
-    Args:
-        net: the supernet, or its bench, which is taken as it is.
-        table: its conditions hold where the others are None; checked.
-        size: (height, width) of the images.
-        device: ``cpu``, ``cuda``, ``cuda:1`` …
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+    A bench is taken as it is. A table is checked, and its conditions hold where the others, which
+    are those of `latency_table`, are None.
 
     Raises:
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.

@@ -265,15 +265,8 @@ def search_within(
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
 
-    Args:
-        bench: where subnets are measured.
-        predictors: of the costs that are bounded.
-        objective: what is minimised.
-        bounds: quantity to its limit.
-        seed: of `evolve`, which is called once a round.
-        population: of `evolve`.
-        generations: of `evolve`.
-        rounds: at most so many subnets are measured.
+    What `objective` says is minimised on the bench under `bounds`, quantity to limit; at most
+    `rounds` subnets are measured. `evolve` gets the other arguments, once a round.
 
     Returns:
         The architecture, its costs, and what each round aimed at and measured.

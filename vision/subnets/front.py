@@ -30,7 +30,7 @@ _Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class SearchedFront:
-    """What a search found.
+    """What a search has come to.
 
     Attributes:
         rows: the front, the smallest error first; costs are exact counts, latencies predicted.
@@ -85,8 +85,8 @@ def search(
             latency with a table, else multiply-adds.
         limits: as those of `best_subnet`.
         size: as that of `best_subnet`; the costs are of this size, device and type.
-        device: as that of `best_subnet`.
-        dtype: as that of `best_subnet`.
+        device: likewise.
+        dtype: likewise.
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.

@@ -89,17 +89,9 @@ def disparity_picture(
     """Colour a map and put a legend beside it.
 
     The map keeps its own pixels (small ones are doubled until 240 rows are reached); the legend is
-    a strip to its right.
-
-    Args:
-        values: as in ``colourise``, like all but the label.
-        valid: (H, W) bool.
-        label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``,
-            logarithmic, shows near things in the colours they have as disparities.
-        low: the value of the first colour.
-        high: the value of the last colour.
-        palette: a name of Matplotlib's.
-        logarithmic: equal steps of colour are equal ratios.
+    a strip to its right. All but the label is as in ``colourise``; the label says what the numbers
+    are, with their unit: ``"depth [m]"`` with the palette ``turbo_r``, logarithmic, shows near
+    things in the colours they have as disparities.
 
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
