@@ -97,10 +97,9 @@ def measure_in_turns(
     *,
     warmup: int = 2,
     repetitions: int = 10,
-    seconds: float = 0.0,
 ) -> list[Timing]:
     """Time several calls in turns, so that drift meets all of them alike; as `measure`."""
-    return [Timing.of(times) for times in _repeat(calls, device, warmup, repetitions, seconds)]
+    return [Timing.of(times) for times in _repeat(calls, device, warmup, repetitions, 0.0)]
 
 
 def measure_against(

@@ -78,7 +78,6 @@ def colourise(
 
 def disparity_picture(
     values: Tensor | np.ndarray,
-    valid: np.ndarray | None = None,
     *,
     label: str = "disparity [px]",
     low: float | None = None,
@@ -96,7 +95,7 @@ def disparity_picture(
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
     """
-    values, known = _as_map(values, valid)
+    values, known = _as_map(values)
     scale = _scale(low, high, colour_range(values, known), logarithmic)
     span = {"low": scale.vmin, "high": scale.vmax}
     picture = colourise(values, known, palette=palette, logarithmic=logarithmic, **span)

@@ -77,7 +77,6 @@ def measure_step(
     warmup: int = 5,
     regions: dict[int, list[Region]] | None = None,
     update: Callable[[], object] = lambda: None,
-    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Step:
     """Run some steps of this process alone; medians.
 
@@ -88,7 +87,6 @@ def measure_step(
         warmup: to run before.
         regions: of a supernet, what its active subnet uses, by `active_regions`.
         update: what follows the backward pass.
-        tell: told after each step how many of how many are done.
     """
     times, passes = ReadyTimes(net), []
     device = next(net.parameters()).device
@@ -105,7 +103,6 @@ def measure_step(
         update()
         if not times.skip:
             passes.append((middle - start + now(device) - end, end - middle))
-        tell(number + 1, warmup + steps)
     times.close()
     around, backward = map(median, zip(*passes, strict=True))
     ready, parameters = times.medians(), dict(net.named_parameters())
