@@ -167,10 +167,10 @@ def _paint(
             front = depth[member] < buffer[index]
             member, index = member[front], index[front]
             buffer[index], picture[index] = depth[member], colours[member]
-    picture, buffer = picture.reshape(*size, 3), buffer.reshape(size)
+    painted, depths = picture.reshape(*size, 3), buffer.reshape(size)
     for _ in range(2):
-        picture, buffer = _close_gaps(picture, buffer)
-    return cv2.resize(picture, whole[::-1], interpolation=cv2.INTER_AREA)
+        painted, depths = _close_gaps(painted, depths)
+    return cv2.resize(painted, whole[::-1], interpolation=cv2.INTER_AREA)
 
 
 def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
