@@ -107,11 +107,11 @@ def measure_step(
     around, backward = map(median, zip(*passes, strict=True))
     ready, parameters = times.medians(), dict(net.named_parameters())
     order = [n for n, p in parameters.items() if p.requires_grad and n not in ready] + [*ready]
-    active = [0] * len(order) if regions is not None else []
-    for place, name in enumerate(order if regions is not None else ()):
-        if name in ready:
-            blocks = views(parameters[name], regions.get(id(parameters[name])))
-            active[place] = sum(block.numel() for block in blocks)
+    active: list[int] = []
+    if regions is not None:
+        for name in order:
+            used = views(parameters[name], regions.get(id(parameters[name])))
+            active.append(sum(view.numel() for view in used) if name in ready else 0)
     shapes = [tuple(parameters[name].shape) for name in order]
     return Step(around, backward, [ready.get(name, 0.0) for name in order], shapes, active)
 
