@@ -40,9 +40,7 @@ class DownloadError(OSError):
 def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
     """A file with the record's weights; downloaded if need be, its SHA-256 checked each time.
 
-    Args:
-        record: says where and what.
-        name: what errors call it, such as ``fadnet_plus_tiny.generated``.
+    Errors call it `name`, such as ``fadnet_plus_tiny.generated``.
 
     Raises:
         DownloadError: no source worked, or the network is needed and forbidden.

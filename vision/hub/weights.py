@@ -134,13 +134,9 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
 
 
 def load_weights(path: str | os.PathLike[str]) -> nn.Module:
-    """Build the network a file was saved from and load its weights strictly.
+    """The network that a file was saved from, on the CPU in evaluation mode, strictly loaded.
 
-    Args:
-        path: a `.safetensors` file of `save_weights`, or a Lightning checkpoint of a task.
-
-    Returns:
-        The network, in evaluation mode, on the CPU.
+    The file is a `.safetensors` of `save_weights`, or a Lightning checkpoint of a task.
 
     Raises:
         FileNotFoundError: no such file.

@@ -31,9 +31,6 @@ _DEFLATE_RATIO = 1032  # deflate's best compression
 def read_exr(path: str | os.PathLike) -> np.ndarray:
     """Read a map of one channel, or of several that are all the same.
 
-    Args:
-        path: the file.
-
     Returns:
         (H, W) float32; values are as stored: infinities and NaN are kept.
 
@@ -60,11 +57,7 @@ def read_exr(path: str | os.PathLike) -> np.ndarray:
 
 
 def write_exr(path: str | os.PathLike, values: np.ndarray) -> None:
-    """Write a map as the channel Y, 32-bit floats, ZIP, atomically.
-
-    Args:
-        path: the file to write.
-        values: (H, W), real numbers.
+    """Write a map (H, W) as the channel Y, 32-bit floats, ZIP, atomically.
 
     Raises:
         ValueError: another shape.

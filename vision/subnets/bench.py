@@ -37,19 +37,14 @@ def supernets() -> list[str]:
 
 
 def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, SearchSpace, bool]:
-    """A supernet on the CPU in evaluation mode.
-
-    Args:
-        source: what `open_model` takes: a model's name (with its trained weights, if it has any),
-            name and tag, repository, folder or file.
-        download: see there.
+    """A supernet on the CPU in evaluation mode, by what `open_model` takes.
 
     Returns:
         The network, its search space or the part of it that its weights were trained for, and
         whether they are trained ones.
 
     Raises:
-        ValueError: unknown, a damaged file, or a network without anything to choose.
+        ValueError: as there, or a network without anything to choose.
         FileNotFoundError: no such file.
         OSError: its trained weights cannot be had.
     """

@@ -21,10 +21,7 @@ __all__ = ["open_supernet", "open_tree", "weights_digest"]
 
 
 def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
-    """A trained supernet as a tree without a split, on the CPU in evaluation mode.
-
-    Args:
-        source: as `load_supernet` takes it.
+    """A trained supernet, by what `load_supernet` takes, as a tree without a split.
 
     Returns:
         What activates architectures, its network and the search space: of a leaf's file its part.

@@ -109,14 +109,7 @@ class Eva(Preconditioner):
 def eva_gradient(gradient: Tensor, a: Tensor, b: Tensor, damping: float) -> Tensor:
     """(b b^T (x) a a^T + damping I)^-1 applied to a gradient, by Sherman and Morrison.
 
-    Args:
-        gradient: (outputs, inputs).
-        a: (inputs,).
-        b: (outputs,).
-        damping: more than 0.
-
-    Returns:
-        (outputs, inputs).
+    The gradient is (outputs, inputs), a (inputs,) and b (outputs,).
     """
     share = (b @ gradient @ a) / (damping + a.dot(a) * b.dot(b))
     return torch.addr(gradient, share * b, a, alpha=-1.0) / damping

@@ -44,12 +44,7 @@ class CommHook:
     world_size = 1
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
-        """Get ready, once the process group exists.
-
-        Args:
-            model: the module that is trained, on its device.
-            device: of its gradients.
-        """
+        """Get ready, once the process group exists; the model that is trained is on its device."""
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.device = device
         self.world_size = dist.get_world_size()

@@ -62,12 +62,7 @@ class Parity:
         return -(-chunk // _WORD) * _WORD
 
     def encode(self, payload: Tensor, chunk: int) -> Tensor:
-        """The parity (chunk,) that this process keeps; every member has to ask.
-
-        Args:
-            payload: bytes (N,).
-            chunk: bytes of parity, by `size`.
-        """
+        """The parity (chunk,), by `size`, of a payload (N,) of bytes; every member has to ask."""
         sent = self._padded(payload, chunk)
         got = torch.empty_like(sent)
         sizes = [0 if index == self.index else chunk for index in range(len(self.ranks))]

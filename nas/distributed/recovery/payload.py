@@ -23,11 +23,7 @@ _PLACE = "place among shared tensors"
 
 
 class Shared:
-    """Tensors that all processes hold alike, laid end to end as bytes.
-
-    Args:
-        tensors: of any shape, type and device.
-    """
+    """Tensors that all processes hold alike, of any kind, laid end to end as bytes."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -99,12 +95,7 @@ def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict
 
 
 def join(divided: Any, stream: Tensor) -> Any:
-    """The checkpoint that `divide` took apart.
-
-    Args:
-        divided: with places.
-        stream: bytes of all shared tensors (N,).
-    """
+    """The checkpoint that `divide` took apart, with the bytes of all shared tensors (N,)."""
     leaves = tree_leaves(divided, is_leaf=_is_place)
     places = {place[_PLACE]: place for place in leaves if _is_place(place)}
     sizes = [_size(places[index]) for index in range(len(places))]

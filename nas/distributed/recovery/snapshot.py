@@ -207,12 +207,8 @@ def _validates(trainer: Trainer, batch_idx: int) -> bool:
 def _go_on_from(trainer: Trainer, checkpoint: dict[str, Any], refusal: str) -> None:
     """Let the fit that begins restore all states from a checkpoint in memory.
 
-    Lightning has no public way but a file. A file that the user named is older, and left out.
-
-    Args:
-        trainer: of the fit.
-        checkpoint: of Lightning.
-        refusal: what to say where it does not fit.
+    Lightning has no public way but a file. A file that the user named is older, and left out. Where
+    the checkpoint does not fit, the refusal is said.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = checkpoint

@@ -53,11 +53,7 @@ class Executor:
 
 
 class SerialExecutor(Executor):
-    """Evaluates one after the other in this process.
-
-    Args:
-        evaluate: architecture to score.
-    """
+    """Evaluates one after the other in this process."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self.evaluate = evaluate
@@ -148,11 +144,7 @@ class QueueExecutor(Executor):
 
 
 def serve(evaluate: Evaluate, store: dist.Store) -> int:
-    """Evaluate for a `QueueExecutor` until it is closed.
-
-    Args:
-        evaluate: architecture to score.
-        store: that of the executor.
+    """Evaluate for a `QueueExecutor` by its store until it is closed.
 
     Returns:
         How many architectures were evaluated here.
