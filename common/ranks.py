@@ -48,11 +48,9 @@ def tensor_digest(tensors: Iterable[Tensor]) -> int:
 
 
 def same_everywhere(number: int, device: torch.device | str = "cpu") -> bool:
-    """Whether all processes hold the same number of 63 bits; every one of them has to ask.
+    """Whether all processes hold the same number of 63 bits, not negative; all have to ask.
 
-    Args:
-        number: not negative.
-        device: of the tensor that travels, as the process group's backend wants it.
+    The device is that of the tensor that travels, as the process group's backend wants it.
     """
     if rank_and_size()[1] == 1:
         return True

@@ -71,11 +71,7 @@ class Trial:
         return tuple(tuple(x.shape) for x in self.inputs)
 
     def compare(self, output: Any, what: str) -> Check:
-        """Compare with what a file made of the inputs.
-
-        Args:
-            output: the file's.
-            what: what an error calls the file.
+        """Compare with what a file made of the inputs; an error calls the file `what`.
 
         Raises:
             ValueError: other shapes, or values too far off.
@@ -102,13 +98,7 @@ class Trial:
 
 
 def check_bytes(net: nn.Module, size: int, per_tensor: int, what: str) -> None:
-    """Refuse a file that holds more than the network.
-
-    Args:
-        net: what was exported.
-        size: what the file holds, see `stored_bytes`.
-        per_tensor: bytes of graph and code that go with each tensor of weights.
-        what: what an error calls the file.
+    """Refuse a file whose `stored_bytes` are more than the network's; an error calls it `what`.
 
     Raises:
         ValueError: larger than the weights, 2 MiB, and `per_tensor` for each tensor.

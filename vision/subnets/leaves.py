@@ -80,11 +80,9 @@ def open_tree(path: str | os.PathLike[str]) -> tuple[Leaves, nn.Module, SearchSp
 
 
 def weights_digest(leaves: Leaves, tree: str | os.PathLike[str] | None) -> str:
-    """Names the weights: a checkpoint keeps its name while training goes on.
+    """Names the weights of `open_supernet`, or of `open_tree` and its file.
 
-    Args:
-        leaves: of `open_supernet` or `open_tree`.
-        tree: the file of the latter.
+    A checkpoint keeps its name while training goes on.
     """
     if tree is None:
         return f"{tensor_digest(leaves.net.state_dict().values()):016x}"

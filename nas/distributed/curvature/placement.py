@@ -40,11 +40,8 @@ def place_matrices(
 ) -> list[int | None]:
     """A process for each matrix, or None for those that all invert, as sending takes longer.
 
-    Args:
-        sizes: rows of each matrix.
-        processes: how many.
-        invert: seconds to invert a matrix of a size.
-        send: seconds to send its inverse to all.
+    `invert` and `send` give the seconds to invert a matrix of so many rows, and to send its inverse
+    to all.
     """
     sent = [i for i, size in enumerate(sizes) if invert(size) > send(size)]
     owner = dict(zip(sent, balanced([invert(sizes[i]) for i in sent], processes), strict=True))

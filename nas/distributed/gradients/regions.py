@@ -25,10 +25,6 @@ def active_regions(
 
     Where several subnets use different ones, all of them. Gradients are zero outside.
 
-    Args:
-        net: the supernet.
-        architectures: of its space or a part of it.
-
     Returns:
         By the parameter's `id`; parameters that are used whole are left out.
     """

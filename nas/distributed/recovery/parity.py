@@ -20,14 +20,10 @@ _WORD = 8
 
 
 def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
-    """Ranks that share parity, as evenly as `size` members a group allow.
+    """Ranks that share parity, in groups of at least `size` where there are so many.
 
-    Members are on different machines where there are several, and have the same place there.
-
-    Args:
-        processes: number of ranks, those of a machine one after the other.
-        machines: number of machines, with equally many processes.
-        size: of a group, at least; fewer only where there are fewer.
+    Members are on different machines where there are several, and have the same place there. The
+    ranks of a machine are one after the other, equally many on each.
     """
     each = processes // machines
     lanes = [list(range(place, processes, each)) for place in range(each)]
