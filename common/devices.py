@@ -38,10 +38,6 @@ def choose_device(name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return a type that a network can predict in on a device.
 
-    Args:
-        name: one of `DTYPES`.
-        device: of `choose_device`.
-
     Raises:
         ValueError: there is no such type, or it is float16 and the device the CPU.
     """

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["PeakMemory", "available_memory", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
+_STATUS = "/proc/self/status"
 
 
 def keep_freed_memory() -> bool:
@@ -36,12 +37,7 @@ def keep_freed_memory() -> bool:
 
 def available_memory() -> int | None:
     """Return how many bytes new work could have without swapping; None where nobody says."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    row = next((line for line in text.splitlines() if line.startswith("MemAvailable:")), None)
-    return 1024 * int(row.split()[1]) if row else None
+    return _bytes("/proc/meminfo", "MemAvailable")
 
 
 class PeakMemory:
@@ -67,7 +63,7 @@ class PeakMemory:
                 Path("/proc/self/clear_refs").write_text("5")
             except OSError:
                 pass
-            self._before = _status("VmRSS")
+            self._before = _bytes(_STATUS, "VmRSS") or 0
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,13 +72,14 @@ class PeakMemory:
         if self.device.type == "cuda":
             self.bytes = torch.cuda.max_memory_allocated(self.device)
         else:
-            self.bytes = max(0, _status("VmHWM") - self._before)
+            self.bytes = max(0, (_bytes(_STATUS, "VmHWM") or 0) - self._before)
 
 
-def _status(key: str) -> int:
+def _bytes(file: str, key: str) -> int | None:
+    """What Linux tells in kibibytes; None elsewhere."""
     try:
-        text = Path("/proc/self/status").read_text()
+        text = Path(file).read_text()
     except OSError:
-        return 0
+        return None
     row = next((line for line in text.splitlines() if line.startswith(f"{key}:")), None)
-    return 1024 * int(row.split()[1]) if row else 0
+    return 1024 * int(row.split()[1]) if row else None

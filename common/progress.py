@@ -1,14 +1,15 @@
-"""Progress of work that takes longer than two seconds."""
+"""Progress of work that takes longer than two seconds, and less of what others tell."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-__all__ = ["progress", "progress_bar"]
+__all__ = ["progress", "progress_bar", "quiet"]
 
 _INTERVAL = 30.0  # seconds between lines where there is no bar
 
@@ -72,3 +73,17 @@ def _lines() -> Callable[[str, int, int | None], None]:
             sys.stderr.write(f"vizoo: {what}: {done} of {total}, {now - begin:.0f} s\n")
 
     return report
+
+
+@contextmanager
+def quiet(names: Iterable[str]) -> Iterator[None]:
+    """Let loggers of these names tell of errors alone."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

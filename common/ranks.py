@@ -40,19 +40,17 @@ def digest(text: str) -> int:
 
 def tensor_digest(tensors: Iterable[Tensor]) -> int:
     """A number of 63 bits that tells tensors apart by every bit of them."""
-    found = hashlib.blake2b(digest_size=8)
+    content = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         plain = tensor.detach().cpu().contiguous().reshape(-1)
-        found.update(plain.view(torch.uint8).numpy().data)
-    return int.from_bytes(found.digest(), "big") >> 1
+        content.update(plain.view(torch.uint8).numpy().data)
+    return int.from_bytes(content.digest(), "big") >> 1
 
 
 def same_everywhere(number: int, device: torch.device | str = "cpu") -> bool:
-    """Whether all processes hold the same number of 63 bits; every one of them has to ask.
+    """Whether all processes hold the same number of 63 bits, not negative; all have to ask.
 
-    Args:
-        number: not negative.
-        device: of the tensor that travels, as the process group's backend wants it.
+    The device is that of the tensor that travels, as the process group's backend wants it.
     """
     if rank_and_size()[1] == 1:
         return True

@@ -2,7 +2,7 @@
 
 A summary has ``model``, ``device``, ``dtype``, ``kind`` and ``items``; what else it has is the
 task's. An item has ``name``, the first part of its files' names, ``size`` (height, width; of scans
-the slices before them), ``seconds``, ``warnings``, ``files`` and what was found, or ``name`` and
+the slices before them), ``seconds``, ``warnings``, ``files`` and the results, or ``name`` and
 ``error``.
 """
 
@@ -47,7 +47,7 @@ def run_summary(
 
 def item_summary(
     name: str,
-    found: Mapping[str, Any],
+    result: Mapping[str, Any],
     seconds: float,
     files: Iterable[str | os.PathLike[str]] = (),
     warnings: Iterable[str] = (),
@@ -56,14 +56,14 @@ def item_summary(
 
     Args:
         name: first part of its files' names.
-        found: its ``size`` and what was found, as a result's ``summary`` says it.
+        result: its ``size`` and what else a result's ``summary`` says.
         seconds: that the predictor took.
         files: that were written.
         warnings: that were given.
     """
     return {
         "name": name,
-        **found,
+        **result,
         "seconds": round(seconds, 4),
         "warnings": list(warnings),
         "files": [os.fspath(file) for file in files],

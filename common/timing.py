@@ -18,7 +18,7 @@ import torch
 
 __all__ = ["Timing", "measure", "measure_against", "measure_in_turns", "milliseconds", "now"]
 
-Call = Callable[[], Any]
+_Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,9 @@ class Timing:
         """The summary of single calls' milliseconds; at least one."""
         if not times:
             raise ValueError("no repetitions to summarise")
-        tenths = (
-            statistics.quantiles(times, n=10, method="inclusive")
-            if len(times) > 1
-            else [times[0]] * 9
-        )
+        tenths = list(times)
+        if len(times) > 1:
+            tenths = statistics.quantiles(times, n=10, method="inclusive")
         return cls(statistics.median(times), tenths[0], tenths[-1], len(times))
 
     def scaled(self, factor: float) -> Timing:
@@ -59,7 +57,7 @@ class Timing:
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
-def milliseconds(call: Call, device: torch.device | str = "cpu") -> float:
+def milliseconds(call: _Call, device: torch.device | str = "cpu") -> float:
     """Wall time of one call, from an idle device until it is idle again."""
     start = now(device)
     call()
@@ -74,7 +72,7 @@ def now(device: torch.device | str = "cpu") -> float:
 
 
 def measure(
-    call: Call,
+    call: _Call,
     device: torch.device | str = "cpu",
     *,
     warmup: int = 2,
@@ -94,20 +92,19 @@ def measure(
 
 
 def measure_in_turns(
-    calls: Sequence[Call],
+    calls: Sequence[_Call],
     device: torch.device | str = "cpu",
     *,
     warmup: int = 2,
     repetitions: int = 10,
-    seconds: float = 0.0,
 ) -> list[Timing]:
     """Time several calls in turns, so that drift meets all of them alike; as `measure`."""
-    return [Timing.of(times) for times in _repeat(calls, device, warmup, repetitions, seconds)]
+    return [Timing.of(times) for times in _repeat(calls, device, warmup, repetitions, 0.0)]
 
 
 def measure_against(
-    call: Call,
-    reference: Call,
+    call: _Call,
+    reference: _Call,
     device: torch.device | str = "cpu",
     *,
     warmup: int = 2,
@@ -126,7 +123,7 @@ def measure_against(
 
 
 def _repeat(
-    calls: Sequence[Call],
+    calls: Sequence[_Call],
     device: torch.device | str,
     warmup: int,
     repetitions: int,

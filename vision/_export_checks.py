@@ -71,28 +71,24 @@ class Trial:
         return tuple(tuple(x.shape) for x in self.inputs)
 
     def compare(self, output: Any, what: str) -> Check:
-        """Compare with what a file made of the inputs.
-
-        Args:
-            output: the file's.
-            what: what an error calls the file.
+        """Compare with what a file made of the inputs; an error calls the file `what`.
 
         Raises:
             ValueError: other shapes, or values too far off.
         """
-        found, wanted = tensors(output), tensors(self.output)
+        given, wanted = tensors(output), tensors(self.output)
         at = ", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in self.shapes))
-        if [x.shape for x in found] != [x.shape for x in wanted]:
+        if [x.shape for x in given] != [x.shape for x in wanted]:
             raise ValueError(
-                f"{what}: for inputs of {at} its outputs have shapes {_shapes(found)} instead of "
+                f"{what}: for inputs of {at} its outputs have shapes {_shapes(given)} instead of "
                 f"{_shapes(wanted)}; nothing was written"
             )
         scale = max(float(x.abs().max()) if x.numel() else 0.0 for x in wanted)
         precision = max(_precision(x.dtype) for x in (*self.inputs, *wanted))
         allowed = max(_TOLERANCE, 16 * precision) * scale + _AMPLIFICATION * self.rounding
-        maximum = max(map(_largest, found, wanted))
+        maximum = max(map(_largest, given, wanted))
         values = sum(x.numel() for x in wanted)
-        mean = sum(map(_sum, found, wanted)) / max(1, values)
+        mean = sum(map(_sum, given, wanted)) / max(1, values)
         if not maximum <= allowed:
             raise ValueError(
                 f"{what}: for inputs of {at} it differs from PyTorch by up to {maximum:.3g}, on "
@@ -101,23 +97,17 @@ class Trial:
         return Check(self.shapes, maximum, mean, scale, allowed)
 
 
-def check_bytes(net: nn.Module, found: int, per_tensor: int, what: str) -> None:
-    """Refuse a file that holds more than the network.
-
-    Args:
-        net: what was exported.
-        found: what the file holds, see `stored_bytes`.
-        per_tensor: bytes of graph and code that go with each tensor of weights.
-        what: what an error calls the file.
+def check_bytes(net: nn.Module, size: int, per_tensor: int, what: str) -> None:
+    """Refuse a file whose `stored_bytes` are more than the network's; an error calls it `what`.
 
     Raises:
         ValueError: larger than the weights, 2 MiB, and `per_tensor` for each tensor.
     """
     need = weight_bytes(net)
     slack = _SLACK + per_tensor * len(_owned(net))
-    if found > need + slack:
+    if size > need + slack:
         raise ValueError(
-            f"{what}: it would have {found:,} bytes, but the network {need:,} bytes of weights "
+            f"{what}: it would have {size:,} bytes, but the network {need:,} bytes of weights "
             f"(and {slack:,} are allowed beside them), so it holds something else too; nothing "
             "was written"
         )
@@ -170,5 +160,5 @@ def _sum(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).abs().sum())
 
 
-def _shapes(found: Sequence[Tensor]) -> str:
-    return ", ".join("x".join(map(str, x.shape)) for x in found)
+def _shapes(outputs: Sequence[Tensor]) -> str:
+    return ", ".join("x".join(map(str, x.shape)) for x in outputs)

@@ -26,7 +26,7 @@ _EXTRA = f"{_KEY}.json"
 _LARGEST_ONNX = (1 << 31) - (1 << 22)
 """Bytes of weights; a protocol buffer ends at 2 GiB."""
 
-Run = Callable[[tuple[Tensor, ...]], Any]
+_Run = Callable[[tuple[Tensor, ...]], Any]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     write: Callable[[Job, Path], None]
-    read: Callable[[Path], tuple[Run, dict[str, Any]]]
+    read: Callable[[Path], tuple[_Run, dict[str, Any]]]
     needs: Mapping[str, str] = field(default_factory=dict)
     opset: bool = False
     compiles: bool = False
@@ -104,8 +104,8 @@ class Format:
         if missing:
             wheels = " ".join(missing)
             raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
-        name, found = compiler()
-        if self.compiles and found is None:
+        name, installed = compiler()
+        if self.compiles and installed is None:
             raise ValueError(
                 f"{self.name} needs a C++ compiler, and there is no {name} here: install one "
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
@@ -173,7 +173,7 @@ def _write_onnx(job: Job, file: Path) -> None:
     onnx.save(model, os.fspath(file))
 
 
-def _read_onnx(file: Path) -> tuple[Run, dict[str, Any]]:
+def _read_onnx(file: Path) -> tuple[_Run, dict[str, Any]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -186,8 +186,8 @@ def _read_onnx(file: Path) -> tuple[Run, dict[str, Any]]:
 
     def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
         arrays = (x.cpu().numpy() for x in inputs)
-        found = session.run(None, dict(zip(names, arrays, strict=True)))
-        return [torch.from_numpy(array) for array in found]
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return [torch.from_numpy(array) for array in outputs]
 
     return run, json.loads(session.get_modelmeta().custom_metadata_map[_KEY])
 
@@ -199,7 +199,7 @@ def _write_program(job: Job, file: Path) -> None:
         torch.export.save(program, stream, extra_files={_EXTRA: job.text})
 
 
-def _read_program(file: Path) -> tuple[Run, dict[str, Any]]:
+def _read_program(file: Path) -> tuple[_Run, dict[str, Any]]:
     extra = {_EXTRA: ""}
     module = torch.export.load(os.fspath(file), extra_files=extra).module()
     return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
@@ -211,7 +211,7 @@ def _write_torchscript(job: Job, file: Path) -> None:
         torch.jit.save(traced, stream, _extra_files={_EXTRA: job.text})
 
 
-def _read_torchscript(file: Path) -> tuple[Run, dict[str, Any]]:
+def _read_torchscript(file: Path) -> tuple[_Run, dict[str, Any]]:
     extra = {_EXTRA: ""}
     module = torch.jit.load(os.fspath(file), _extra_files=extra)
     return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
@@ -229,7 +229,7 @@ def _write_compiled(job: Job, file: Path) -> None:
     )
 
 
-def _read_compiled(file: Path) -> tuple[Run, dict[str, Any]]:
+def _read_compiled(file: Path) -> tuple[_Run, dict[str, Any]]:
     model = torch._inductor.aoti_load_package(os.fspath(file))
     return lambda inputs: model(*inputs), json.loads(model.get_metadata()[_KEY])
 

@@ -99,14 +99,7 @@ class StopTogether(Callback):
         if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._ask)
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Agree; Lightning looks at its flag after every step and epoch."""
         if trainer.world_size > 1:
             stop = trainer.strategy.reduce_boolean_decision(self._asked, all=False)

@@ -8,7 +8,6 @@ What a file is (model, architecture, names and ranges of its inputs) stands in t
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 import warnings
@@ -21,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ..common.files import atomic_write
+from ..common.progress import quiet
+from ..common.system import installed_version
 from ._export_checks import Check, Trial, check_bytes, stored_bytes, tensors, weight_bytes
 from ._export_formats import Job, find_format
 from .hub.registry import model_info
@@ -118,7 +119,8 @@ def export(
         model, weights = open_named(model)
     net = standalone(model)
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
-    with evaluating(net), torch.no_grad(), _quiet():
+    with evaluating(net), torch.no_grad(), quiet(_LOUD), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         progress("running in PyTorch")
         trials = _trials(net, size, batch, inputs, dynamic)
         job = Job(
@@ -135,7 +137,7 @@ def export(
             progress(f"writing {form.name}")
             with _one_line(f"{name} cannot be exported to {form.name}"):
                 form.write(job, temporary)
-            what, size_found = f"{name} as {form.name}", temporary.stat().st_size
+            what, size_written = f"{name} as {form.name}", temporary.stat().st_size
             check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
             progress("comparing with PyTorch")
             with _one_line(f"{what} was written, but does not run"):
@@ -143,7 +145,7 @@ def export(
                 outputs = [run(trial.inputs) for trial in trials]
             checks = tuple(t.compare(o, what) for t, o in zip(trials, outputs, strict=True))
     spent = time.perf_counter() - start
-    return Exported(path, form.name, size_found, weight_bytes(net), checks, spent, metadata)
+    return Exported(path, form.name, size_written, weight_bytes(net), checks, spent, metadata)
 
 
 def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
@@ -231,8 +233,6 @@ def _output_names(net: nn.Module, output: Any) -> tuple[str, ...]:
 
 def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
     """What the file says of itself: JSON values."""
-    from .. import __version__
-
     architecture = dict(getattr(net, "architecture", {}))
     inputs = []
     for index, (name, x) in enumerate(zip(job.input_names, job.inputs, strict=True)):
@@ -249,24 +249,9 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         "inputs": inputs,
         "outputs": list(job.output_names),
         "device": job.inputs[0].device.type if job.inputs else "cpu",
-        "vizoo": __version__,
+        "vizoo": installed_version(),
         "torch": torch.__version__,
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in _LOUD]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 @contextlib.contextmanager

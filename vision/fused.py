@@ -41,11 +41,8 @@ def fold_batch_norm(
 def _upsampling_weight(weight: Tensor) -> Tensor:
     """A 3x3 kernel for a transposed convolution with kernel 4, stride 2 and padding 1.
 
-    Args:
-        weight: (in, out, 4, 4).
-
-    Returns:
-        (4 out, in, 3, 3): the four pixels that come of one, rows first, each with its channels.
+    (in, out, 4, 4) to (4 out, in, 3, 3): the four pixels that come of one, rows first, each with
+    its channels.
     """
     out = weight.new_zeros(2, 2, *weight.shape[1::-1], 3, 3)
     taps = ((3, 1), (2, 0))  # pixel 2 n gets n - 1 and n; pixel 2 n + 1 gets n and n + 1

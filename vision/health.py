@@ -64,14 +64,15 @@ def _vizoo() -> Check:
     return Check("vizoo", True, f"{installed_version()} ({Path(__file__).resolve().parents[1]})")
 
 
-def _package(module: str, wheel: str, *, core: bool) -> Callable[[], Check]:
+def _package(module: str, wheel: str, *, core: bool = False) -> Callable[[], Check]:
     def check() -> Check:
         try:
-            found = importlib.import_module(module)
+            package = importlib.import_module(module)
         except (ImportError, OSError) as error:
             todo = missing_library(error) or f"pip install {wheel}"
-            return Check(wheel, False, _reason(error), todo, core)
-        return Check(wheel, True, getattr(found, "__version__", "present"), core=core)
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            return Check(wheel, False, reason, todo, core)
+        return Check(wheel, True, getattr(package, "__version__", "present"), core=core)
 
     return check
 
@@ -81,9 +82,8 @@ def _extra(module: str, extra: str) -> Callable[[], Check]:
 
     def check() -> Check:
         if find_spec(module) is not None:
-            return _package(module, module, core=False)()
-        todo = installs(extra)
-        return Check(module, False, f"not installed; for {_EXTRAS[extra]}", todo)
+            return _package(module, module)()
+        return Check(module, False, f"not installed; for {_EXTRAS[extra]}", installs(extra))
 
     return check
 
@@ -95,13 +95,13 @@ def _cuda() -> Check:
         names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
         return Check("CUDA", True, f"{torch.version.cuda}, {', '.join(sorted(names))}")
     if torch.version.cuda is None:
-        found, todo = "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
+        reason, todo = "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
     elif Path("/proc/driver/nvidia").exists():
-        found = f"driver found, but PyTorch (CUDA {torch.version.cuda}) cannot use it"
+        reason = f"driver found, but PyTorch (CUDA {torch.version.cuda}) cannot use it"
         todo = "update the NVIDIA driver or install a PyTorch for its CUDA version"
     else:
-        found, todo = "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
-    return Check("CUDA", False, found, todo)
+        reason, todo = "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
+    return Check("CUDA", False, reason, todo)
 
 
 def _operator(name: str) -> Callable[[], Check]:
@@ -154,16 +154,17 @@ _OPERATORS = (
 
 def _compiler() -> Check:
     name, path = compiler()
-    todo = (
-        "" if path else "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
-    )
-    return Check("C++ compiler", path is not None, path or f"no {name}", todo)
+    if path is not None:
+        return Check("C++ compiler", True, path)
+    todo = "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
+    return Check("C++ compiler", False, f"no {name}", todo)
 
 
 def _bf16() -> Check:
-    fast = bfloat16_instructions()
-    found = ", ".join(fast) if fast else "the CPU computes bfloat16 without hardware for it, slowly"
-    return Check("bfloat16 on the CPU", bool(fast), found, "" if fast else "use float32 on the CPU")
+    if fast := bfloat16_instructions():
+        return Check("bfloat16 on the CPU", True, ", ".join(fast))
+    slow = "the CPU computes bfloat16 without hardware for it, slowly"
+    return Check("bfloat16 on the CPU", False, slow, "use float32 on the CPU")
 
 
 def _threads() -> Check:
@@ -200,9 +201,8 @@ def _configs() -> Check:
 def _models() -> Check:
     from .hub.registry import list_models
 
-    have = list_models(pretrained=True)
-    found = f"{len(list_models())}, with trained weights: {', '.join(have) or 'none'}"
-    return Check("models", True, found, core=True)
+    have = ", ".join(list_models(pretrained=True)) or "none"
+    return Check("models", True, f"{len(list_models())}, with trained weights: {have}", core=True)
 
 
 def _dicom() -> Check:
@@ -218,13 +218,10 @@ def _dicom() -> Check:
         "JPEG 2000": JPEG2000Lossless,
     }
     missing = [name for name, syntax in kinds.items() if not get_decoder(syntax).is_available]
-    found = f"cannot read {', '.join(missing)}" if missing else ", ".join(kinds)
-    todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg" if missing else ""
-    return Check("compressed DICOM", not missing, found, todo)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    if not missing:
+        return Check("compressed DICOM", True, ", ".join(kinds))
+    todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+    return Check("compressed DICOM", False, f"cannot read {', '.join(missing)}", todo)
 
 
 CHECKS: dict[str, Callable[[], Check]] = {
@@ -238,7 +235,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "bfloat16 on the CPU": _bf16,
     "threads": _threads,
     "opencv": _package("cv2", "opencv-python-headless", core=True),
-    "open3d": _package("open3d", "open3d", core=False),
+    "open3d": _package("open3d", "open3d"),
     "tensorboard": _extra("tensorboard", "tensorboard"),
     "scipy": _extra("scipy", "scipy"),
     "onnx": _extra("onnx", "export"),

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ..nas.recalibration import evaluating
 from ..nas.supernet import active, extract, search_space
 
 __all__ = ["check_prediction", "convert", "evaluating", "optimize", "standalone"]
@@ -80,18 +80,6 @@ def check_prediction(*outputs: Tensor, dtype: torch.dtype) -> None:
             "the network's output is not finite: the weights are damaged or untrained, or "
             f"{str(dtype).removeprefix('torch.')} is too narrow for them (try float32)"
         )
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module's own."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 class _Frozen(nn.Module):

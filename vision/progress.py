@@ -92,44 +92,22 @@ class ProgressLines(Callback):
             self._say(batch_idx + 1, trainer.num_training_batches, _values(trainer))
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, *step: Any
     ) -> None:
         """Tell how far the validation is."""
         checking = trainer.sanity_checking
         totals = trainer.num_sanity_val_batches if checking else trainer.num_val_batches
-        name = "sanity check" if checking else "validation"
-        self._evaluated(trainer, name, batch_idx, dataloader_idx, totals)
+        self._evaluated(trainer, "sanity check" if checking else "validation", totals, *step)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, *step: Any) -> None:
         """Tell how far the test is."""
-        self._evaluated(trainer, "test", batch_idx, dataloader_idx, trainer.num_test_batches)
+        self._evaluated(trainer, "test", trainer.num_test_batches, *step)
 
     def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, *step: Any
     ) -> None:
         """Tell how far the prediction is."""
-        totals = trainer.num_predict_batches
-        self._evaluated(trainer, "prediction", batch_idx, dataloader_idx, totals)
+        self._evaluated(trainer, "prediction", trainer.num_predict_batches, *step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell how the epoch ended; Lightning has validated by now."""
@@ -141,7 +119,14 @@ class ProgressLines(Callback):
         self._epoch_began = self._said = now
 
     def _evaluated(
-        self, trainer: Trainer, name: str, batch_idx: int, loader: int, totals: Any
+        self,
+        trainer: Trainer,
+        name: str,
+        totals: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        loader: int = 0,
     ) -> None:
         totals = totals if isinstance(totals, list) else [totals]
         phase = name if len(totals) == 1 else f"{name} {loader + 1}/{len(totals)}"

@@ -102,9 +102,7 @@ class OptimisedTask(LightningModule):
         total = trainer.estimated_stepping_batches
         if hparams.lr_schedule == "cosine" and total == float("inf"):
             raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
-        if trainer.num_training_batches == float(
-            "inf"
-        ):  # not asked yet, where max_steps is the end
+        if trainer.num_training_batches == float("inf"):  # not asked yet, as max_steps is the end
             trainer.fit_loop.setup_data()
         per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
 
@@ -122,11 +120,8 @@ class OptimisedTask(LightningModule):
                 return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, steps))))
             return warm
 
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class NetworkTask(OptimisedTask):
@@ -204,13 +199,9 @@ class NetworkTask(OptimisedTask):
 def starting_network(
     model: str, arguments: Mapping[str, Any] | None, weights: str | None
 ) -> nn.Module:
-    """Make the network that a task trains.
+    """Make the network that a task trains, by the settings of `NetworkTask`.
 
-    Args:
-        model: its registered name.
-        arguments: of its architecture; `subnet` may be the file in which a search wrote it.
-        weights: file to start from, or `pretrained` for a network that brings weights of another
-            task (its `load_pretrained`); None starts from random numbers.
+    What is `pretrained` has a `load_pretrained`; without weights it starts from random numbers.
 
     Returns:
         The network; its `architecture` holds all arguments, also those that `weights` brought.
@@ -242,7 +233,7 @@ def read_subnet(path: str) -> dict[str, Any]:
         ValueError: it is not such a file.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        architecture = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{path}: no such file of a subnet: a search by `vizoo fit` writes architecture.json "
@@ -250,9 +241,9 @@ def read_subnet(path: str) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: not an architecture: no JSON ({error})") from error
-    if not isinstance(found, dict) or "choices" not in found:
+    if not isinstance(architecture, dict) or "choices" not in architecture:
         raise ValueError(f'{path}: not an architecture, which reads {{"version": 1, "choices": …}}')
-    return found
+    return architecture
 
 
 def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
@@ -265,11 +256,7 @@ def round_at(round_epochs: Sequence[int], epoch: int) -> tuple[int, int]:
 def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) -> None:
     """Log what `metrics` has counted, by names such as `val/epe`, and reset it.
 
-    Args:
-        task: logs them.
-        stage: `val` or `test`.
-        metrics: computes numbers by name.
-        shown: which one to show beside the progress bar.
+    The stage is `val` or `test`; the metric `shown` stands beside the progress bar.
     """
     values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
     metrics.reset()
@@ -282,8 +269,7 @@ def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) 
 def log_picture(task: LightningModule, name: str, draw: Callable[[], np.ndarray]) -> None:
     """Hand a picture, (H, W, 3) uint8, to the loggers that take some, drawing it only for them."""
     loggers: Sequence[Any] = task.loggers
-    experiments = [logger.experiment for logger in loggers]
-    writers = [e for e in experiments if hasattr(e, "add_image")]
+    writers = [w for w in (logger.experiment for logger in loggers) if hasattr(w, "add_image")]
     if not writers or not task.trainer.is_global_zero:
         return
     picture = draw()

@@ -94,16 +94,16 @@ def _options(cls: type) -> list[str]:
 
 def _nearest_name(text: str) -> str:
     """Hint at a class of a module, or at an option of the trainer or the command."""
-    if found := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", text):
-        if instead := REPLACED.get(".".join(found.groups())):
+    if match := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", text):
+        if instead := REPLACED.get(".".join(match.groups())):
             return f"; take {instead}"
-        module = importlib.import_module(found[1])
+        module = importlib.import_module(match[1])
         names = getattr(module, "__all__", dir(module))
-    elif found := re.search(r"not accept option '(trainer)\.(\w+)", text):
+    elif match := re.search(r"not accept option '(trainer)\.(\w+)", text):
         names = list(inspect.signature(Trainer).parameters)
-    elif found := re.search(r"not accept option '()(\w+)", text):
+    elif match := re.search(r"not accept option '()(\w+)", text):
         names = ["ckpt_path", "data", "model", "seed_everything", "trainer"]
     else:
         return ""
-    near = difflib.get_close_matches(found[2], names, n=1)
+    near = difflib.get_close_matches(match[2], names, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

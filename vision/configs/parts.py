@@ -20,12 +20,7 @@ _KINDS: dict[str, type[LightningModule] | type[LightningDataModule]] = {
 
 
 def instantiate(name: str, content: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """Make parts of a config.
-
-    Args:
-        name: of the config, for messages.
-        content: what it holds.
-        parts: of ``model`` and ``data``.
+    """Make parts of a config, of ``model`` and ``data``; messages call it by its name.
 
     Returns:
         A namespace with each.

@@ -7,7 +7,6 @@ batch, and the validation loop says how good it is. So no task is known by name 
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
+from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
@@ -31,6 +31,11 @@ from .builtin import resolve_config
 from .parts import instantiate
 
 __all__ = ["FitConfig"]
+
+_LOUD = tuple(
+    f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
+)
+"""Loggers of Lightning that tell of devices and loaders each time; here a hundred times."""
 
 
 @dataclass
@@ -96,14 +101,14 @@ class FitConfig:
         """
         seen: dict[str, Any] = {"config": self.name, "batches": 0, "samples": 0}
 
-        def counted(found: Iterator[Any]) -> Iterator[Any]:
-            for batch in itertools.islice(found, batches):
+        def counted(loaded: Iterator[Any]) -> Iterator[Any]:
+            for batch in itertools.islice(loaded, batches):
                 seen["batches"] += 1
                 seen["samples"] += samples(batch)
                 yield batch
 
-        with self.training_batches(net, device) as found:
-            recalibrate(net, counted(found), forward=self.forward)
+        with self.training_batches(net, device) as loaded:
+            recalibrate(net, counted(loaded), forward=self.forward)
         return seen
 
     def evaluate(
@@ -164,12 +169,7 @@ class FitConfig:
     def metrics(
         self, net: nn.Module, device: torch.device | str = "cpu", batches: int = 0
     ) -> tuple[dict[str, float], list[str]]:
-        """Run the validation loop.
-
-        Args:
-            net: in evaluation mode.
-            device: to run on.
-            batches: at most so many; 0 for all.
+        """Run the validation loop on at most so many batches, 0 for all; as `evaluate`.
 
         Returns:
             All metrics that the task logs, and the names of those that it shows beside the
@@ -177,7 +177,7 @@ class FitConfig:
         """
         self.module.net = net
         device = torch.device(device)
-        with _quietly():
+        with quiet(_LOUD):
             trainer = lightning.pytorch.Trainer(
                 accelerator="gpu" if device.type == "cuda" else "cpu",
                 devices=[device.index or 0] if device.type == "cuda" else 1,
@@ -187,8 +187,8 @@ class FitConfig:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-            found = trainer.validate(self.module, self.data, verbose=False)
-        values = {name: float(value) for row in found for name, value in row.items()}
+            rows = trainer.validate(self.module, self.data, verbose=False)
+        values = {name: float(value) for row in rows for name, value in row.items()}
         return values, [name for name in values if name in trainer.progress_bar_metrics]
 
     @contextmanager
@@ -227,20 +227,3 @@ def _argument(made: Any, name: str) -> Any:
     """An argument of what a config makes: ``{class_path: …, init_args: {name: …}}``."""
     arguments = made.get("init_args") if isinstance(made, dict) else None
     return arguments.get(name) if isinstance(arguments, dict) else None
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Lightning tells of devices and loaders each time; here that would be a hundred times."""
-    loggers = [
-        logging.getLogger(f"lightning.pytorch{name}")
-        for name in ("", ".utilities.rank_zero", ".accelerators.cuda")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

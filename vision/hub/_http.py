@@ -187,12 +187,7 @@ def _state(reason: str, arrived: int, size: int) -> str:
 
 
 class Progress:
-    """A bar on a terminal; elsewhere one line, for a download that takes over two seconds.
-
-    Args:
-        name: of the file.
-        size: in bytes.
-    """
+    """A bar on a terminal; elsewhere one line, for a download that takes over two seconds."""
 
     def __init__(self, name: str, size: int) -> None:
         from rich.console import Console

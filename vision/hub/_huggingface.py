@@ -48,36 +48,24 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
     Raises:
         SourceError: not there or not reachable; the message is the reason alone.
     """
-    hub = library()
+    hub, revision = library(), source.revision or None
+    file = {"repo_id": source.repository, "filename": source.path, "revision": revision}
     try:
         # Only this is sure to ask no server.
-        found = hub.try_to_load_from_cache(
-            source.repository, source.path, revision=source.revision or None
-        )
+        path = hub.try_to_load_from_cache(**file)
     except ValueError as error:
         raise SourceError(reason(error, source)) from error
-    cached = Path(found) if isinstance(found, str) and os.path.isfile(found) else None
+    cached = Path(path) if isinstance(path, str) and os.path.isfile(path) else None
     if cached is not None and not again and (local or _COMMIT.fullmatch(source.revision)):
         return cached
     if local:
         raise SourceError("not in the cache of the Hub")
     try:
         # One question first: a download repeats its own for up to a minute where nobody answers.
-        url = hub.hf_hub_url(
-            source.repository,
-            source.path,
-            revision=source.revision or None,
-            endpoint=endpoint(),
-        )
+        url = hub.hf_hub_url(**file, endpoint=endpoint())
         hub.get_hf_file_metadata(url, timeout=TIMEOUT, library_name="vizoo")
-        path = hub.hf_hub_download(
-            source.repository,
-            source.path,
-            revision=source.revision or None,
-            endpoint=endpoint(),
-            library_name="vizoo",
-            force_download=again,
-        )
+        asked = {"endpoint": endpoint(), "library_name": "vizoo", "force_download": again}
+        path = hub.hf_hub_download(**file, **asked)
     # What a cut connection raises depends on the HTTP library, which has changed before.
     except Exception as error:
         refused = 400 <= _status(error) < 500 or isinstance(error, ValueError)

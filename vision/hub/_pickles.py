@@ -18,7 +18,7 @@ import torch
 
 __all__ = ["load_pickle", "stand_in"]
 
-SHOWN = 12
+_SHOWN = 12
 """How many blocked names an error lists before it only counts."""
 
 # What the pickle of a NumPy number names: checkpoints of older programs keep losses as such.
@@ -55,10 +55,10 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
     except pickle.UnpicklingError as error:
         names = _blocked_globals(path)
         if names:
-            more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise ValueError(
                 f"{path}: refused, because its pickle would run more than tensors need: "
-                f"{', '.join(names[:SHOWN])}{more}; save its state dict alone"
+                f"{', '.join(names[:_SHOWN])}{more}; save its state dict alone"
             ) from error
         what = stand_in(path) or "not a checkpoint that can be read safely"
         raise ValueError(f"{path}: {what}") from error

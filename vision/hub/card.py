@@ -13,13 +13,7 @@ __all__ = ["model_card"]
 
 
 def model_card(name: str, task: str, record: WeightsRecord) -> str:
-    """Markdown with the Hub's header, how to load, the metrics and what is known of the weights.
-
-    Args:
-        name: the model's registered name.
-        task: the model's task.
-        record: of the weights.
-    """
+    """Markdown with the Hub's header, how to load, the metrics and what is known of the weights."""
     parts = [_header(name, task, record), f"# {name}", ""]
     parts += [f"Weights of the {task} network `{name}` of vizoo, trained on {record.trained_on}."]
     parts += ["", "```python", "import vizoo", ""]

@@ -161,6 +161,6 @@ def open_model(
 
 
 def _check_task(name: str, task: str | None, subject: str) -> None:
-    found = model_info(name).task
-    if task is not None and found != task:
-        raise ValueError(f"{subject} is a model for {found}, not for {task}")
+    own = model_info(name).task
+    if task is not None and own != task:
+        raise ValueError(f"{subject} is a model for {own}, not for {task}")

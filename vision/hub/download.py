@@ -40,9 +40,7 @@ class DownloadError(OSError):
 def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
     """A file with the record's weights; downloaded if need be, its SHA-256 checked each time.
 
-    Args:
-        record: says where and what.
-        name: what errors call it, such as ``fadnet_plus_tiny.generated``.
+    Errors call it `name`, such as ``fadnet_plus_tiny.generated``.
 
     Raises:
         DownloadError: no source worked, or the network is needed and forbidden.
@@ -120,9 +118,9 @@ def cache_folder() -> Path:
 
 def cached_path(record: WeightsRecord) -> Path:
     """Where a download of the record lies, or would lie: its name bears part of its SHA-256."""
-    names = [source.file_name for source in map(parse_source, record.sources)]
-    stem, dot, suffix = (names[0] if names else "weights").rpartition(".")
-    stem, suffix = (stem, f".{suffix}") if dot and stem else (names[0] if names else "weights", "")
+    name = parse_source(record.sources[0]).file_name if record.sources else "weights"
+    stem, dot, suffix = name.rpartition(".")
+    stem, suffix = (stem, f".{suffix}") if dot and stem else (name, "")
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem)
     return cache_folder() / f"{plain}-{record.sha256[:12]}{suffix}"
 
@@ -218,11 +216,11 @@ def difference(path: Path, record: WeightsRecord) -> str | None:
         size = path.stat().st_size
         if size != record.size:
             return f"has {size:,} bytes instead of {record.size:,}"
-        found = sha256_of(path)
+        digest = sha256_of(path)
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
-    if found != record.sha256:
-        return f"its SHA-256 is {found[:12]}… instead of {record.sha256[:12]}…"
+    if digest != record.sha256:
+        return f"its SHA-256 is {digest[:12]}… instead of {record.sha256[:12]}…"
     return None
 
 

@@ -33,14 +33,7 @@ from torch import Tensor
 from ._pickles import load_pickle
 from .download import sha256_of
 from .registry import family_modules
-from .weights import (
-    StoredWeights,
-    all_tensors,
-    check_stored,
-    existing_file,
-    few,
-    open_safetensors,
-)
+from .weights import StoredWeights, all_tensors, check_stored, existing_file, few, open_safetensors
 
 __all__ = ["read_published", "recognise"]
 
@@ -92,19 +85,14 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     else:
         state = load_pickle(path)
     while isinstance(state, Mapping):
-        inner = next(
-            (k for k in ("state_dict", "model") if isinstance(state.get(k), Mapping)), None
-        )
-        if inner is None:
+        inner = [state.get(key) for key in ("state_dict", "model")]
+        wrapped = [value for value in inner if isinstance(value, Mapping)]
+        if not wrapped:
             break
-        state = state[inner]
+        state = wrapped[0]
     if not isinstance(state, Mapping) or not state:
         raise ValueError(f"{path}: holds a {type(state).__name__}, not a state dict")
-    wrong = [
-        str(key)
-        for key, value in state.items()
-        if not (isinstance(value, Tensor) and isinstance(key, str))
-    ]
+    wrong = [str(k) for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))]
     if wrong:
         raise ValueError(f"{path}: not a state dict: no tensor under {few(wrong)}")
     if all(key.startswith("module.") for key in state):

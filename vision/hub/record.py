@@ -90,8 +90,8 @@ def parse_source(text: str) -> Source:
         source = Source("url", text)
     elif kind == "package" and rest:
         source = Source("package", rest)
-    elif kind == "hf-hub" and (found := re.fullmatch(r"([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)", rest)):
-        source = Source("hf-hub", found[3], found[1], found[2] or "")
+    elif kind == "hf-hub" and (parts := re.fullmatch(r"([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)", rest)):
+        source = Source("hf-hub", parts[3], parts[1], parts[2] or "")
         if not re.fullmatch(REPOSITORY, source.repository):
             raise ValueError(f"{text!r}: {source.repository!r} is no repository ORG/NAME")
     else:
@@ -100,8 +100,7 @@ def parse_source(text: str) -> Source:
             "hf-hub:ORG/NAME[@REVISION]/FILE or an https:// address of a file"
         )
     if source.kind != "url":
-        parts = source.path.split("/")
-        if "\\" in source.path or any(part in ("", ".", "..") for part in parts):
+        if "\\" in source.path or {"", ".", ".."} & set(source.path.split("/")):
             raise ValueError(f"{text!r}: {source.path!r} must stay in its folder")
     return source
 

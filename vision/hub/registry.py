@@ -40,7 +40,7 @@ __all__ = [
     "register_model",
 ]
 
-PACKAGE = __name__.rpartition(".vision.")[0]
+_PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
     "covidnet3d": "classification.covidnet3d",
     "densenet3d": "classification.ct_baselines",
@@ -157,15 +157,15 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
             the order in which they are registered.
     """
     family_modules()
-    found = []
+    names = []
     for entry in sorted(_ENTRIES.values(), key=lambda entry: entry.name):
         room = f"{entry.task}/" if "/" in pattern else ""
         whole = fnmatchcase(room + entry.name, pattern)
         if not pretrained:
-            found += [entry.name] if whole else []
+            names += [entry.name] if whole else []
             continue
-        found += [n for n in entry.tagged_names if whole or fnmatchcase(room + n, pattern)]
-    return found
+        names += [n for n in entry.tagged_names if whole or fnmatchcase(room + n, pattern)]
+    return names
 
 
 def model_info(name: str) -> ModelEntry:
@@ -185,7 +185,7 @@ def model_info(name: str) -> ModelEntry:
     bare, dot, tag = name.partition(".")
     family = _family(bare)
     if family is not None:
-        importlib.import_module(f"{PACKAGE}.{FAMILIES[family]}")
+        importlib.import_module(f"{_PACKAGE}.{FAMILIES[family]}")
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
         raise ValueError(refusal(name))
@@ -201,7 +201,7 @@ def _family(name: str) -> str | None:
 def family_modules() -> list[ModuleType]:
     """The modules that register models, imported."""
     names = dict.fromkeys(FAMILIES.values())
-    return [importlib.import_module(f"{PACKAGE}.{name}") for name in names]
+    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
 
 
 def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
@@ -233,8 +233,8 @@ def refusal(name: str) -> str:
         backbone = name.removeprefix(TIMM)
         return f"{name!r} is not registered here: it is image_classifier, backbone={backbone!r}"
     if has_scheme(name):
-        if found := _ON_THE_HUB.match(name):
-            return f"{name!r} is an address; the model is spelled 'hf-hub:{found[1]}'"
+        if match := _ON_THE_HUB.match(name):
+            return f"{name!r} is an address; the model is spelled 'hf-hub:{match[1]}'"
         kinds = "hf-hub:ORG/NAME[@REVISION] or local-dir:FOLDER"
         return f"{name!r} is no model's name; what comes from elsewhere is spelled {kinds}"
     names = list_models()

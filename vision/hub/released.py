@@ -91,10 +91,10 @@ def open_released(name: str) -> tuple[str, WeightsRecord, Path]:
         if not weights.is_file():
             raise FileNotFoundError(f"{weights}: missing, though {CONFIG} names it")
         return model, record, weights
-    found = ADDRESS.fullmatch(rest)
-    if not found:
+    address = ADDRESS.fullmatch(rest)
+    if not address:
         raise ValueError(f"{name!r}: a repository is spelled hf-hub:ORG/NAME[@REVISION]")
-    repository, revision = found[1], found[2] or ""
+    repository, revision = address[1], address[2] or ""
     path = _from_hub(name, Source("hf-hub", CONFIG, repository, revision))
     model, record, file = _read_config(path, name)
     # The commit that the config is of, so that a push in between cannot mix two.

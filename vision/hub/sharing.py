@@ -23,26 +23,16 @@ from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord
 from .registry import REMOTE, model_info
 from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
-from .weights import (
-    build,
-    few,
-    weights_of,
-    write_weights,
-)
+from .weights import build, few, weights_of, write_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = [
-    "from_pretrained",
-    "push_to_hub",
-    "read_record",
-    "save_pretrained",
-]
+__all__ = ["from_pretrained", "push_to_hub", "read_record", "save_pretrained"]
 
-WEIGHTS = "model.safetensors"
-CARD = "README.md"
+_WEIGHTS = "model.safetensors"
+_CARD = "README.md"
 
 
 def save_pretrained(
@@ -62,21 +52,11 @@ def save_pretrained(
 ) -> WeightsRecord:
     """Write a network as a folder that `from_pretrained` and ``local-dir:`` load.
 
-    Args:
-        model: from `create_model`.
-        folder: made if it is missing; files of these names in it are replaced.
-        licence: see `WeightsRecord`, as for all that follow but the last.
-        trained_on: the data, in words.
-        metrics: data set to metric to value.
-        command: the command line that made the metrics.
-        training: the command line that made the weights.
-        origin: where the weights come from if they are not ours.
-        input: what the network was fed in training; by default what the model has.
-        classes: names of a classifier's outputs; by default what the model has.
-        reach: the largest disparity that works, pixels; by default what the model has.
-        dtype: of convolutions and matrices in the file, such as ``torch.float16`` for half the
-            size; loading brings them back to the network's own. Vectors (biases, statistics) stay
-            as they are.
+    The folder is made if it is missing; files of these names in it are replaced. What is said of
+    the model, which is from `create_model`, are fields of `WeightsRecord`: `input`, `classes` and
+    `reach` by default what the model has. `dtype` is that of convolutions and matrices in the file,
+    such as ``torch.float16`` for half the size; loading brings them back to the network's own.
+    Vectors (biases, statistics) stay as they are.
 
     Returns:
         The record of the weights, without sources: those are known when it is published.
@@ -106,12 +86,12 @@ def save_pretrained(
         "subnet": complete.get("subnet"),
     }
     WeightsRecord((), "0" * 64, 1, **facts)  # a wrong fact stops before anything is written
-    path = write_weights(stored, folder / WEIGHTS)
+    path = write_weights(stored, folder / _WEIGHTS)
     record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
-    config = {"library": "vizoo", "format": FORMAT, "model": name, "file": WEIGHTS}
+    config = {"library": "vizoo", "format": FORMAT, "model": name, "file": _WEIGHTS}
     for file, text in (
         (CONFIG, json.dumps({**config, "record": record.to_json()}, indent=2) + "\n"),
-        (CARD, model_card(name, model_info(name).task, record)),
+        (_CARD, model_card(name, model_info(name).task, record)),
     ):
         with atomic_write(folder / file) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -199,7 +179,7 @@ def _push(
         commit = hub.upload_folder(
             repo_id=repository,
             folder_path=folder,
-            allow_patterns=[WEIGHTS, CONFIG, CARD],
+            allow_patterns=[_WEIGHTS, CONFIG, _CARD],
             revision=revision,
             commit_message=message,
         )
@@ -207,11 +187,11 @@ def _push(
         raise DownloadError(f"{repository}: not pushed: {error}") from error
     # What fails on the way depends on the HTTP library, which has changed before.
     except Exception as error:
-        why = _huggingface.reason(error, Source("hf-hub", WEIGHTS, repository, revision or ""))
+        why = _huggingface.reason(error, Source("hf-hub", _WEIGHTS, repository, revision or ""))
         if getattr(getattr(error, "response", None), "status_code", 0) in (401, 403):
             why += "; `hf auth login` with a token that may write there"
         raise DownloadError(f"{repository}: not pushed: {why}") from error
-    return f"hf-hub:{repository}@{commit.oid}/{WEIGHTS}"
+    return f"hf-hub:{repository}@{commit.oid}/{_WEIGHTS}"
 
 
 def _spelled(source: str | os.PathLike[str], revision: str | None) -> str:

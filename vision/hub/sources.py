@@ -48,9 +48,8 @@ def read_source(source: str | os.PathLike[str]) -> StoredWeights:
 def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
     """Where a file that belongs to weights would lie: a supernet's front, its latency table.
 
-    Args:
-        source: what `open_model` takes.
-        ending: instead of the weights' own, such as ``.latency.json``.
+    The source is what `open_model` takes; the ending, such as ``.latency.json``, stands instead of
+    the weights' own.
 
     Returns:
         The path, which need not exist; None where the weights are not on this machine, or are

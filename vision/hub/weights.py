@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ...common.files import atomic_write
+from ...common.system import installed_version
 from ...nas.supernet import activate_part
 from ._pickles import load_pickle, stand_in
 from .record import WeightsRecord
@@ -44,8 +45,8 @@ __all__ = [
 ]
 
 KEY = "vizoo"
-FORMAT = 1
-SHOWN = 4
+_FORMAT = 1
+_SHOWN = 4
 """How many tensor names an error lists before it only counts."""
 
 
@@ -107,11 +108,11 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
     if path.suffix != ".safetensors":
         raise ValueError(f"{path}: weights are written as .safetensors; choose such a name")
     header = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "name": stored.name,
         "architecture": stored.architecture,
         "facts": stored.facts,
-        "version": _version(),
+        "version": installed_version(),
     }
     try:
         text = json.dumps(header, allow_nan=False)
@@ -133,13 +134,9 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
 
 
 def load_weights(path: str | os.PathLike[str]) -> nn.Module:
-    """Build the network a file was saved from and load its weights strictly.
+    """The network that a file was saved from, on the CPU in evaluation mode, strictly loaded.
 
-    Args:
-        path: a `.safetensors` file of `save_weights`, or a Lightning checkpoint of a task.
-
-    Returns:
-        The network, in evaluation mode, on the CPU.
+    The file is a `.safetensors` of `save_weights`, or a Lightning checkpoint of a task.
 
     Raises:
         FileNotFoundError: no such file.
@@ -181,12 +178,8 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     Raises:
         ValueError: one of them is of a wrong type, or `subspace` no part of the model's space.
     """
-    kinds: dict[str, Any] = {
-        "classes": (list, tuple),
-        "input": Mapping,
-        "subspace": Mapping,
-        "reach": (int, float),
-    }
+    kinds: dict[str, Any] = {"classes": (list, tuple), "reach": (int, float)}
+    kinds |= {"input": Mapping, "subspace": Mapping}
     for name, kind in kinds.items():
         if facts.get(name) and not isinstance(facts[name], kind):
             raise ValueError(f"its {name!r} is of a wrong type, {type(facts[name]).__name__}")
@@ -205,11 +198,11 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
 
 def described(model: nn.Module) -> dict[str, Any]:
     """What `describe` gave a network, as JSON values; a subnet has no `subspace` any more."""
-    found = {"classes": list(getattr(model, "classes", ())), "input": getattr(model, "input", {})}
-    found["reach"] = getattr(model, "reach", None)
+    facts = {"classes": list(getattr(model, "classes", ())), "input": getattr(model, "input", {})}
+    facts["reach"] = getattr(model, "reach", None)
     if "subnet" not in getattr(model, "architecture", {}):
-        found["subspace"] = getattr(model, "subspace", {})
-    return {name: value for name, value in found.items() if value}
+        facts["subspace"] = getattr(model, "subspace", {})
+    return {name: value for name, value in facts.items() if value}
 
 
 def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
@@ -241,15 +234,10 @@ def names_its_model(path: str | os.PathLike[str]) -> bool:
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Load a state dict strictly; on a misfit the model stays as it was.
-
-    Args:
-        model: receives the tensors.
-        state: tensor name to tensor.
-        source: what the error calls the state, such as its path.
+    """Load a state dict strictly, as `check_state` takes it; on a misfit the model stays as it was.
 
     Raises:
-        ValueError: see `check_state`; also where values are not finite.
+        ValueError: see there; also where values are not finite.
     """
     check_state(model, state, source)
     check_finite(state, source)
@@ -279,29 +267,21 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> N
             such as integers for floating-point values (the first few of each).
     """
     own = model.state_dict()
-    missing = [key for key in own if key not in state]
-    surplus = [key for key in state if key not in own]
-    misshapen = [
-        f"{key} {_shape(state[key])} instead of {_shape(own[key])}"
-        for key in own
-        if key in state and state[key].shape != own[key].shape
-    ]
-    mistyped = [
-        f"{key} {_type(state[key])} instead of {_type(own[key])}"
-        for key in own
-        if key in state and not _casts(state[key].dtype, own[key].dtype)
-    ]
-    if missing or surplus or misshapen or mistyped:
-        parts = [
-            f"{len(names)} {word} ({few(names)})"
-            for word, names in (
-                ("missing", missing),
-                ("surplus", surplus),
-                ("misshapen", misshapen),
-                ("of another type", mistyped),
-            )
-            if names
-        ]
+    pairs = [(key, state[key], own[key]) for key in own if key in state]
+    faults = {
+        "missing": [key for key in own if key not in state],
+        "surplus": [key for key in state if key not in own],
+        "misshapen": [
+            f"{key} {_shape(a)} instead of {_shape(b)}" for key, a, b in pairs if a.shape != b.shape
+        ],
+        "of another type": [
+            f"{key} {_type(a)} instead of {_type(b)}"
+            for key, a, b in pairs
+            if not _casts(a.dtype, b.dtype)
+        ],
+    }
+    parts = [f"{len(names)} {word} ({few(names)})" for word, names in faults.items() if names]
+    if parts:
         name = getattr(model, "architecture", {}).get("name", type(model).__name__)
         raise ValueError(f"{source}: does not fit {name}: tensors {'; '.join(parts)}")
 
@@ -337,9 +317,9 @@ def _read_safetensors(path: Path) -> StoredWeights:
                 raise TypeError("name, architecture or facts of a wrong type")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: its '{KEY}' metadata is damaged: {error}") from error
-        if header.get("format", FORMAT) != FORMAT:
+        if header.get("format", _FORMAT) != _FORMAT:
             raise ValueError(
-                f"{path}: of format {header['format']!r}, and this vizoo reads {FORMAT}: "
+                f"{path}: of format {header['format']!r}, and this vizoo reads {_FORMAT}: "
                 "pip install --upgrade vizoo"
             )
         state = all_tensors(file)
@@ -418,8 +398,8 @@ def all_tensors(file: Any) -> dict[str, Tensor]:
 def few(names: Iterable[str]) -> str:
     """The first few names and how many more there are."""
     names = list(names)
-    more = f", … {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _casts(given: torch.dtype, own: torch.dtype) -> bool:
@@ -435,9 +415,3 @@ def _type(tensor: Tensor) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "scalar"
-
-
-def _version() -> str:
-    from ... import __version__
-
-    return __version__

@@ -17,6 +17,7 @@ Everywhere a value that is not finite or not positive means "unknown".
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -178,10 +179,7 @@ def _read_npy(path: Path) -> np.ndarray:
             raise ValueError(f"{path}: an array of {dtype}; a disparity map holds real numbers")
         if len(shape) < 2 or any(side != 1 for side in shape[:-2]) or min(shape) < 1:
             raise ValueError(f"{path}: an array of shape {shape}; a disparity map has (H, W)")
-        start, wanted = (
-            file.tell(),
-            dtype.itemsize * int(np.prod([int(s) for s in shape], dtype=object)),
-        )
+        start, wanted = file.tell(), dtype.itemsize * math.prod(shape)
         if size - start != wanted:
             raise ValueError(
                 f"{path}: {size - start} bytes of data from byte {start}, but the shape {shape} "
@@ -195,8 +193,7 @@ def _as_map(path: Path, disparity: Tensor | np.ndarray) -> np.ndarray:
     if isinstance(disparity, Tensor):
         disparity = disparity.detach().float().cpu().numpy()
     values = np.asarray(disparity, dtype=np.float32)
-    if values.ndim == 3 and values.shape[0] == 1:
-        values = values[0]
+    values = values[0] if values.ndim == 3 and len(values) == 1 else values
     if values.ndim != 2 or values.size == 0:
         raise ValueError(
             f"{path}: a disparity map has shape (H, W) or (1, H, W), got {values.shape}"
@@ -220,8 +217,5 @@ def _quantise(
 def _write_png(path: Path, pixels: np.ndarray) -> None:
     import cv2
 
-    done, data = cv2.imencode(".png", pixels)
-    if not done:
-        raise ValueError(f"{path}: OpenCV could not encode the PNG")
     with atomic_write(path) as temporary:
-        temporary.write_bytes(data.tobytes())
+        temporary.write_bytes(cv2.imencode(".png", pixels)[1].tobytes())

@@ -31,9 +31,6 @@ _DEFLATE_RATIO = 1032  # deflate's best compression
 def read_exr(path: str | os.PathLike) -> np.ndarray:
     """Read a map of one channel, or of several that are all the same.
 
-    Args:
-        path: the file.
-
     Returns:
         (H, W) float32; values are as stored: infinities and NaN are kept.
 
@@ -60,11 +57,7 @@ def read_exr(path: str | os.PathLike) -> np.ndarray:
 
 
 def write_exr(path: str | os.PathLike, values: np.ndarray) -> None:
-    """Write a map as the channel Y, 32-bit floats, ZIP, atomically.
-
-    Args:
-        path: the file to write.
-        values: (H, W), real numbers.
+    """Write a map (H, W) as the channel Y, 32-bit floats, ZIP, atomically.
 
     Raises:
         ValueError: another shape.
@@ -125,7 +118,7 @@ def _decode(data: bytes) -> list[np.ndarray]:
     rows = _ROWS[compression]
     count = -(-height // rows)
     offsets = struct.unpack_from(f"<{count}Q", data, at)
-    found = [np.empty((height, width), np.float32) for _ in kinds]
+    channels = [np.empty((height, width), np.float32) for _ in kinds]
     seen = set()
     for offset in offsets:
         first, size = struct.unpack_from("<2i", data, offset)
@@ -138,16 +131,16 @@ def _decode(data: bytes) -> list[np.ndarray]:
         if len(packed) != size or len(plain) != row * lines:
             raise struct.error(f"rows from {first} have {len(plain)} bytes, not {row * lines}")
         block, start = np.frombuffer(plain, np.uint8).reshape(lines, row), 0
-        for channel, kind in zip(found, kinds, strict=True):
+        for channel, kind in zip(channels, kinds, strict=True):
             part = np.ascontiguousarray(block[:, start : start + kind.itemsize * width])
             channel[first : first + lines] = part.view(kind)
             start += kind.itemsize * width
-    return found
+    return channels
 
 
 def _attributes(data: bytes) -> tuple[dict[str, bytes], int]:
     """The header's values by name, and where it ends."""
-    found, at = {}, 8
+    values, at = {}, 8
     while data[at] != 0:
         end = data.index(b"\0", at)
         kind = data.index(b"\0", end + 1)
@@ -155,9 +148,9 @@ def _attributes(data: bytes) -> tuple[dict[str, bytes], int]:
         start = kind + 5
         if size < 0 or start + size >= len(data):
             raise struct.error(f"attribute at byte {at}")
-        found[data[at:end].decode()] = data[start : start + size]
+        values[data[at:end].decode()] = data[start : start + size]
         at = start + size
-    return found, at + 1
+    return values, at + 1
 
 
 def _channels(value: bytes) -> list[np.dtype]:

@@ -88,9 +88,6 @@ def as_image(image: str | os.PathLike | np.ndarray | Tensor, which: str = "image
 def read_pixels(path: str | os.PathLike) -> np.ndarray:
     """Read an image's stored numbers, without alpha.
 
-    Args:
-        path: the file.
-
     Returns:
         uint8 or uint16 array: (H, W) for a grey image, (H, W, 3) RGB for others.
 

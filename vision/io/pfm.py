@@ -30,9 +30,6 @@ _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})
 def read_pfm(path: str | os.PathLike) -> np.ndarray:
     """Read a PFM file, strictly.
 
-    Args:
-        path: the file.
-
     Returns:
         float32 array in the machine's byte order, top row first: (H, W) for ``Pf``, (H, W, 3) for
         ``PF``. Values are as stored: infinities and NaN are kept.
@@ -63,11 +60,7 @@ def read_pfm(path: str | os.PathLike) -> np.ndarray:
 
 
 def write_pfm(path: str | os.PathLike, array: np.ndarray) -> None:
-    """Write a little-endian PFM file, atomically.
-
-    Args:
-        path: the file to write.
-        array: (H, W) or (H, W, 3), real numbers; stored as float32, top row last.
+    """Write (H, W) or (H, W, 3) real numbers as a little-endian PFM file, atomically.
 
     Raises:
         ValueError: the array has another shape or is empty.

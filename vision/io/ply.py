@@ -64,8 +64,8 @@ class PlyWriter:
         shapes = {points.shape, colours.shape} | ({normals.shape} if normals is not None else set())
         if len(shapes) != 1 or points.ndim != 2 or points.shape[1] != 3:
             raise ValueError(
-                f"{self._path}: points and colours are both (N, 3), got "
-                + " and ".join(str(shape) for shape in (points.shape, colours.shape))
+                f"{self._path}: points and colours are both (N, 3), got {points.shape} and "
+                f"{colours.shape}"
             )
         if colours.dtype != np.uint8:
             raise ValueError(f"{self._path}: colours are uint8, got {colours.dtype}")

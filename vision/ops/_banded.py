@@ -1,7 +1,7 @@
 """Products of a row with a sliding window of another row, as blocks of matrix products.
 
 Correlating every pixel x of a row with the ``count`` pixels from ``x + first`` on needs a band of
-the (W, W) product of the two rows. The row is cut into blocks of about ``BLOCK`` columns; a block
+the (W, W) product of the two rows. The row is cut into blocks of about ``_BLOCK`` columns; a block
 of one row against the ``block + count - 1`` columns that it can meet in the other is a small matrix
 product that reads the features where they lie, and the band is read out of it through strides.
 Images and rows are worked off in chunks: beside the result (and, backwards, one float32 copy of
@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 32  # columns: smaller makes tiny matrices, larger computes more outside the band
-PRODUCT = 1 << 17  # numbers in a block's product: 512 KB, so that it stays in the cache
+_BLOCK = 32  # columns: smaller makes tiny matrices, larger computes more outside the band
+_PRODUCT = 1 << 17  # numbers in a block's product: 512 KB, so that it stays in the cache
 WORKSPACE = 1 << 20  # numbers: 4 MB
 
 
@@ -90,7 +90,7 @@ def correlate_band_backward(
 
 def _block(width: int) -> int:
     """Columns of a block: all alike, so that they can share memory, but for a shorter last one."""
-    return -(-width // max(1, round(width / BLOCK)))
+    return -(-width // max(1, round(width / _BLOCK)))
 
 
 def _chunks(left: Tensor, count: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -103,7 +103,7 @@ def _chunks(left: Tensor, count: int) -> Iterator[tuple[slice, slice, slice]]:
     product, features = block * (block + count - 1), channels * columns
     if left.device.type == "cpu":
         images = 1
-        step = min(WORKSPACE // max(product, features), PRODUCT // max(product, block * channels))
+        step = min(WORKSPACE // max(product, features), _PRODUCT // max(product, block * channels))
     else:
         images = batch
         step = 64 * WORKSPACE // (batch * max(product, features))

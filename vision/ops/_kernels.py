@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
 DEVICE = "cuda"
 """Type of device whose tensors have kernels."""
-LEAST = (8, 0)
+_LEAST = (8, 0)
 """Least compute capability: before it bfloat16 is not computed with."""
 
 _SETTING = "VIZOO_OPS"
@@ -137,9 +137,7 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
         forced = f"{_SETTING}=cuda is set, but " if setting() == "cuda" else ""
         return "torch", f"{forced}no CUDA device"
     reason = f"{_SETTING}=torch" if setting() == "torch" else _unusable(device)
-    return (
-        ("cuda", f"compiled at first use, {_versions()}") if reason is None else ("torch", reason)
-    )
+    return ("torch", reason) if reason else ("cuda", f"compiled at first use, {_versions()}")
 
 
 def launch(
@@ -167,10 +165,10 @@ def launch(
         if index not in started:
             _core().Device(index).set_current()
             started[index] = True
-        found = _load(file, kernel, _architecture(index))
+        function = _load(file, kernel, _architecture(index))
         stream = _stream(torch.cuda.current_stream(index).cuda_stream, index)
         values = [x if isinstance(x, (int, float)) else x.data_ptr() for x in arguments]
-        _core().launch(stream, _configuration(grid, threads), found, *values)
+        _core().launch(stream, _configuration(grid, threads), function, *values)
 
 
 def source(file: str) -> str:
@@ -204,8 +202,6 @@ def compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> A
 
 
 _OPTIONS = {"std": "c++17"}
-
-
 _WANTED = (
     *("Device", "LaunchConfig", "ObjectCode", "Program", "ProgramOptions", "Stream", "launch"),
     "LEGACY_DEFAULT_STREAM",
@@ -248,12 +244,12 @@ def _unusable(device: torch.device) -> str | None:
 def _unsupported(index: int) -> str | None:
     if torch.version.hip:
         return "kernels are for NVIDIA's GPUs, and this PyTorch is built for AMD's"
-    found = torch.cuda.get_device_capability(index)
-    if found < LEAST:
-        return "compute capability {}.{} is below {}.{}".format(*found, *LEAST)
+    capability = torch.cuda.get_device_capability(index)
+    if capability < _LEAST:
+        return "compute capability {}.{} is below {}.{}".format(*capability, *_LEAST)
     _, known = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
-    if 10 * found[0] + found[1] not in known:
-        return "{} does not know compute capability {}.{}".format(_versions(), *found)
+    if 10 * capability[0] + capability[1] not in known:
+        return "{} does not know compute capability {}.{}".format(_versions(), *capability)
     return None
 
 
@@ -279,12 +275,12 @@ def _stream(handle: int, index: int) -> Any:
 def _load(file: str, kernel: str, architecture: str) -> Any:
     """The kernel, from disk or compiled; one for all GPUs of an architecture."""
     path = cache_path(file, kernel, architecture)
-    found = read_entry(path)
-    if found is None:
-        code = compile_kernels(file, (kernel,), architecture)
-        found = code.symbol_mapping[kernel].decode(), code.code
-        write_entry(path, *found)
-    name, code = found
+    entry = read_entry(path)
+    if entry is None:
+        compiled = compile_kernels(file, (kernel,), architecture)
+        entry = compiled.symbol_mapping[kernel].decode(), compiled.code
+        write_entry(path, *entry)
+    name, code = entry
     try:
         with _loading():
             return _core().ObjectCode.from_cubin(code).get_kernel(name)

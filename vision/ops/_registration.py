@@ -1,6 +1,7 @@
 """What the operators share: checks at the border, and registration with ``torch.library``."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,13 @@ def check_pair(left: Tensor, right: Tensor) -> None:
         )
 
 
+def check_devices(*tensors: Tensor | None) -> None:
+    """Raises ValueError unless those that are given lie on one device."""
+    devices = sorted({str(x.device) for x in tensors if x is not None})
+    if len(devices) > 1:
+        raise ValueError(f"tensors lie on {', '.join(devices)}")
+
+
 def check_at_least(name: str, value: int, least: int) -> None:
     """Raises ValueError where the integer ``value`` is below ``least``."""
     if value < least:
@@ -50,7 +58,7 @@ def register_pair_operator(
     cuda: tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]],
     *,
     bilinear: bool = True,
-) -> Callable[..., Tensor]:
+) -> None:
     """Registers ``vizoo::name(left, right, *sizes)`` and ``vizoo::name_backward``.
 
     Both get a fake kernel. The forward operator gets the backward one as its derivative. The
@@ -110,25 +118,33 @@ def register_pair_operator(
 
     operator.register_autograd(once, setup_context=keep)
     derivative.register_autograd(twice, setup_context=keep_all)
+    register_autocast(name, 2)
 
+
+def register_autocast(name: str, features: int) -> None:
+    """Lets autocast cast an operator's inputs to its type, as for a matrix product.
+
+    Args:
+        name: of the operator ``vizoo::name``.
+        features: how many leading arguments are cast: tensors, lists of tensors or None; float64
+            stays as it is.
+    """
     call = getattr(torch.ops.vizoo, name).default
-    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-        LIBRARY.impl(name, _cast_inputs(call, device), key)
-    return operator
 
+    def cast(value: Any, device: str) -> Any:
+        if isinstance(value, Sequence):
+            return [cast(tensor, device) for tensor in value]
+        if value is None or value.dtype == torch.float64:
+            return value
+        return value.to(torch.get_autocast_dtype(device))
 
-def _cast_inputs(call: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
-    def cast(tensor: Tensor) -> Tensor:
-        if tensor.dtype == torch.float64:
-            return tensor
-        return tensor.to(torch.get_autocast_dtype(device))
-
-    def kernel(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
-        left, right = cast(left), cast(right)
+    def kernel(device: str, *given: Any) -> Tensor:
+        lowered = [cast(value, device) for value in given[:features]]
         with torch.autocast(device, enabled=False):
-            return call(left, right, *sizes)
+            return call(*lowered, *given[features:])
 
-    return kernel
+    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+        LIBRARY.impl(name, functools.partial(kernel, device), key)
 
 
 def register_composite(
@@ -187,17 +203,17 @@ def register_composite(
 
     def once(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[: len(derivatives)]
-        found: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         if torch.is_grad_enabled():
             some = [x for x, want in zip(tensors, wanted, strict=True) if want]
             out = function(*tensors, *ctx.others)
             exact = iter(torch.autograd.grad(out, some, gradient, create_graph=True))
-            found[: len(tensors)] = [next(exact) if want else None for want in wanted]
-            return tuple(found)
+            grads[: len(tensors)] = [next(exact) if want else None for want in wanted]
+            return tuple(grads)
         for place, derivative in enumerate(derivatives):
             if wanted[place]:
-                found[place] = derivative(gradient, *tensors, *ctx.others)
-        return tuple(found)
+                grads[place] = derivative(gradient, *tensors, *ctx.others)
+        return tuple(grads)
 
     operator.register_autograd(once, setup_context=keep)
     LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))

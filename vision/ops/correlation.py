@@ -47,22 +47,13 @@ def correlation(left: Tensor, right: Tensor, displacements: int) -> Tensor:
 
 
 def group_wise_correlation(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
-    """Correlates groups of channels separately (GwcNet, Guo et al., CVPR 2019).
-
-    Workspace as for :func:`correlation`.
-
-    Args:
-        left: features of the left view, (B, C, H, W), floating.
-        right: features of the right view, the same shape, type and device.
-        displacements: how many displacements D, at least 1, in pixels of the feature map.
-        groups: number of groups G; divides C.
+    """As :func:`correlation`, of groups of channels (GwcNet, Guo et al., CVPR 2019).
 
     Returns:
-        (B, G, D, H, W): mean over the C / G channels of each group, 0 where x < d.
+        (B, G, D, H, W): mean over the C / G channels of each of G groups, 0 where x < d.
 
     Raises:
-        ValueError: shapes, types or devices differ, ``displacements`` or ``groups`` is below 1,
-            or ``groups`` does not divide the channels.
+        ValueError: as there, or ``groups`` is below 1 or does not divide the channels.
     """
     check_pair(left, right)
     check_at_least("displacements", displacements, 1)
@@ -80,12 +71,8 @@ def group_wise_correlation(left: Tensor, right: Tensor, displacements: int, grou
 def correlation_2d(left: Tensor, right: Tensor, radius: int) -> Tensor:
     """Correlates each left pixel with a square window around the same place on the right.
 
-    Workspace as for :func:`correlation` with D = 2 radius + 1.
-
-    Args:
-        left: features of the left view, (B, C, H, W), floating.
-        right: features of the right view, the same shape, type and device.
-        radius: half the window's side r, at least 0, in pixels of the feature map.
+    Features and workspace are as for :func:`correlation` with D = 2 r + 1, and the radius r is at
+    least 0, in pixels of the feature map.
 
     Returns:
         (B, (2r + 1)², H, W), the window row by row (dy, then dx): mean over channels of
@@ -193,10 +180,10 @@ def _grouped_backward(
 ) -> tuple[Tensor, Tensor]:
     grads = torch.zeros_like(left), torch.zeros_like(right)
     if 0 not in left.shape:
-        found = _correlation_backward(
+        split = _correlation_backward(
             gradient.flatten(0, 1), _split(left, groups), _split(right, groups), displacements
         )
-        for grad, value in zip(grads, found, strict=True):
+        for grad, value in zip(grads, split, strict=True):
             grad.copy_(value.view(left.shape))
     return grads
 

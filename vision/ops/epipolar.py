@@ -8,7 +8,7 @@ never take more than `memory` bytes. Sums are taken in float32 for float16 and b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ._banded import accumulation_type
 from ._kernels import choose
-from ._registration import LIBRARY, check_at_least, exporting
+from ._registration import check_at_least, check_devices, exporting, register_autocast
 from .cuda import epipolar as cuda
 
 __all__ = ["epipolar_correlation"]
@@ -95,8 +95,7 @@ def _check(
     if flow.shape != (batch, views, height, width):
         raise ValueError(f"flow must be {(batch, views, height, width)}, got {tuple(flow.shape)}")
     given = (reference, *pyramid, base, direction, flow)
-    if len({x.device for x in given}) > 1:
-        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    check_devices(*given)
     if not all(x.is_floating_point() for x in given):
         raise ValueError("features, lines and flow must be floating")
     types = {x.dtype for x in (reference, *pyramid)}
@@ -340,20 +339,7 @@ def _register() -> None:
 
     operator.register_autograd(backward, setup_context=keep)
 
-    def autocast(device: str) -> Callable[..., Tensor]:
-        def kernel(reference: Tensor, pyramid: Sequence[Tensor], *others: Any) -> Tensor:
-            kind = torch.get_autocast_dtype(device)
-            double = torch.float64
-            reference = reference if reference.dtype == double else reference.to(kind)
-            pyramid = [level if level.dtype == double else level.to(kind) for level in pyramid]
-            with torch.autocast(device, enabled=False):
-                call = torch.ops.vizoo.epipolar_correlation.default
-                return call(reference, pyramid, *others)
-
-        return kernel
-
-    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-        LIBRARY.impl(name, autocast(device), key)
+    register_autocast(name, 2)
 
 
 _register()

@@ -10,7 +10,7 @@ Combinations are taken in float32 for float16 and bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -20,13 +20,13 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ._banded import accumulation_type
 from ._kernels import choose
-from ._registration import LIBRARY, check_at_least, exporting
+from ._registration import check_at_least, check_devices, exporting, register_autocast
 from .cuda import mesh as cuda
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
 
 MEMORY = 32 << 20
-TERMS = 4  # the face, the sum of its neighbours, two sums of differences
+_TERMS = 4  # the face, the sum of its neighbours, two sums of differences
 
 _CHUNK = 1 << 20  # bytes of combinations at once on a CPU, so that they stay in its cache
 _GROUP = 16  # channels: shorter rows would waste what a read of memory brings
@@ -126,9 +126,9 @@ def _check(
     neighbours: Tensor | None,
     inverse: Tensor | None,
 ) -> None:
-    if features.dim() != 3 or weight.dim() != 3 or weight.shape[1:] != (features.shape[2], TERMS):
+    if features.dim() != 3 or weight.dim() != 3 or weight.shape[1:] != (features.shape[2], _TERMS):
         raise ValueError(
-            f"features must be (N, F, C) and weight (C_out, C, {TERMS}), got "
+            f"features must be (N, F, C) and weight (C_out, C, {_TERMS}), got "
             f"{tuple(features.shape)} and {tuple(weight.shape)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -146,9 +146,7 @@ def _check(
             )
         if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
             raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
-    given = [x for x in (features, weight, bias, neighbours, inverse) if x is not None]
-    if len({x.device for x in given}) > 1:
-        raise ValueError(f"tensors lie on {', '.join(sorted({str(x.device) for x in given}))}")
+    check_devices(features, weight, bias, neighbours, inverse)
     types = {x.dtype for x in (features, weight, bias) if x is not None}
     if len(types) > 1 and not torch.is_autocast_enabled(features.device.type):
         raise ValueError(
@@ -178,7 +176,7 @@ def _rows(features: Tensor, neighbours: Tensor | None, memory: int) -> Iterator[
     rows = features.shape[1] // 4 if neighbours is None else neighbours.shape[0]
     slots = 3 if neighbours is None else neighbours.shape[1]
     itemsize = accumulation_type(features).itemsize
-    row = max(1, itemsize * features.shape[2] * (3 * slots + 2 * TERMS))
+    row = max(1, itemsize * features.shape[2] * (3 * slots + 2 * _TERMS))
     if features.device.type == "cpu":
         memory = min(memory, 4 * _CHUNK)
     step = max(1, memory // row)
@@ -201,7 +199,7 @@ def _gathered(features: Tensor, neighbours: Tensor | None, rows: slice) -> tuple
 
 def _terms(centre: Tensor, near: Tensor) -> Tensor:
     """(n, 4 C): the four combinations side by side."""
-    terms = centre.new_empty(centre.shape[0], TERMS, centre.shape[1])
+    terms = centre.new_empty(centre.shape[0], _TERMS, centre.shape[1])
     terms[:, 0] = centre
     _sum(near, terms[:, 1])
     if near.shape[0] == 3:  # round a triangle one goes up from the least to the greatest and back
@@ -281,7 +279,7 @@ def _backward(
             _add_gradients(sums, total, part, given, matrix, neighbours, inverse, written, memory)
             if sums is not into:
                 into.copy_(sums)
-        to_weight[:, some] = total.unflatten(1, (TERMS, -1)).transpose(1, 2)
+        to_weight[:, some] = total.unflatten(1, (_TERMS, -1)).transpose(1, 2)
     return to_features, to_weight.to(weight.dtype)
 
 
@@ -320,7 +318,7 @@ def _add_gradients(
             to_weight.addmm_(given.T, terms)
         else:
             to_weight += given.T @ terms
-        back = (given @ matrix).to(dtype).unflatten(1, (TERMS, -1))  # (n, 4, C)
+        back = (given @ matrix).to(dtype).unflatten(1, (_TERMS, -1))  # (n, 4, C)
         signs = (near - centre).sign_().mul_(back[:, 3])
         torch.sub(back[:, 0], _sum(signs, torch.empty_like(centre)), out=own[rows])
         bends = _steps(_steps(near).sign_()).mul_(back[:, 2])  # each at the slot after its own
@@ -393,29 +391,15 @@ def _register_convolution() -> None:
 
     operator.register_autograd(backward, setup_context=keep)
 
-    def autocast(device: str) -> Callable[..., Tensor]:
-        def lowered(tensor: Tensor | None) -> Tensor | None:
-            if tensor is None or tensor.dtype == torch.float64:
-                return tensor
-            return tensor.to(torch.get_autocast_dtype(device))
-
-        def kernel(features: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Tensor:
-            given = lowered(features), lowered(weight), lowered(bias)
-            with torch.autocast(device, enabled=False):
-                return torch.ops.vizoo.mesh_convolution.default(*given, *others)
-
-        return kernel
-
-    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-        LIBRARY.impl("mesh_convolution", autocast(device), key)
+    register_autocast("mesh_convolution", 3)
 
     @register_flop_formula(torch.ops.vizoo.mesh_convolution)
     def _(features: Any, weight: Any, *others: Any, out_shape: Any = None, **_: Any) -> int:
-        return 2 * torch.Size(out_shape).numel() * weight[1] * TERMS
+        return 2 * torch.Size(out_shape).numel() * weight[1] * _TERMS
 
     @register_flop_formula(torch.ops.vizoo.mesh_convolution_backward)
     def _(gradient: Any, features: Any, weight: Any, *others: Any, **_: Any) -> int:
-        return 4 * torch.Size(gradient).numel() * weight[1] * TERMS
+        return 4 * torch.Size(gradient).numel() * weight[1] * _TERMS
 
 
 def _register_gather() -> None:

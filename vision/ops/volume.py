@@ -15,20 +15,12 @@ def concat_volume(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     """Stacks left features on right features shifted by each displacement (GC-Net, PSMNet).
 
     Beside the result it needs a copy of the right features, padded to W + D; backwards, one
-    float32 copy of each gradient for float16 and bfloat16. Second derivatives work.
-
-    Args:
-        left: features of the left view, (B, C, H, W), floating.
-        right: features of the right view, the same shape, type and device.
-        displacements: how many displacements D, at least 1, in pixels of the feature map; may
-            exceed W.
+    float32 copy of each gradient for float16 and bfloat16. Second derivatives work. What it takes
+    and raises is what `correlation` does.
 
     Returns:
         (B, 2C, D, H, W): ``left[x]`` in the first C channels, ``right[x - d]`` in the others,
         both 0 where x < d.
-
-    Raises:
-        ValueError: shapes, types or devices differ, or ``displacements`` is below 1.
     """
     check_pair(left, right)
     check_at_least("displacements", displacements, 1)

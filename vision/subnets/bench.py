@@ -27,7 +27,6 @@ from ..inputs import example_inputs
 
 __all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "space_of", "supernets"]
 
-Report = Callable[[str, int, int | None], None]
 _SIZE = (288, 576)
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
 
@@ -38,19 +37,14 @@ def supernets() -> list[str]:
 
 
 def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, SearchSpace, bool]:
-    """A supernet on the CPU in evaluation mode.
-
-    Args:
-        source: what `open_model` takes: a model's name (with its trained weights, if it has any),
-            name and tag, repository, folder or file.
-        download: see there.
+    """A supernet on the CPU in evaluation mode, by what `open_model` takes.
 
     Returns:
         The network, its search space or the part of it that its weights were trained for, and
         whether they are trained ones.
 
     Raises:
-        ValueError: unknown, a damaged file, or a network without anything to choose.
+        ValueError: as there, or a network without anything to choose.
         FileNotFoundError: no such file.
         OSError: its trained weights cannot be had.
     """
@@ -112,11 +106,11 @@ class Bench:
         Raises:
             ValueError: a device that is not here, or neither a CPU nor a CUDA device.
         """
-        found = choose_device(device)
-        if found.type not in ("cpu", "cuda"):
+        place = choose_device(device)
+        if place.type not in ("cpu", "cuda"):
             raise ValueError(f"device {device}: measured are cpu and cuda")
-        conditions = Conditions.here(found, getattr(torch, dtype), *size)
-        return cls(net, space_of(net) if space is None else space, found, conditions)
+        conditions = Conditions.here(place, getattr(torch, dtype), *size)
+        return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,13 +137,8 @@ class Bench:
         """Counted parameters, multiply-adds and memory, and under `measured` the time."""
         subnet, inputs = self.network(architecture), self.inputs()
         ready = self.prepare(subnet)
-        timing = measure(
-            lambda: ready(*inputs),
-            self.device,
-            warmup=3,
-            repetitions=_REPETITIONS,
-            seconds=_SECONDS,
-        )
+        settings: dict[str, Any] = {"repetitions": _REPETITIONS, "seconds": _SECONDS}
+        timing = measure(lambda: ready(*inputs), self.device, warmup=3, **settings)
         return {**count(subnet, *inputs).to_json(), "measured": timing.to_json()}
 
     def check(self, table: LatencyTable, source: str = "table") -> None:
@@ -208,12 +197,8 @@ def bench_for(
 ) -> Bench:
     """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32.
 
-    Args:
-        net: the supernet, or its bench, which is taken as it is.
-        table: its conditions hold where the others are None; checked.
-        size: (height, width) of the images.
-        device: ``cpu``, ``cuda``, ``cuda:1`` …
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+    A bench is taken as it is. A table is checked, and its conditions hold where the others, which
+    are those of `latency_table`, are None.
 
     Raises:
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.
@@ -290,6 +275,6 @@ def begun(bench: Bench, path: str | os.PathLike[str] | None) -> LatencyTable | N
     table = bench.table()
     if path is None or not Path(path).exists():
         return table
-    found = LatencyTable.load(path)
-    same = found.model == table.model and found.space == table.space
-    return found if same and not found.conditions.difference(bench.conditions) else None
+    held = LatencyTable.load(path)
+    same = held.model == table.model and held.space == table.space
+    return held if same and not held.conditions.difference(bench.conditions) else None

@@ -40,8 +40,8 @@ __all__ = [
     "search_within",
 ]
 
-Objective = Callable[[Sequence[Architecture]], Sequence[float]]
-Report = Callable[[int, int], None]
+_Objective = Callable[[Sequence[Architecture]], Sequence[float]]
+_Report = Callable[[int, int], None]
 _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
@@ -58,7 +58,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Subnet:
-    """A subnet that was cut out for limits, and what it was found to cost.
+    """A subnet that was cut out for limits, and what it costs.
 
     Attributes:
         network: an ordinary network without a trace of the search, on the CPU.
@@ -67,7 +67,7 @@ class Subnet:
         predicted: what the search took these quantities for.
         costs: ``parameters``, ``macs`` and ``memory``, counted, and under ``measured`` the
             milliseconds of a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``.
-        rounds: what each round of the search aimed at, predicted and found.
+        rounds: what each round of the search aimed at, predicted and measured.
         difference: largest difference of its output to the supernet's.
         conditions: under which it was measured.
     """
@@ -100,13 +100,13 @@ def best_subnet(
     device: str | None = None,
     dtype: str | None = None,
     table: LatencyTable | None = None,
-    objective: Objective | None = None,
+    objective: _Objective | None = None,
     predictors: Mapping[str, CostRegressor] | None = None,
     seed: int = 0,
     population: int = 64,
     generations: int = 30,
     rounds: int = _ROUNDS,
-    report: Report = lambda done, total: None,
+    report: _Report = lambda done, total: None,
 ) -> Subnet:
     """Cut the best subnet that keeps to limits out of a trained supernet, without training.
 
@@ -130,7 +130,7 @@ def best_subnet(
         report: called as ``report(done, total)`` while subnets are measured or counted.
 
     Returns:
-        The subnet, which misses a limit only where none that was found keeps it.
+        The subnet, which misses a limit only where none that was measured keeps it.
 
     Raises:
         ValueError: no supernet, no or an unknown limit, one that no subnet keeps to, or a table
@@ -177,9 +177,8 @@ def cut(
     subnet = bench.network(architecture)
     vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     difference = _difference(bench, subnet, architecture)
-    return Subnet(
-        subnet, architecture, limits, predicted, costs, rounds, difference, bench.conditions
-    )
+    facts = limits, predicted, costs, rounds, difference, bench.conditions
+    return Subnet(subnet, architecture, *facts)
 
 
 def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
@@ -209,6 +208,7 @@ def constraints(
     kept = []
     for kind, bound in bounds.items():
         size, unit = unit_of(kind, bound)
+
         cost = partial(_in_units, predictors[kind], size)
         kept.append(Constraint(_NAMES[kind], cost, bound / size, unit))
     return kept
@@ -221,7 +221,7 @@ def _in_units(
 
 
 def cost_predictors(
-    bench: Bench, table: LatencyTable | None, report: Report = lambda done, total: None
+    bench: Bench, table: LatencyTable | None, report: _Report = lambda done, total: None
 ) -> dict[str, CostRegressor]:
     """Predictors of all quantities from a table, else of all but latency from counting.
 
@@ -241,7 +241,7 @@ def cost_predictors(
     }
 
 
-def most_macs(predictors: Mapping[str, CostRegressor]) -> Objective:
+def most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
     """The objective that prefers capacity, since nobody has measured accuracy."""
     return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
 
@@ -255,7 +255,7 @@ def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:
 def search_within(
     bench: Bench,
     predictors: Mapping[str, CostRegressor],
-    objective: Objective,
+    objective: _Objective,
     bounds: Mapping[str, float],
     *,
     seed: int = 0,
@@ -265,18 +265,11 @@ def search_within(
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
 
-    Args:
-        bench: where subnets are measured.
-        predictors: of the costs that are bounded.
-        objective: what is minimised.
-        bounds: quantity to its limit.
-        seed: of `evolve`, which is called once a round.
-        population: of `evolve`.
-        generations: of `evolve`.
-        rounds: at most so many subnets are measured.
+    What `objective` says is minimised on the bench under `bounds`, quantity to limit; at most
+    `rounds` subnets are measured. `evolve` gets the other arguments, once a round.
 
     Returns:
-        The architecture, its costs, and what each round aimed at and found.
+        The architecture, its costs, and what each round aimed at and measured.
     """
     smallest = bench.space.smallest()
     floors = {kind: predictors[kind](smallest) for kind in bounds}

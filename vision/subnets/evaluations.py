@@ -15,7 +15,7 @@ from ...nas.space import Architecture, SearchSpace
 
 __all__ = ["Evaluations"]
 
-VERSION = 1
+_VERSION = 1
 _FORMAT = "vizoo evaluations"
 
 
@@ -60,13 +60,10 @@ class Evaluations:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as JSON, atomically."""
         rows = [
-            {
-                "architecture": architecture.to_json(),
-                "error": error if math.isfinite(error) else None,
-            }
-            for architecture, error in self.errors.items()
+            {"architecture": a.to_json(), "error": error if math.isfinite(error) else None}
+            for a, error in self.errors.items()
         ]
-        content = {"format": _FORMAT, "version": VERSION, "metric": self.metric}
+        content = {"format": _FORMAT, "version": _VERSION, "metric": self.metric}
         content |= {"origin": self.origin, "space": self.space.to_json(), "evaluations": rows}
         return write_json(path, content)
 
@@ -85,24 +82,22 @@ class Evaluations:
         content = read_json(path, "evaluations of subnets")
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f"{path}: no evaluations of subnets; `vizoo search` writes them")
-        if content.get("version") != VERSION:
+        if content.get("version") != _VERSION:
             raise ValueError(
                 f"{path}: evaluations of version {content.get('version')}; "
-                f"this vizoo reads {VERSION}"
+                f"this vizoo reads {_VERSION}"
             )
         try:
-            found = SearchSpace.from_json(content["space"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error
-        if found != space:
-            raise ValueError(f"{path}: evaluations of architectures of another search space")
-        try:
+            same = SearchSpace.from_json(content["space"]) == space
             errors = {
                 space.validate(Architecture.from_json(row["architecture"])): (
                     math.inf if row["error"] is None else float(row["error"])
                 )
-                for row in content["evaluations"]
+                for row in (content["evaluations"] if same else ())
             }
-            return cls(space, content["metric"], dict(content["origin"]), errors)
+            stored = cls(space, content["metric"], dict(content["origin"]), errors)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: damaged evaluations of subnets: {error!r}") from error
+        if not same:
+            raise ValueError(f"{path}: evaluations of architectures of another search space")
+        return stored

@@ -25,12 +25,12 @@ from .evaluations import Evaluations
 
 __all__ = ["SearchedFront", "search"]
 
-Report = Callable[[str, int, int], None]
+_Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class SearchedFront:
-    """What a search found.
+    """What a search has come to.
 
     Attributes:
         rows: the front, the smallest error first; costs are exact counts, latencies predicted.
@@ -69,7 +69,7 @@ def search(
     evaluations: Evaluations | None = None,
     executor: Executor | None = None,
     keep: Callable[[Evaluations], Any] = lambda evaluations: None,
-    report: Report = lambda what, done, total: None,
+    report: _Report = lambda what, done, total: None,
 ) -> SearchedFront:
     """Search a supernet for the subnets that no other beats in both error and cost.
 
@@ -85,8 +85,8 @@ def search(
             latency with a table, else multiply-adds.
         limits: as those of `best_subnet`.
         size: as that of `best_subnet`; the costs are of this size, device and type.
-        device: as that of `best_subnet`.
-        dtype: as that of `best_subnet`.
+        device: likewise.
+        dtype: likewise.
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.
@@ -164,7 +164,7 @@ class _Run:
     evaluations: Evaluations
     executor: Executor
     keep: Callable[[Evaluations], Any]
-    report: Report
+    report: _Report
 
     def errors(self, architectures: list[Architecture], what: str = "") -> list[float]:
         """Errors of architectures; those that are not known yet are measured and kept."""

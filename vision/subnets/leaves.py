@@ -21,10 +21,7 @@ __all__ = ["open_supernet", "open_tree", "weights_digest"]
 
 
 def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
-    """A trained supernet as a tree without a split, on the CPU in evaluation mode.
-
-    Args:
-        source: as `load_supernet` takes it.
+    """A trained supernet, by what `load_supernet` takes, as a tree without a split.
 
     Returns:
         What activates architectures, its network and the search space: of a leaf's file its part.
@@ -83,11 +80,9 @@ def open_tree(path: str | os.PathLike[str]) -> tuple[Leaves, nn.Module, SearchSp
 
 
 def weights_digest(leaves: Leaves, tree: str | os.PathLike[str] | None) -> str:
-    """Names the weights: a checkpoint keeps its name while training goes on.
+    """Names the weights of `open_supernet`, or of `open_tree` and its file.
 
-    Args:
-        leaves: of `open_supernet` or `open_tree`.
-        tree: the file of the latter.
+    A checkpoint keeps its name while training goes on.
     """
     if tree is None:
         return f"{tensor_digest(leaves.net.state_dict().values()):016x}"
@@ -95,7 +90,5 @@ def weights_digest(leaves: Leaves, tree: str | os.PathLike[str] | None) -> str:
     for file in leaves.tree.checkpoints.values():
         path = Path(tree).parent / file
         if path.is_file():
-            with open(path, "rb") as content:
-                while block := content.read(1 << 20):
-                    digest.update(block)
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -101,7 +101,7 @@ def split(
     Args:
         net: the supernet, with the weights by which it is split; ends on the device.
         config: its task and training data.
-        splitter: how splits are found; by default by local intrinsic dimensions.
+        splitter: chooses splits; by default by local intrinsic dimensions.
         space: its search space; by default the network's own.
         levels: of splits, all by the same weights.
         device: to run on.

@@ -12,6 +12,7 @@ __all__ = ["cloud_picture", "inside_picture", "points_ahead"]
 _BACKGROUND = (18, 20, 26)
 _OVERSAMPLE = 2  # squares are drawn at this many times the size, then averaged
 _NOWHERE = np.float32(3e38)  # depth of a pixel that nothing was painted on
+_YAW, _PITCH = 8.0, 4.0  # degrees that the virtual camera stands to the right and above
 
 
 def cloud_picture(
@@ -20,8 +21,6 @@ def cloud_picture(
     *,
     source_focal: float,
     source_size: tuple[int, int],
-    yaw: float = 8.0,
-    pitch: float = 4.0,
     width: int = 1280,
 ) -> np.ndarray:
     """Render the point cloud that one camera saw from beside that camera.
@@ -35,8 +34,6 @@ def cloud_picture(
         colours: (N, 3) uint8 RGB.
         source_focal: focal length of the camera that saw the points, pixels.
         source_size: (height, width) of its image.
-        yaw: degrees that the virtual camera stands to the right of the real one.
-        pitch: degrees that it stands above.
         width: of the picture, pixels; its height follows the cloud's, up to the width.
 
     Returns:
@@ -47,24 +44,15 @@ def cloud_picture(
     """
     points, colours = points_ahead(points, colours)
     distance = float(np.percentile(points[:, 2], 30))
-    x, y, depth = _project(points, distance, yaw, pitch)
+    x, y, depth = _project(points, distance, _YAW, _PITCH)
     seen = depth > 0.05 * distance
     x, y, depth, colours = x[seen], y[seen], depth[seen], colours[seen]
     left, right, top, bottom = _frame(x, y, source_size[1] / source_focal)
     zoom = _OVERSAMPLE * width / (right - left)  # pixels for a slope of 1
     height = round(min((bottom - top) / (right - left), 1.0) * width)
     footprint = zoom / source_focal * points[seen, 2] / depth
-    picture, buffer = _splat(
-        (y - (top + bottom) / 2) * zoom + _OVERSAMPLE * height / 2,
-        (x - left) * zoom,
-        depth,
-        footprint,
-        colours,
-        (_OVERSAMPLE * height, _OVERSAMPLE * width),
-    )
-    for _ in range(2):
-        picture, buffer = _close_gaps(picture, buffer)
-    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+    rows = (y - (top + bottom) / 2) * zoom + _OVERSAMPLE * height / 2
+    return _paint(rows, (x - left) * zoom, depth, footprint, colours, (height, width))
 
 
 def points_ahead(points: np.ndarray, colours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,18 +77,16 @@ def inside_picture(
     colours: np.ndarray,
     *,
     patches: np.ndarray,
-    eye: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    field: float = 90.0,
-    size: tuple[int, int] = (720, 1280),
+    eye: tuple[float, float, float],
+    size: tuple[int, int],
 ) -> np.ndarray:
-    """Render a point cloud as a camera sees it that stands within it and looks along z.
+    """Render a point cloud as a camera sees it that stands within it and looks along z, 90° wide.
 
     Args:
         points: (N, 3): x right, y down, z forward.
         colours: (N, 3) uint8 RGB.
         patches: (N,): how wide the piece of surface is that each stands for, in the points' unit.
         eye: where the camera stands.
-        field: how much it sees from left to right, degrees below 180.
         size: (height, width) of the picture.
 
     Returns:
@@ -119,13 +105,10 @@ def inside_picture(
     seen = moved[:, 2] > 1e-3 * np.median(np.abs(moved[:, 2]))
     (x, y, depth), colours = moved[seen].T, colours[seen]
     height, width = (_OVERSAMPLE * side for side in size)
-    focal = width / 2 / math.tan(math.radians(field / 2))
+    focal = width / 2 / math.tan(math.radians(45))
     rows, columns = y / depth * focal + height / 2, x / depth * focal + width / 2
     footprint = focal * np.asarray(patches)[seen] / depth
-    picture, buffer = _splat(rows, columns, depth, footprint, colours, (height, width))
-    for _ in range(2):
-        picture, buffer = _close_gaps(picture, buffer)
-    return cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+    return _paint(rows, columns, depth, footprint, colours, size)
 
 
 def _project(
@@ -155,15 +138,16 @@ def _frame(x: np.ndarray, y: np.ndarray, field: float) -> tuple[float, float, fl
     return middle - half, middle + half, level - tall, level + tall
 
 
-def _splat(
+def _paint(
     rows: np.ndarray,
     columns: np.ndarray,
     depth: np.ndarray,
     footprint: np.ndarray,
     colours: np.ndarray,
     size: tuple[int, int],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Paint squares with a depth buffer; return picture (H, W, 3) and depths (H, W)."""
+) -> np.ndarray:
+    """Paint squares, at places and in sizes of `_OVERSAMPLE`, with a depth buffer: (H, W, 3)."""
+    whole, size = size, (_OVERSAMPLE * size[0], _OVERSAMPLE * size[1])
     order = np.argsort(-depth)  # far first: of equal indices NumPy's assignment keeps the last
     rows, columns, depth = rows[order], columns[order], depth[order]
     colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 24).astype(int)
@@ -183,7 +167,10 @@ def _splat(
             front = depth[member] < buffer[index]
             member, index = member[front], index[front]
             buffer[index], picture[index] = depth[member], colours[member]
-    return picture.reshape(*size, 3), buffer.reshape(size)
+    painted, depths = picture.reshape(*size, 3), buffer.reshape(size)
+    for _ in range(2):
+        painted, depths = _close_gaps(painted, depths)
+    return cv2.resize(painted, whole[::-1], interpolation=cv2.INTER_AREA)
 
 
 def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,6 @@ def colourise(
 
 def disparity_picture(
     values: Tensor | np.ndarray,
-    valid: np.ndarray | None = None,
     *,
     label: str = "disparity [px]",
     low: float | None = None,
@@ -89,22 +88,14 @@ def disparity_picture(
     """Colour a map and put a legend beside it.
 
     The map keeps its own pixels (small ones are doubled until 240 rows are reached); the legend is
-    a strip to its right.
-
-    Args:
-        values: as in ``colourise``, like all but the label.
-        valid: (H, W) bool.
-        label: what the numbers are, with their unit; ``"depth [m]"`` with the palette ``turbo_r``,
-            logarithmic, shows near things in the colours they have as disparities.
-        low: the value of the first colour.
-        high: the value of the last colour.
-        palette: a name of Matplotlib's.
-        logarithmic: equal steps of colour are equal ratios.
+    a strip to its right. All but the label is as in ``colourise``; the label says what the numbers
+    are, with their unit: ``"depth [m]"`` with the palette ``turbo_r``, logarithmic, shows near
+    things in the colours they have as disparities.
 
     Returns:
         (H', W', 3) uint8 RGB, W' > W.
     """
-    values, known = _as_map(values, valid)
+    values, known = _as_map(values)
     scale = _scale(low, high, colour_range(values, known), logarithmic)
     span = {"low": scale.vmin, "high": scale.vmax}
     picture = colourise(values, known, palette=palette, logarithmic=logarithmic, **span)
@@ -133,14 +124,14 @@ def comparison_picture(
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
     left = _as_image(left)
-    found, _ = _as_map(prediction)
-    height, width = found.shape
+    predicted, _ = _as_map(prediction)
+    height, width = predicted.shape
     panels: list[tuple] = [("left image", left, None)]
     if truth is None:
-        panels.append(("prediction", found, (colour_range(found), "turbo", "px")))
+        panels.append(("prediction", predicted, (colour_range(predicted), "turbo", "px")))
     else:
         wanted, known = _as_map(truth, valid)
-        error = np.where(known, np.abs(found - wanted), np.nan)
+        error = np.where(known, np.abs(predicted - wanted), np.nan)
         span = colour_range(wanted, known)
         summary = "no known pixel"
         if known.any():
@@ -148,7 +139,7 @@ def comparison_picture(
                 f"EPE {np.nanmean(error):.2f} px, bad-2 {100 * (error[known] > 2).mean():.1f} %"
             )
         panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
-        panels.append((f"prediction: {summary}", found, (span, "turbo", "px")))
+        panels.append((f"prediction: {summary}", predicted, (span, "turbo", "px")))
         panels.append(("absolute error", error, ((0.0, _ERROR_LIMIT), "inferno", "px")))
     return _arrange(panels, width, height)
 

@@ -44,10 +44,7 @@ class _CommThread:
     def submit(self, work: Callable[[], None], result: Tensor) -> Future[Tensor]:
         """A future of `result`, complete when `work` has been done."""
         future: Future[Tensor] = Future(devices=[self._cuda] if self._cuda else [])
-        ready = None
-        if self._cuda:
-            ready = torch.cuda.Event()
-            ready.record()
+        ready = torch.cuda.current_stream().record_event() if self._cuda else None
         self._tasks.put((work, result, future, ready))
         return future
 
@@ -182,6 +179,13 @@ class Compressor(CommHook):
             self.residuals[name] = residual.new_zeros(self.shapes[name])
         self.residuals[name][self.grids.get(name, ...)] = residual
 
+    def finish(self, items: list[Item], mean: Tensor, left: Tensor) -> None:
+        """Replace gradients by their mean, and keep what is left, both flat."""
+        parts = left.split([gradient.numel() for _, gradient in items])
+        for (name, gradient), residual in zip(items, parts, strict=True):
+            self.keep(name, residual.view_as(gradient))
+        write(items, mean)
+
     def all_reduced(self, flat: Tensor) -> Tensor:
         """The mean over processes, in place."""
         self.count_all_reduce(flat.nbytes)
@@ -191,9 +195,9 @@ class Compressor(CommHook):
     def all_gathered(self, message: Tensor) -> Tensor:
         """The messages of all processes (P, n), by rank."""
         self.bytes_sent += message.nbytes * (self.world_size - 1)
-        found = message.new_empty(self.world_size, message.numel())
-        dist.all_gather(list(found), message, group=self.thread.group)
-        return found
+        messages = message.new_empty(self.world_size, message.numel())
+        dist.all_gather(list(messages), message, group=self.thread.group)
+        return messages
 
     def state_dict(self) -> dict[str, Any]:
         """What was left out so far, by parameter, and the number of steps."""
@@ -204,7 +208,6 @@ class Compressor(CommHook):
         """Take copies of what was left out, which changes in place."""
         self.step = state["step"]
         self.used_at = dict(state.get("used_at", {}))
-        # Copies, since they change in place.
         kept = state["residuals"].items()
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 

@@ -131,8 +131,7 @@ class ACPSGD(Compressor):
         """Keep what the factors leave of a matrix, where the rest of the last step was."""
         p, q = factors
         if name in self.residuals and name not in self.grids:
-            out = self.residuals[name].view_as(matrix)
-            torch.addmm(matrix, p, q.T, alpha=-1, out=out)
+            torch.addmm(matrix, p, q.T, alpha=-1, out=self.residuals[name].view_as(matrix))
         elif self.error_feedback:
             self.keep(name, torch.addmm(matrix, p, q.T, alpha=-1).view_as(gradient))
 
@@ -201,9 +200,8 @@ class PowerSGD(CommHook):
         before = self.state.total_numel_after_compression
         whole = self.state.iter < self.arguments["start_powerSGD_iter"]
         future = power.powerSGD_hook(self.state, bucket)
-        numbers = self.state.total_numel_after_compression - before
-        numbers = bucket.buffer().numel() if whole else numbers
-        self.count_all_reduce(4 * numbers)
+        compressed = self.state.total_numel_after_compression - before
+        self.count_all_reduce(4 * (bucket.buffer().numel() if whole else compressed))
         return future
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,8 +209,7 @@ class PowerSGD(CommHook):
         return {"step": self.state.iter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the number of steps; what belongs to buckets begins anew."""
-        # Buckets are made anew after the first step, and the state belongs to those.
+        """Go on from the number of steps; what belongs to buckets begins anew, as they do."""
         whole = self.arguments["start_powerSGD_iter"] - 2
         if state["step"] > whole:
             rank_zero_warn(

@@ -41,26 +41,25 @@ class EFSign(Compressor):
             write(items, mean.fill_(math.nan))
             return
         signs = torch.where(flat < 0, -1.0, 1.0)
-        left = (flat - signs * _spread(scales, sizes)).split(sizes)
-        for (name, gradient), residual in zip(items, left, strict=True):
-            self.keep(name, residual.view_as(gradient))
-        write(items, mean.div_(self.world_size))
+        left = flat - signs * _spread(scales, sizes)
+        self.finish(items, mean.div_(self.world_size), left)
 
 
 def pack_signs(values: Tensor) -> Tensor:
     """Signs of a flat tensor, eight a byte (ceil(n / 8),); zero counts as positive."""
     bits = (values >= 0).to(torch.uint8)
     padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
-    return (padded << torch.arange(8, device=values.device, dtype=torch.uint8)).sum(
-        1, dtype=torch.uint8
-    )
+    return (padded << _shifts(values)).sum(1, dtype=torch.uint8)
 
 
 def unpack_signs(packed: Tensor, count: int) -> Tensor:
     """The signs as 1 and -1 (count,), float32."""
-    shifts = torch.arange(8, device=packed.device, dtype=torch.uint8)
-    bits = (packed[:, None] >> shifts) & 1
+    bits = (packed[:, None] >> _shifts(packed)) & 1
     return bits.flatten()[:count].float() * 2 - 1
+
+
+def _shifts(like: Tensor) -> Tensor:
+    return torch.arange(8, device=like.device, dtype=torch.uint8)
 
 
 def _spread(scales: Tensor, sizes: list[int]) -> Tensor:

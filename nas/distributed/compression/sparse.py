@@ -25,22 +25,16 @@ __all__ = ["GTopK", "TopK", "gaussian", "lags_densities", "largest", "merged", "
 
 _LEAST = 0.001
 _LEAST_BETA = 1e-15  # seconds a byte, where what was measured does not show any
+_SELECT = 2e-9  # seconds an entry, to select the largest
 _SMALL = 16_384  # entries; fewer are not worth selecting (64 KiB)
 _WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 
 
 class _Sparse(Compressor):
-    """Args as for `TopK`."""
+    """Args as for `TopK`, those of `Compressor` behind."""
 
-    def __init__(
-        self,
-        density: float,
-        warmup: Sequence[float],
-        start_step: int,
-        error_feedback: bool,
-        forget_after: int,
-    ) -> None:
-        super().__init__(start_step, error_feedback, forget_after)
+    def __init__(self, density: float, warmup: Sequence[float], *others: Any) -> None:
+        super().__init__(*others)
         _check(density, *warmup)
         self.density = density
         self.warmup = tuple(warmup)
@@ -53,14 +47,8 @@ class _Sparse(Compressor):
         """How many entries of so many travel."""
         return math.ceil(max(self.least, density or self.density) * size)
 
-    def flattened(self, items: list[Item]) -> Tensor:
+    def _flattened(self, items: list[Item]) -> Tensor:
         return torch.cat([self.corrected(name, gradient).flatten() for name, gradient in items])
-
-    def finish(self, items: list[Item], mean: Tensor, left: Tensor) -> None:
-        parts = left.split([gradient.numel() for _, gradient in items])
-        for (name, gradient), residual in zip(items, parts, strict=True):
-            self.keep(name, residual.view_as(gradient))
-        write(items, mean)
 
 
 class TopK(_Sparse):
@@ -135,14 +123,13 @@ class TopK(_Sparse):
         if self.world_size == 1:  # nothing travels
             return
         group = self.thread.group
-        found = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
-        alpha, beta = fit_link(*zip(*found, strict=True))
+        messages = measure_all_reduce(self.device, group, SIZES[:-1], seconds=0.2, longest=0.5)
+        alpha, beta = fit_link(*zip(*messages, strict=True))
         link = Link(self.world_size, alpha, beta or _LEAST_BETA)
         names, before = list(ready), [0.0, *ready.values()]
         times = {name: ready[name] - start for name, start in zip(names, before, strict=False)}
         sizes = {name: self._sizes[name] for name in names}
-        wire = link.hop, link.byte, self.world_size
-        densities = lags_densities(sizes, times, *wire, 2e-9, 1 / _LEAST)
+        densities = lags_densities(sizes, times, link.hop, link.byte, self.world_size)
         agreed = [{n: 1.0 if sizes[n] < _SMALL else d for n, d in densities.items()}]
         dist.broadcast_object_list(agreed, 0, group, self.device)
         self.densities = agreed[0]
@@ -186,7 +173,7 @@ class TopK(_Sparse):
             self._average(items)
 
     def _average(self, items: list[Item]) -> None:
-        u = self.flattened(items)
+        u = self._flattened(items)
         groups = [("", u.numel())]
         if self.per_layer:
             groups = [(name, gradient.numel()) for name, gradient in items]
@@ -196,11 +183,9 @@ class TopK(_Sparse):
             chosen.append(self._select(u[start : start + size], count) + start)
             start += size
         index = torch.cat(chosen)
-        # Places that pad the gaussian's message say zero, which adds nothing.
-        first = torch.ones_like(index, dtype=torch.bool)
-        if self.selector == "gaussian":
-            first = _first_of_each(index)
-        values = torch.where(first, u[index], 0.0)
+        values = u[index]
+        if self.selector == "gaussian":  # places that pad its message say zero, which adds nothing
+            values = torch.where(_first_of_each(index), values, 0.0)
         if not torch.isfinite(u).all():
             values = torch.full_like(values, math.nan)
         everyone = self.all_gathered(pack(index, values))
@@ -222,7 +207,7 @@ class TopK(_Sparse):
 
 
 class GTopK(_Sparse):
-    """The largest entries of the sum over processes, found by merging pairs of processes.
+    """The largest entries of the sum over processes, by merging pairs of processes.
 
     Args:
         density: share of the entries that a process sends in a merge, and that the mean has.
@@ -255,7 +240,7 @@ class GTopK(_Sparse):
 
     def average(self, items: list[Item]) -> None:
         """Average the largest entries of all processes' sums, merged pair by pair."""
-        u = self.flattened(items)
+        u = self._flattened(items)
         count = self.count(u.numel())
         own = largest(u, count).sort().values
         values = u[own]
@@ -308,11 +293,11 @@ class GTopK(_Sparse):
 
     def _exchange(self, message: Tensor, peer: int) -> Tensor:
         self.bytes_sent += 4 * message.numel()
-        found, group = torch.empty_like(message), self.thread.group
-        both = (dist.isend, message), (dist.irecv, found)
+        received, group = torch.empty_like(message), self.thread.group
+        both = (dist.isend, message), (dist.irecv, received)
         for work in dist.batch_isend_irecv([dist.P2POp(f, x, peer, group) for f, x in both]):
             work.wait()
-        return found
+        return received
 
 
 def largest(u: Tensor, count: int) -> Tensor:
@@ -344,10 +329,10 @@ def gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
     threshold = (centre + spread * torch.special.ndtri(share).to(u)).clamp(min=0.0)
     size = u.abs()
     for _ in range(3):
-        found = int((size > threshold).sum())
-        if 3 * found < 2 * count:
+        above = int((size > threshold).sum())
+        if 3 * above < 2 * count:
             threshold = threshold * 0.5
-        elif 3 * found > 4 * count:
+        elif 3 * above > 4 * count:
             threshold = threshold * 1.5
         else:
             break
@@ -402,13 +387,12 @@ def lags_densities(
     alpha: float,
     beta: float,
     processes: int,
-    select: float = 2e-9,
-    largest_ratio: float = 1000.0,
 ) -> dict[str, float]:
     """For each parameter the highest density that hides behind the rest of the backward pass.
 
     What is chosen of a parameter travels while the backward pass computes the next gradient; the
-    density is the highest whose selection and all-gather end by then (LAGS-SGD, section 4).
+    density is the highest whose selection and all-gather end by then (LAGS-SGD, section 4), and at
+    least a thousandth.
 
     Args:
         sizes: entries of each parameter, in the order in which gradients are ready.
@@ -416,17 +400,15 @@ def lags_densities(
         alpha: seconds a message.
         beta: seconds a byte.
         processes: how many gather.
-        select: seconds an entry for the selection.
-        largest_ratio: the lowest density is one in so many.
     """
-    names, found = list(sizes), {}
+    names, densities = list(sizes), {}
     following = [*(times.get(name, 0.0) for name in names[1:]), 0.0]
-    for name, time in zip(names, following, strict=False):
-        spare = time - select * sizes[name] - alpha * math.log2(processes)
+    for name, time in zip(names, following, strict=True):
+        spare = time - _SELECT * sizes[name] - alpha * math.log2(processes)
         entry = 8 * (processes - 1) * beta * sizes[name]
         density = 1.0 if entry == 0 else spare / entry
-        found[name] = min(1.0, max(density, 1 / largest_ratio))
-    return found
+        densities[name] = min(1.0, max(density, _LEAST))
+    return densities
 
 
 def _first_of_each(index: Tensor) -> Tensor:

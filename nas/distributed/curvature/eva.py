@@ -28,23 +28,15 @@ class Eva(Preconditioner):
     What `Preconditioner` leaves out keeps its gradient. The running means go into checkpoints.
 
     Args:
-        damping: gamma, added to the curvature. Gradients of outputs are of the mean loss of a
-            process's batch, so that this is relative to its size.
-        kl_clip: kappa, the bound on the sum over layers of squared learning rate times p g, with p
-            the preconditioned gradient and g the gradient; 0 gives p the length of g instead.
+        damping: gamma of the paper; see `Preconditioner`, as for all.
+        kl_clip: its kappa.
         momentum: weight of the new in the running means; the first step's is 1.
 
     Raises:
-        ValueError: a setting is out of its range, or the training does not fit; see
-            `Preconditioner`.
+        ValueError: see `Preconditioner`.
     """
 
     _started = False
-
-    def __init__(
-        self, damping: float = 0.03, kl_clip: float = 0.001, momentum: float = 0.95
-    ) -> None:
-        super().__init__(damping, kl_clip, momentum)
 
     def entries(self, layer: Layer) -> tuple[int, int]:
         """Lengths of the mean input and of the mean gradient of an output."""
@@ -117,14 +109,7 @@ class Eva(Preconditioner):
 def eva_gradient(gradient: Tensor, a: Tensor, b: Tensor, damping: float) -> Tensor:
     """(b b^T (x) a a^T + damping I)^-1 applied to a gradient, by Sherman and Morrison.
 
-    Args:
-        gradient: (outputs, inputs).
-        a: (inputs,).
-        b: (outputs,).
-        damping: more than 0.
-
-    Returns:
-        (outputs, inputs).
+    The gradient is (outputs, inputs), a (inputs,) and b (outputs,).
     """
     share = (b @ gradient @ a) / (damping + a.dot(a) * b.dot(b))
     return torch.addr(gradient, share * b, a, alpha=-1.0) / damping

@@ -73,16 +73,9 @@ def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float)
 def eigen_gradient(
     gradient: Tensor, a: Sequence[Tensor], g: Sequence[Tensor], damping: float
 ) -> Tensor:
-    """(G (x) A + damping I)^-1 applied to a gradient.
+    """(G (x) A + damping I)^-1 applied to a gradient (outputs, inputs).
 
-    Args:
-        gradient: (outputs, inputs).
-        a: eigenvectors and eigenvalues of A (inputs, inputs).
-        g: those of G (outputs, outputs).
-        damping: more than 0.
-
-    Returns:
-        (outputs, inputs).
+    Of A (inputs, inputs) and G (outputs, outputs) eigenvectors and eigenvalues are given.
     """
     rotated = g[0].T @ gradient @ a[0]
     return g[0] @ (rotated / (torch.outer(g[1], a[1]) + damping)) @ a[0].T

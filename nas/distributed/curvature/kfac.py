@@ -43,10 +43,8 @@ class KFACPreconditioner(Preconditioner):
             others, unless sending it takes longer; with `owner-local` a layer belongs to one
             process, which averages its own samples' factors, stores and decomposes them, and sends
             the preconditioned gradient in each step.
-        damping: gamma, added to the curvature. Gradients of outputs are of the mean loss of a
-            process's batch, so that this is relative to its size.
-        kl_clip: bound on the sum over layers of squared learning rate times p g, with p the
-            preconditioned gradient and g the gradient; 0 gives p the length of g instead.
+        damping: see `Preconditioner`.
+        kl_clip: likewise.
         momentum: weight of the new in the averages of factors, which start with the first.
         factor_every: steps between updates of the averages.
         inverse_every: steps between decompositions.
@@ -153,28 +151,28 @@ class KFACPreconditioner(Preconditioner):
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
         """Solve with the decompositions; owners send what is theirs to the others."""
-        found = [
+        solved = [
             self._solve(layer, gradient) if layer.name in self.solvers else gradient
             for layer, gradient in zip(layers, gradients, strict=True)
         ]
         if self.distribute != "owner-local" or self.world_size == 1:
-            return found
+            return solved
+        owners = [self._owners[layer.index] for layer in layers]
         sizes = [0] * self.world_size
-        for layer, matrix in zip(layers, found, strict=True):
-            sizes[self._owners[layer.index]] += matrix.numel()
-        mine = [m.flatten() for la, m in zip(layers, found, strict=True) if self._mine(la)]
+        for owner, matrix in zip(owners, solved, strict=True):
+            sizes[owner] += matrix.numel()
         message = torch.zeros(max(sizes), dtype=self.dtype, device=self.device)
+        mine = [m.flatten() for o, m in zip(owners, solved, strict=True) if o == self.rank]
         if mine:
             message[: sizes[self.rank]] = torch.cat(mine)
         received = [torch.empty_like(message) for _ in sizes]
         dist.all_gather(received, message)
         starts = [0] * self.world_size
-        for index, (layer, matrix) in enumerate(zip(layers, found, strict=True)):
-            owner = self._owners[layer.index]
+        for index, (owner, matrix) in enumerate(zip(owners, solved, strict=True)):
             part = received[owner][starts[owner] : starts[owner] + matrix.numel()]
-            found[index] = part.view_as(matrix)
+            solved[index] = part.view_as(matrix)
             starts[owner] += matrix.numel()
-        return found
+        return solved
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, their decompositions and the number of steps, of all layers."""
@@ -187,9 +185,9 @@ class KFACPreconditioner(Preconditioner):
         }
         if self.distribute == "owner-local" and dist.is_initialized():
             rank, world_size = dist.get_rank(), dist.get_world_size()
-            found: list[Any] | None = [None] * world_size if rank == 0 else None
-            dist.gather_object((moments, solvers), found)
-            for other in found or []:
+            gathered: list[Any] | None = [None] * world_size if rank == 0 else None
+            dist.gather_object((moments, solvers), gathered)
+            for other in gathered or []:
                 moments |= other[0]
                 solvers |= other[1]
         return {"step": self.step, "form": self.form, "moments": moments, "solvers": solvers}
@@ -221,16 +219,16 @@ class KFACPreconditioner(Preconditioner):
             sides = []
             for side, damping in enumerate(pi_damping(a, g, self.damping)):
                 owner = self._matrix_owners[2 * layer.index + side]
-                found = [torch.empty_like(factors[side])]
-                found += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
+                solver = [torch.empty_like(factors[side])]
+                solver += [torch.empty_like(factors[side][0])] * (self.form == "eigen")
                 if owner in (None, self.rank):
                     try:
-                        found = decompose(factors[side], self.form, damping)
+                        solver = decompose(factors[side], self.form, damping)
                     except ValueError as error:
                         failed = error
-                sides.append(found)
+                sides.append(solver)
                 if owner is not None:
-                    sent[owner] += found
+                    sent[owner] += solver
             self.solvers[layer.name] = tuple(sides)
         for owner, tensors in enumerate(sent):
             self._send(tensors, owner)

@@ -88,20 +88,14 @@ class Layer:
         return x if x.dim() == self.module.weight.dim() else x[None]
 
     def _rows(self, x: Tensor) -> Iterator[Tensor]:
-        step = max(1, _ENTRIES // (self.inputs * x[0, 0].numel()))
-        for part in x.split(step):
-            patches = self._patches(part)
-            # (B, C, positions, kernel) to a row for each position
-            dims = range(2, x.dim())
+        """What lies under the kernel, a row for each position; some samples at a time."""
+        dims = range(2, x.dim())
+        for part in x.split(max(1, _ENTRIES // (self.inputs * x[0, 0].numel()))):
+            patches = self._padded(part)
+            for dim in dims:  # a view (B, C, positions, kernel)
+                patches = self._windows(patches, dim, dim - 2)
             order = (0, *dims, 1, *(dim + len(dims) for dim in dims))
             yield patches.permute(order).reshape(-1, self.module.weight[0].numel())
-
-    def _patches(self, x: Tensor) -> Tensor:
-        """What lies under the kernel (B, C, positions, kernel), a view of the padded input."""
-        x = self._padded(x)
-        for dim in range(self.module.weight.dim() - 2):
-            x = self._windows(x, 2 + dim, dim)
-        return x
 
     def _windows(self, x: Tensor, where: int, dim: int) -> Tensor:
         """Splits one dimension into positions, in its place, and the kernel's, at the end."""
@@ -132,9 +126,9 @@ def layers_of(net: nn.Module) -> list[Layer]:
     in another way, and layers that share a weight.
     """
     uses = collections.Counter(id(p) for m in net.modules() for p in m.parameters(recurse=False))
-    found: list[Layer] = []
+    layers: list[Layer] = []
     for name, module in net.named_modules():
         plain = type(module) in (nn.Linear, nn.Conv2d, nn.Conv3d)
         if plain and getattr(module, "groups", 1) == 1 and uses[id(module.weight)] == 1:
-            found.append(Layer(name, len(found), module))
-    return found
+            layers.append(Layer(name, len(layers), module))
+    return layers

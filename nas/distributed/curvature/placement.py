@@ -25,11 +25,11 @@ _BYTES = (2**12, 2**20)
 
 def balanced(costs: Sequence[float], processes: int) -> list[int]:
     """A process for each piece of work: the largest first, each to the least loaded process."""
-    found, loads = [0] * len(costs), [0.0] * processes
+    owners, loads = [0] * len(costs), [0.0] * processes
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        found[index] = min(range(processes), key=loads.__getitem__)
-        loads[found[index]] += costs[index]
-    return found
+        owners[index] = min(range(processes), key=loads.__getitem__)
+        loads[owners[index]] += costs[index]
+    return owners
 
 
 def place_matrices(
@@ -40,18 +40,12 @@ def place_matrices(
 ) -> list[int | None]:
     """A process for each matrix, or None for those that all invert, as sending takes longer.
 
-    Args:
-        sizes: rows of each matrix.
-        processes: how many.
-        invert: seconds to invert a matrix of a size.
-        send: seconds to send its inverse to all.
+    `invert` and `send` give the seconds to invert a matrix of so many rows, and to send its inverse
+    to all.
     """
     sent = [i for i, size in enumerate(sizes) if invert(size) > send(size)]
-    owners = balanced([invert(sizes[i]) for i in sent], processes)
-    found: list[int | None] = [None] * len(sizes)
-    for index, owner in zip(sent, owners, strict=True):
-        found[index] = owner
-    return found
+    owner = dict(zip(sent, balanced([invert(sizes[i]) for i in sent], processes), strict=True))
+    return [owner.get(index) for index in range(len(sizes))]
 
 
 def measured_costs(

@@ -45,7 +45,9 @@ class Preconditioner(Callback):
     degree = 1
     """To which power of b `respond` is."""
 
-    def __init__(self, damping: float, kl_clip: float, momentum: float) -> None:
+    def __init__(
+        self, damping: float = 0.03, kl_clip: float = 0.001, momentum: float = 0.95
+    ) -> None:
         if not (damping > 0 and kl_clip >= 0 and 0 < momentum <= 1):
             raise ValueError(
                 f"damping {damping}, kl_clip {kl_clip}, momentum {momentum}: the first must be "
@@ -54,7 +56,7 @@ class Preconditioner(Callback):
         self.damping = damping
         self.kl_clip = kl_clip
         self.momentum = momentum
-        self._found: dict[Layer, list[Any]] = {}
+        self._seen: dict[Layer, tuple[Any, Any, int]] = {}
         self._handles: list[Any] = []
         self._watching = False
         self._resumed: dict[str, Any] = {}
@@ -146,7 +148,7 @@ class Preconditioner(Callback):
         with torch.autocast(self.device.type, enabled=False):
             if self.wants():
                 self.update()
-            self._found.clear()
+            self._seen.clear()
             layers = [layer for layer in self.layers if layer.module.weight.grad is not None]
             gradients = [layer.gradient(self.dtype) for layer in layers]
             if layers:
@@ -158,7 +160,7 @@ class Preconditioner(Callback):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._found.clear()
+        self._seen.clear()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep what a checkpoint brought until the network is on its device."""
@@ -182,7 +184,7 @@ class Preconditioner(Callback):
         pieces: list[Tensor] = []
         flags = []
         for layer in layers:
-            a, b, uses = self._found.get(layer, [0, 0, 0])
+            a, b, uses = self._seen.get(layer, (0, 0, 0))
             flags.append(float(uses > 0))
             if uses:
                 pieces += [a / uses, b / uses / scale**self.degree]
@@ -204,9 +206,9 @@ class Preconditioner(Callback):
             output.register_hook(partial(self._backward, layer, seen))
 
     def _backward(self, layer: Layer, seen: Tensor, gradient: Tensor) -> None:
-        found = self._found.setdefault(layer, [0, 0, 0])
+        a, b, uses = self._seen.get(layer, (0, 0, 0))
         response = self._quietly(self.respond, layer, gradient)
-        found[:] = found[0] + seen, found[1] + response, found[2] + 1
+        self._seen[layer] = a + seen, b + response, uses + 1
 
     @torch.no_grad()
     def _quietly(self, measure: Callable, layer: Layer, x: Tensor) -> Tensor | None:
@@ -218,11 +220,11 @@ class Preconditioner(Callback):
         optimizer: Optimizer,
         layers: list[Layer],
         gradients: list[Tensor],
-        found: list[Tensor],
+        preconditioned: list[Tensor],
     ) -> None:
         rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
         known = [torch.as_tensor(self.known(layer), device=self.device) for layer in layers]
-        both = list(zip(layers, gradients, found, known, strict=True))
+        both = list(zip(layers, gradients, preconditioned, known, strict=True))
         if self.kl_clip:
             total = _sum(
                 know * rates.get(parameter, 0.0) ** 2 * (part * _gradient(parameter)).sum()

@@ -44,12 +44,7 @@ class CommHook:
     world_size = 1
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
-        """Get ready, once the process group exists.
-
-        Args:
-            model: the module that is trained, on its device.
-            device: of its gradients.
-        """
+        """Get ready, once the process group exists; the model that is trained is on its device."""
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.device = device
         self.world_size = dist.get_world_size()
@@ -112,9 +107,7 @@ class AllReduce(CommHook):
     """
 
     def __init__(
-        self,
-        dtype: Literal["float16", "bfloat16"] | None = None,
-        active_only: bool = False,
+        self, dtype: Literal["float16", "bfloat16"] | None = None, active_only: bool = False
     ) -> None:
         if dtype not in (None, "float16", "bfloat16"):
             raise ValueError(f"gradients cannot travel as {dtype!r}: choose float16 or bfloat16")
@@ -128,8 +121,7 @@ class AllReduce(CommHook):
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """The mean over processes in one message, rounded first where `dtype` says so."""
-        buffer = bucket.buffer()
-        pieces = [buffer]
+        pieces = [buffer := bucket.buffer()]
         if self.needs_unused:
             pieces = [
                 view
@@ -137,7 +129,9 @@ class AllReduce(CommHook):
                 for view in views(gradient, self._regions.get(id(parameter)))
             ]
         if not pieces:
-            return _completed(buffer)
+            future: Future[Tensor] = Future(devices=devices_of(buffer))
+            future.set_result(buffer)
+            return future
         buffer.div_(self.world_size)  # before half precision could overflow
         flat = buffer if pieces[0] is buffer else torch.cat([p.reshape(-1) for p in pieces])
         if self.dtype == torch.float16 and self.loss_scale() == 1:
@@ -192,13 +186,6 @@ def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
     if not parameter.permute(axes).is_contiguous():  # with gaps: PyTorch lays it out plainly
         return gradient
     return gradient.as_strided(parameter.shape, parameter.stride(), gradient.storage_offset())
-
-
-def _completed(buffer: Tensor) -> Future[Tensor]:
-    """A future that has its value."""
-    future: Future[Tensor] = Future(devices=devices_of(buffer))
-    future.set_result(buffer)
-    return future
 
 
 def devices_of(buffer: Tensor) -> list[int | str | torch.device]:

@@ -25,28 +25,24 @@ def active_regions(
 
     Where several subnets use different ones, all of them. Gradients are zero outside.
 
-    Args:
-        net: the supernet.
-        architectures: of its space or a part of it.
-
     Returns:
         By the parameter's `id`; parameters that are used whole are left out.
     """
     space = search_space(net)
     chosen = [space.validate(architecture) for architecture in architectures]
-    found: dict[int, list[Region] | None] = {}
+    used: dict[int, list[Region] | None] = {}
     for module in net.modules():
         axes = module.axes() if isinstance(module, ElasticModule) else ()
         for name, parameter in module.named_parameters(recurse=False):
             regions = []
             for axis in (axis for axis in axes if axis.tensor == name):
                 size = parameter.shape[axis.dim]
-                used = _union([parts(axis.number, _known(a, space)) for a in chosen], size)
-                if used != ((0, size),):
-                    regions.append((axis.dim, used))
+                union = _union([parts(axis.number, _known(a, space)) for a in chosen], size)
+                if union != ((0, size),):
+                    regions.append((axis.dim, union))
             # A parameter that a second layer shares may be used elsewhere.
-            found[id(parameter)] = None if id(parameter) in found else regions
-    return {key: regions for key, regions in found.items() if regions}
+            used[id(parameter)] = None if id(parameter) in used else regions
+    return {key: regions for key, regions in used.items() if regions}
 
 
 def views(tensor: Tensor, regions: Sequence[Region] | None) -> list[Tensor]:
@@ -62,15 +58,12 @@ def views(tensor: Tensor, regions: Sequence[Region] | None) -> list[Tensor]:
 
 def grid(shape: Sequence[int], regions: Sequence[Region]) -> tuple[Tensor, ...]:
     """Indices, one for each dimension, that pick of a tensor what the regions leave."""
-    used, found = dict(regions), []
+    used, indices = dict(regions), []
     for dim, size in enumerate(shape):
         ranges = [torch.arange(start, start + n) for start, n in used.get(dim, ((0, size),))]
-        found.append(
-            torch.cat([torch.arange(0), *ranges]).view(
-                *(-1 if i == dim else 1 for i in range(len(shape)))
-            )
-        )
-    return tuple(found)
+        across = [-1 if axis == dim else 1 for axis in range(len(shape))]
+        indices.append(torch.cat([torch.arange(0), *ranges]).view(across))
+    return tuple(indices)
 
 
 def _known(architecture: Architecture, space: SearchSpace) -> dict[str, Scalar]:
@@ -79,9 +72,9 @@ def _known(architecture: Architecture, space: SearchSpace) -> dict[str, Scalar]:
     return {choice.name: given.get(choice.name, choice.smallest) for choice in space}
 
 
-def _union(found: Sequence[tuple[Part, ...]], size: int) -> tuple[Part, ...]:
+def _union(choices: Sequence[tuple[Part, ...]], size: int) -> tuple[Part, ...]:
     used = torch.zeros(size, dtype=torch.bool)
-    for start, length in itertools.chain.from_iterable(found):
+    for start, length in itertools.chain.from_iterable(choices):
         used[start : start + length] = True
     runs, start = [], 0
     for value, run in itertools.groupby(used.tolist()):

@@ -88,37 +88,21 @@ class FSDP2Strategy(ModelParallelStrategy):
         )
 
     def on_validation_start(self) -> None:
-        """Keep parameters whole between the forward passes."""
-        self._evaluate(True)
+        """Gather parameters with the first batch alone: some processes may have more of them."""
+        broadcast_first(self._task.buffers())  # as DistributedDataParallel does
+        self._reshard(False)
 
     def on_validation_end(self) -> None:
-        """Divide parameters again."""
-        self._evaluate(False)
+        """Divide parameters again, if they are to be."""
+        self._reshard(self.reshard_after_forward)
 
-    def on_test_start(self) -> None:
-        """Keep parameters whole between the forward passes."""
-        self._evaluate(True)
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
 
-    def on_test_end(self) -> None:
-        """Divide parameters again."""
-        self._evaluate(False)
-
-    def on_predict_start(self) -> None:
-        """Keep parameters whole between the forward passes."""
-        self._evaluate(True)
-
-    def on_predict_end(self) -> None:
-        """Divide parameters again."""
-        self._evaluate(False)
-
-    def _evaluate(self, begins: bool) -> None:
-        """Gather parameters with the first batch alone: some processes may have more of them."""
-        if begins:
-            broadcast_first(self._task.buffers())  # as DistributedDataParallel does
+    def _reshard(self, reshard: bool) -> None:
         net = self._task.net
         for module in net.modules():
             if isinstance(module, FSDPModule) and module is not net:
-                reshard = self.reshard_after_forward and not begins
                 module.set_reshard_after_forward(reshard, recurse=False)
 
     def teardown(self) -> None:

@@ -60,11 +60,11 @@ class HookDDPStrategy(DDPStrategy):
             raise ValueError("static_graph: subnets change from step to step; leave it out")
         if plan is not None and self.hook.single_bucket:
             raise ValueError("plan: powersgd keeps its state by bucket; leave it out")
-        if isinstance(self.hook, TorchHook) and plan is not None and plan.apply == "hook":
+        if isinstance(self.hook, TorchHook) and self._plans_by("hook"):
             raise ValueError("plan: a ddp_comm_hook takes PyTorch's own buckets; apply caps")
-        if plan is not None and plan.apply == "caps":
-            if self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters"):
-                raise ValueError(_CAPS)
+        unused = self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters")
+        if unused and self._plans_by("caps"):
+            raise ValueError(_CAPS)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
         """Told by a supernet's task what the step that begins trains, on every process."""
@@ -83,7 +83,7 @@ class HookDDPStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         """Set what the hook needs of DistributedDataParallel before it wraps the task."""
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
-            if self.plan is not None and self.plan.apply == "caps":
+            if self._plans_by("caps"):
                 raise ValueError(_CAPS)
             # A config states every default of these, so that they cannot be told from wishes.
             # Statistics of batch normalisation need not be one process's: they are measured anew.
@@ -91,9 +91,9 @@ class HookDDPStrategy(DDPStrategy):
             self._ddp_kwargs |= {"find_unused_parameters": True, **own_buffers()}
         if self.hook.single_bucket and self.root_device.type == "cpu":
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
-        if self.plan is not None and self.plan.apply == "hook":
+        if self._plans_by("hook"):
             self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
-        if self.plan is not None and self.plan.apply == "caps":
+        if self._plans_by("caps"):
             self._ddp_kwargs.pop("bucket_cap_mb_list", None)  # of an earlier fit
         self._epoch = None
         super().configure_ddp()
@@ -111,7 +111,7 @@ class HookDDPStrategy(DDPStrategy):
             if self.plan.ready() and self._wrapped.require_backward_grad_sync:
                 self.plan.plan()
                 if self.plan.apply == "caps":
-                    self._wrap_anew(bucket_cap_mb_list=self.plan.caps)
+                    self._wrap_anew(self.plan.caps)
         return super().training_step(*args, **kwargs)
 
     def pre_backward(self, closure_loss: torch.Tensor) -> None:
@@ -141,7 +141,7 @@ class HookDDPStrategy(DDPStrategy):
             self._resuming, self._resumed = False, None
         hook = self.hook
         if self.plan is not None:
-            hook = self.plan.setup(self._wrapped.module, self.hook, self.root_device)
+            hook = self.plan.setup(self._wrapped.module, hook, self.root_device)
         self._wrapped.register_comm_hook(hook, _run)
 
     @property
@@ -151,6 +151,9 @@ class HookDDPStrategy(DDPStrategy):
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
         return getattr(self.precision_plugin, "scaler", None)
+
+    def _plans_by(self, way: str) -> bool:
+        return self.plan is not None and self.plan.apply == way
 
     def _plain_hook(self, hook: str | CommHook) -> TorchHook | None:
         if self._ddp_comm_hook is None:
@@ -167,9 +170,9 @@ class HookDDPStrategy(DDPStrategy):
             plain = self._ddp_comm_wrapper(plain)
         return TorchHook(plain, self._ddp_comm_state)
 
-    def _wrap_anew(self, **changes: Any) -> None:
+    def _wrap_anew(self, caps: list[float] | None) -> None:
         """Replace the DistributedDataParallel by one of other buckets."""
-        self._ddp_kwargs |= changes
+        self._ddp_kwargs["bucket_cap_mb_list"] = caps
         module, self.model = self._wrapped.module, None
         gc.collect()  # what is left of the old one would still see gradients
         self.model = self._setup_model(module)
@@ -181,9 +184,9 @@ class HookDDPStrategy(DDPStrategy):
         """Write a checkpoint, and beside it what this process's hook keeps."""
         if self.hook.error_feedback:
             kept = {"kind": type(self.hook).__name__, "step": checkpoint.get("global_step")}
-            kept["world_size"] = self.world_size
+            kept |= {"world_size": self.world_size, "hook": self.hook.state_dict()}
             with atomic_write(_beside(filepath, self.global_rank)) as temporary:
-                torch.save({**kept, "hook": self.hook.state_dict()}, temporary)
+                torch.save(kept, temporary)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(

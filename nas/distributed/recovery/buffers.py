@@ -74,8 +74,8 @@ class Buffers:
 
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        state = folder.lstat()
+        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
             raise ValueError(f"{folder}: not a folder of this user alone; remove it")
         self.folder = folder
         self.paths = [folder / f"rank{rank}.{number}" for number in (0, 1)]
@@ -97,8 +97,8 @@ class Buffers:
 
     def held(self) -> dict[int, Header]:
         """The whole snapshots that are there, by generation."""
-        found = [_header(path) for path in self.paths]
-        return {header.generation: header for header in found if header is not None}
+        headers = [_header(path) for path in self.paths]
+        return {header.generation: header for header in headers if header is not None}
 
     def read(self, generation: int) -> tuple[Tensor, Tensor]:
         """Payload and parity of a snapshot that is held, as copies.

@@ -7,8 +7,11 @@ payload more memory, and one loss in each group can be made good.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["Parity", "parity_groups"]
@@ -17,14 +20,10 @@ _WORD = 8
 
 
 def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
-    """Ranks that share parity, as evenly as `size` members a group allow.
+    """Ranks that share parity, in groups of at least `size` where there are so many.
 
-    Members are on different machines where there are several, and have the same place there.
-
-    Args:
-        processes: number of ranks, those of a machine one after the other.
-        machines: number of machines, with equally many processes.
-        size: of a group, at least; fewer only where there are fewer.
+    Members are on different machines where there are several, and have the same place there. The
+    ranks of a machine are one after the other, equally many on each.
     """
     each = processes // machines
     lanes = [list(range(place, processes, each)) for place in range(each)]
@@ -59,21 +58,13 @@ class Parity:
         return -(-chunk // _WORD) * _WORD
 
     def encode(self, payload: Tensor, chunk: int) -> Tensor:
-        """The parity (chunk,) that this process keeps; every member has to ask.
-
-        Args:
-            payload: bytes (N,).
-            chunk: bytes of parity, by `size`.
-        """
-        sent = _padded(payload, chunk * len(self._others))
+        """The parity (chunk,), by `size`, of a payload (N,) of bytes; every member has to ask."""
+        sent = self._padded(payload, chunk)
         got = torch.empty_like(sent)
         sizes = [0 if index == self.index else chunk for index in range(len(self.ranks))]
         dist.all_to_all_single(got, sent, sizes, sizes, group=self.group)
         words = got.view(torch.int64).view(len(self._others), -1)
-        found = words[0].clone()
-        for other in words[1:]:
-            found.bitwise_xor_(other)
-        return found.view(torch.uint8)
+        return functools.reduce(torch.bitwise_xor, words).view(torch.uint8)
 
     def rebuild(self, lost: int, payload: Tensor, parity: Tensor, chunk: int) -> Tensor | None:
         """The payload of a member that has lost it; every member has to ask.
@@ -89,15 +80,11 @@ class Parity:
         """
         gathered = torch.zeros(len(self.ranks), chunk, dtype=torch.uint8)
         if self.index != lost:
-            chunks = _padded(payload, chunk * len(self._others)).view(-1, chunk)
-            gathered[self._others] = chunks
+            gathered[self._others] = self._padded(payload, chunk).view(-1, chunk)
             gathered[self.index] = parity
             gathered[lost] = 0
         dist.reduce(gathered, self.ranks[lost], op=dist.ReduceOp.BXOR, group=self.group)
         return gathered[self._others].flatten() if self.index == lost else None
 
-
-def _padded(payload: Tensor, length: int) -> Tensor:
-    found = torch.zeros(length, dtype=torch.uint8)
-    found[: len(payload)] = payload
-    return found
+    def _padded(self, payload: Tensor, chunk: int) -> Tensor:
+        return F.pad(payload, (0, chunk * len(self._others) - len(payload)))

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ....common.ranks import digest
 
@@ -22,11 +23,7 @@ _PLACE = "place among shared tensors"
 
 
 class Shared:
-    """Tensors that all processes hold alike, laid end to end as bytes.
-
-    Args:
-        tensors: of any shape, type and device.
-    """
+    """Tensors that all processes hold alike, of any kind, laid end to end as bytes."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -81,10 +78,8 @@ def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict
     def place(value: Any) -> Any:
         if isinstance(value, Tensor):
             tensors.append(value.detach())
-            shape = list(value.shape)
-            return {_PLACE: len(tensors) - 1, "shape": shape, "dtype": value.dtype} | {
-                "order": _order(value)
-            }
+            facts = {"shape": list(value.shape), "dtype": value.dtype, "order": _order(value)}
+            return {_PLACE: len(tensors) - 1, **facts}
         if isinstance(value, Mapping):
             return {key: place(inner) for key, inner in value.items()}
         if type(value) in (list, tuple):
@@ -100,30 +95,21 @@ def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict
 
 
 def join(divided: Any, stream: Tensor) -> Any:
-    """The checkpoint that `divide` took apart.
-
-    Args:
-        divided: with places.
-        stream: bytes of all shared tensors (N,).
-    """
-    places: dict[int, Any] = {}
-    _collect(divided, places)
+    """The checkpoint that `divide` took apart, with the bytes of all shared tensors (N,)."""
+    leaves = tree_leaves(divided, is_leaf=_is_place)
+    places = {place[_PLACE]: place for place in leaves if _is_place(place)}
     sizes = [_size(places[index]) for index in range(len(places))]
     starts, _ = _starts(sizes)
 
     def fill(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            if _PLACE not in value:
-                return {key: fill(inner) for key, inner in value.items()}
-            index, order = value[_PLACE], value["order"]
-            found = stream[starts[index] : starts[index] + sizes[index]].clone()
-            found = found.view(value["dtype"]).view([value["shape"][axis] for axis in order])
-            return found.permute([order.index(axis) for axis in range(len(order))])
-        if type(value) in (list, tuple):
-            return type(value)(map(fill, value))
-        return value
+        if not _is_place(value):
+            return value
+        index, order = value[_PLACE], value["order"]
+        flat = stream[starts[index] : starts[index] + sizes[index]].clone()
+        tensor = flat.view(value["dtype"]).view([value["shape"][axis] for axis in order])
+        return tensor.permute([order.index(axis) for axis in range(len(order))])
 
-    return fill(divided)
+    return tree_map(fill, divided, is_leaf=_is_place)
 
 
 def pack(own: dict[str, Any], check: bool = False) -> Tensor:
@@ -197,12 +183,5 @@ def _size(place: dict[str, Any]) -> int:
     return torch.Size(place["shape"]).numel() * place["dtype"].itemsize
 
 
-def _collect(value: Any, places: dict[int, Any]) -> None:
-    if isinstance(value, Mapping):
-        if _PLACE in value:
-            places[value[_PLACE]] = value
-            return
-        value = list(value.values())
-    if type(value) in (list, tuple):
-        for inner in value:
-            _collect(inner, places)
+def _is_place(value: Any) -> bool:
+    return isinstance(value, Mapping) and _PLACE in value

@@ -66,8 +66,8 @@ class DiskSnapshots:
         Raises:
             ValueError: it is damaged.
         """
-        found = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-        written = cast("TensorStorageMetadata", found[f"payload{self.rank}"])
+        metadata = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        written = cast("TensorStorageMetadata", metadata[f"payload{self.rank}"])
         payload = torch.empty(written.size, dtype=torch.uint8)
         state = {f"payload{self.rank}": payload, f"header{self.rank}": torch.zeros(5).long()}
         dcp.load(state, checkpoint_id=path, process_group=self.group)

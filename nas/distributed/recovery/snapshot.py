@@ -129,10 +129,10 @@ class InMemorySnapshot(Checkpoint):
             self.parity_group,
             self.persist_every,
         )
-        found = self._store.newest()
-        if found is None:
+        newest = self._store.newest()
+        if newest is None:
             return
-        step, packed, stream, where = found
+        step, packed, stream, where = newest
         own = unpack(packed)
         self._random = own["random"]
         if isinstance(trainer.strategy, HookDDPStrategy):
@@ -207,12 +207,8 @@ def _validates(trainer: Trainer, batch_idx: int) -> bool:
 def _go_on_from(trainer: Trainer, checkpoint: dict[str, Any], refusal: str) -> None:
     """Let the fit that begins restore all states from a checkpoint in memory.
 
-    Lightning has no public way but a file. A file that the user named is older, and left out.
-
-    Args:
-        trainer: of the fit.
-        checkpoint: of Lightning.
-        refusal: what to say where it does not fit.
+    Lightning has no public way but a file. A file that the user named is older, and left out. Where
+    the checkpoint does not fit, the refusal is said.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = checkpoint

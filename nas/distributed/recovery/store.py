@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ....common.ranks import rank_and_size
 from .buffers import Buffers, Header, checksum
 from .parity import Parity, parity_groups
 from .payload import Shared
@@ -45,8 +46,7 @@ class SnapshotStore:
         persist_every: int = 0,
     ) -> None:
         self._several = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank() if self._several else 0
-        self.processes = dist.get_world_size() if self._several else 1
+        self.rank, self.processes = rank_and_size()
         self.bytes = 0
         self.folders = [memory, disk] if persist_every else [memory]
         self._local = self.processes // machines
@@ -84,8 +84,7 @@ class SnapshotStore:
             members: list[Any] = [None] * len(self._parity.ranks)
             mine = length, room, header.crc32
             dist.all_gather_object(members, mine, group=self._parity.group)
-            facts = header.generation, step, *mine, chunk, checksum(parity), tuple(members)
-            header = Header(*facts)
+            header = Header(self._generation, step, *mine, chunk, checksum(parity), tuple(members))
         self._buffers.seal(header)
         self._wait()  # before anyone overwrites the one that all have
         self._committed, self.bytes = self._generation, length + chunk
@@ -101,19 +100,18 @@ class SnapshotStore:
             Its step, the bytes of `own` and of all that is shared, and where it was; None if there
             is none.
         """
-        found = self._found()
-        if found is None:
+        newest = self._found()
+        if newest is None:
             return None
-        header, payload, where = found
+        header, payload, where = newest
         part = payload[header.own :]
         sizes = self._gathered(len(part))
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         mine[: len(part)] = part
-        parts = [torch.empty_like(mine) for _ in sizes]
+        parts = [mine]
         if self._several:
+            parts = [torch.empty_like(mine) for _ in sizes]
             dist.all_gather(parts, mine, group=self._group)
-        else:
-            parts = [mine]
         stream = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
         return header.step, payload[: header.own], stream, where
 
@@ -122,13 +120,13 @@ class SnapshotStore:
         if self._disk is not None:
             self._disk.wait()
         self._wait()
-        self._remove()
+        self._remove(others=False)
 
     def discard(self) -> None:
         """Delete them without asking the others, which may be killed before they do it."""
         self._remove(others=self.rank % self._local == 0)
 
-    def _remove(self, others: bool = False) -> None:
+    def _remove(self, others: bool) -> None:
         self._buffers.remove(others)
         if self._disk is not None:
             self._disk.remove()
@@ -187,13 +185,13 @@ class SnapshotStore:
         dist.all_gather_object(headers, header, group=coder.group)
         known = next(other for other in headers if other is not None)
         index = coder.ranks.index(next(iter(lost)))
-        found = coder.rebuild(index, payload, parity, known.parity)
-        if found is None:
+        rebuilt = coder.rebuild(index, payload, parity, known.parity)
+        if rebuilt is None:
             return cast("Header", header), payload
         length, own, crc32 = known.members[index]
-        if checksum(found[:length]) != crc32:
+        if checksum(rebuilt[:length]) != crc32:
             raise ValueError("a lost snapshot cannot be rebuilt: its parity does not fit it")
-        return Header(number, known.step, length, own, crc32), found[:length]
+        return Header(number, known.step, length, own, crc32), rebuilt[:length]
 
     def _new_group(self) -> dist.ProcessGroup | None:
         if not self._several:
@@ -214,8 +212,7 @@ class SnapshotStore:
             dist.all_reduce(torch.tensor(self._generation), dist.ReduceOp.MIN, group=self._group)
 
     def _gathered(self, value: Any) -> list[Any]:
-        found = [value]
+        values = [value] * self.processes
         if self._several:
-            found *= self.processes
-            dist.all_gather_object(found, value, group=self._group)
-        return found
+            dist.all_gather_object(values, value, group=self._group)
+        return values

@@ -177,9 +177,8 @@ class _Group:
         self.settings: list[dict[str, Any]] = []
 
     def scatter(self) -> None:
-        gradients = [cast("Tensor", p.grad).flatten() for p in self.parameters]
         filled = self.flat[: sum(self.sizes)]
-        torch.cat(gradients, out=filled)
+        torch.cat([cast("Tensor", p.grad).flatten() for p in self.parameters], out=filled)
         filled.div_(dist.get_world_size())
         for parameter in self.parameters:
             parameter.grad = None
@@ -245,7 +244,7 @@ class _DelayedUpdates:
                 f"none ({len(names)} did not): take HookDDPStrategy with find_unused_parameters"
             )
         # What schedules change meanwhile belongs to the next step.
-        settings = [_settings(group) for group in self._optimizer.param_groups]
+        settings = self._settings()
         for group in self._groups:
             group.gather(settings)
 
@@ -264,7 +263,7 @@ class _DelayedUpdates:
             return
         group.gathered.wait()
         group.gathered = None
-        now = [_settings(each) for each in self._optimizer.param_groups]
+        now = self._settings()
         pieces = group.flat[: sum(group.sizes)].split(group.sizes)
         with torch.inference_mode(False), torch.no_grad():
             for parameter, piece in zip(group.parameters, pieces, strict=True):
@@ -274,6 +273,10 @@ class _DelayedUpdates:
             self._set(now)
             for parameter in group.parameters:
                 parameter.grad = None
+
+    def _settings(self) -> list[dict[str, Any]]:
+        groups = self._optimizer.param_groups
+        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def _set(self, settings: list[dict[str, Any]]) -> None:
         for group, values in zip(self._optimizer.param_groups, settings, strict=True):
@@ -299,8 +302,7 @@ class _DelayedUpdates:
         users: dict[nn.Parameter, set[nn.Module]] = {p: set() for p in self._trained}
         self._collect(self._root, self._root, users)
         order = sorted(self._trained, key=lambda p: min(self._calls[m] for m in users[p]))
-        kinds = itertools.groupby(order, key=lambda p: (p.dtype, p.device))
-        for _, parameters in kinds:
+        for _, parameters in itertools.groupby(order, key=lambda p: (p.dtype, p.device)):
             held: list[nn.Parameter] = []
             for parameter in parameters:
                 size = sum(p.numel() * p.element_size() for p in (*held, parameter))
@@ -326,7 +328,3 @@ class _DelayedUpdates:
                 users[parameter].add(caller)
         for child in module.children():
             self._collect(child, caller, users)
-
-
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

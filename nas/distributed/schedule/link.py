@@ -156,7 +156,7 @@ def measure_all_reduce(
     Returns:
         (bytes, median seconds of the slowest process), the same on all processes.
     """
-    device, found = torch.device(device), []
+    device, measured = torch.device(device), []
 
     def slowest(times: list[float]) -> list[float]:
         values = torch.tensor(times, dtype=torch.float32, device=device)
@@ -173,8 +173,8 @@ def measure_all_reduce(
         first = slowest([once(message)])[0]
         repeats = min(50, max(3, int(seconds / first)))
         times = slowest([once(message) for _ in range(repeats)])
-        found.append((4 * len(message), sorted(times)[len(times) // 2]))
+        measured.append((4 * len(message), sorted(times)[len(times) // 2]))
         tell(number + 1, len(sizes))
-        if found[-1][1] > longest and len(found) >= 5:
+        if measured[-1][1] > longest and len(measured) >= 5:
             break
-    return found
+    return measured

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, cast
 
 import torch
@@ -25,8 +25,6 @@ from .planner import BUCKET, FIRST_BUCKET, plan_groups
 from .timing import ReadyTimes
 
 __all__ = ["GroupedHook", "MergePlan", "bucket_caps", "has_bucket_caps", "own_buffers"]
-
-_MEGABYTE = 2**20
 
 
 class GroupedHook(CommHook):
@@ -63,7 +61,7 @@ class GroupedHook(CommHook):
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Hold a bucket until its group is whole; its future comes with the group's message."""
         if not self._closing:
-            at_end_of_backward(self._close)
+            _at_end_of_backward(self._close)
             self._closing, self._sent = True, 0
         names = [self.hook.names[id(parameter)] for parameter in bucket.parameters()]
         size = bucket.buffer().numel() * bucket.buffer().element_size()
@@ -215,8 +213,8 @@ class MergePlan:
         times = cast("ReadyTimes", self._times).medians()
         self.close()
         if self.link is None:
-            found = measure_all_reduce(self.device, sizes=SIZES[:-1], seconds=0.2, longest=0.5)
-            self.link = fit_link(*zip(*found, strict=True))
+            messages = measure_all_reduce(self.device, sizes=SIZES[:-1], seconds=0.2, longest=0.5)
+            self.link = fit_link(*zip(*messages, strict=True))
         parameters = dict(self.model.named_parameters())
         if self.apply == "hook":
             buckets = [self.hook.buckets[index] for index in sorted(self.hook.buckets)]
@@ -231,9 +229,9 @@ class MergePlan:
         groups = plan_groups(list(ready), sizes, *self.link)
         agreed: list[Any] = [groups, bucket_caps(sizes, groups)]
         dist.broadcast_object_list(agreed, 0)
-        groups, self.caps = agreed
-        self.hook.groups = self.groups = groups
-        return groups
+        self.groups, self.caps = agreed
+        self.hook.groups = self.groups
+        return agreed[0]
 
     def close(self) -> None:
         """Stop measuring."""
@@ -250,8 +248,7 @@ def bucket_caps(sizes: Sequence[float], groups: Sequence[int]) -> list[float]:
     """Megabytes at which buckets have to close for gradients of these bytes to be so grouped."""
     ends = [0, *accumulate(groups)]
     # A bucket closes as soon as it holds its cap; half a byte less is nearer to no other sum.
-    found = [sum(sizes[a:b]) - 0.5 for a, b in zip(ends[:-1], ends[1:], strict=True)]
-    return [size / _MEGABYTE for size in found]
+    return [(sum(sizes[a:b]) - 0.5) / 2**20 for a, b in pairwise(ends)]
 
 
 def has_bucket_caps() -> bool:
@@ -266,7 +263,7 @@ def own_buffers() -> dict[str, bool]:
     return {new if new in known else "broadcast_buffers": False}
 
 
-def at_end_of_backward(call: Any) -> None:
+def _at_end_of_backward(call: Any) -> None:
     """Call a function at the end of the backward pass that is running, before gradients are used.
 
     The name is not public, and PyTorch has no other for it; a test holds it.

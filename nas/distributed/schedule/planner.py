@@ -31,15 +31,15 @@ def plan_groups(
     Raises:
         ValueError: lengths differ, or times do not ascend.
     """
-    _check(ready, sizes)
+    if len(ready) != len(sizes) or list(ready) != sorted(ready):
+        raise ValueError("gradients need as many sizes as times, and times in ascending order")
     starts = [0.0, *itertools.accumulate(sizes)]
     ends, before = [0.0], [0]
     for j in range(1, len(ready) + 1):
         whole = alpha + beta * starts[j]
-        found = [max(ends[i], ready[j - 1]) + whole - beta * starts[i] for i in range(j)]
-        # Of equal ends the one with the fewest messages.
-        before.append(min(range(j), key=lambda i: (found[i], i)))
-        ends.append(found[before[-1]])
+        choices = [max(ends[i], ready[j - 1]) + whole - beta * starts[i] for i in range(j)]
+        ends.append(min(choices))
+        before.append(choices.index(ends[-1]))  # of equal ends the one with the fewest messages
     groups, last = [], len(ready)
     while last:
         groups.append(last - before[last])
@@ -57,8 +57,3 @@ def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None
             groups.append(count)
             held, count = 0.0, 0
     return [*groups, count] if count else groups
-
-
-def _check(ready: Sequence[float], sizes: Sequence[float]) -> None:
-    if len(ready) != len(sizes) or list(ready) != sorted(ready):
-        raise ValueError("gradients need as many sizes as times, and times in ascending order")

@@ -9,6 +9,7 @@ Sources: Shi et al., MG-WFBP (arXiv 1912.09268); Zhang et al., ICDCS 2023 (arXiv
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ def simulate(
         For each of `WAYS`: `subnet` only for a supernet's step, `powersgd` only for others.
     """
     sizes = step.sizes
-    ready = [max(step.ready[: i + 1]) for i in range(len(sizes))]
+    ready = list(itertools.accumulate(step.ready, max))
     whole = bucket_groups(sizes, BUCKET, FIRST_BUCKET)
     plan = plan_groups(ready, sizes, link.alpha, link.beta)
     entries: Sequence[float] = step.active or [size / 4 for size in sizes]
@@ -103,8 +104,8 @@ def simulate(
         return step.around + max(end, step.backward)
 
     def in_buckets(groups: Sequence[int], values: Sequence[float]) -> list[float]:
-        starts = [sum(groups[:i]) for i in range(len(groups))]
-        return [sum(values[s : s + n]) for s, n in zip(starts, groups, strict=True)]
+        rest = iter(values)
+        return [sum(itertools.islice(rest, count)) for count in groups]
 
     def reduced(groups: Sequence[int], values: Sequence[float], way: str) -> float:
         return ends(groups, [all_reduce(size) for size in in_buckets(groups, values)], way)
@@ -113,7 +114,7 @@ def simulate(
     splits = [_factors(shape, rank) for shape in step.shapes]
     one = [rest + (p + q) / 2 for p, q, rest in splits]  # one factor in turns
     power = sum(all_reduce(sum(parts)) for parts in zip(*splits, strict=True))
-    found = {
+    times = {
         "plain": reduced(whole, sizes, "plain"),
         "tensors": reduced([1] * len(sizes), sizes, "tensors"),
         "single": reduced([len(sizes)], sizes, "single"),
@@ -127,9 +128,9 @@ def simulate(
         ),
     }
     if step.active:
-        del found["powersgd"]
-        found["subnet"] = reduced(whole, [4.0 * count for count in entries], "subnet")
-    return found
+        del times["powersgd"]
+        times["subnet"] = reduced(whole, [4.0 * count for count in entries], "subnet")
+    return times
 
 
 def _factors(shape: Sequence[int], rank: int) -> tuple[float, float, float]:

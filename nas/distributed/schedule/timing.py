@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import Any, cast
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from ....common.timing import now
 from ..gradients.hooks import CommHook
@@ -49,8 +50,8 @@ class ReadyTimes:
 
     def medians(self) -> dict[str, float]:
         """Seconds for each parameter that has had a gradient, ascending."""
-        found = {name: median(times) for name, times in self.times.items()}
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+        medians = {name: median(times) for name, times in self.times.items()}
+        return dict(sorted(medians.items(), key=lambda item: item[1]))
 
     def close(self) -> None:
         """Take the hooks away."""
@@ -76,7 +77,6 @@ def measure_step(
     warmup: int = 5,
     regions: dict[int, list[Region]] | None = None,
     update: Callable[[], object] = lambda: None,
-    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Step:
     """Run some steps of this process alone; medians.
 
@@ -87,7 +87,6 @@ def measure_step(
         warmup: to run before.
         regions: of a supernet, what its active subnet uses, by `active_regions`.
         update: what follows the backward pass.
-        tell: told after each step how many of how many are done.
     """
     times, passes = ReadyTimes(net), []
     device = next(net.parameters()).device
@@ -104,19 +103,15 @@ def measure_step(
         update()
         if not times.skip:
             passes.append((middle - start + now(device) - end, end - middle))
-        tell(number + 1, warmup + steps)
     times.close()
-    around, backward = (median(found) for found in zip(*passes, strict=True))
+    around, backward = map(median, zip(*passes, strict=True))
     ready, parameters = times.medians(), dict(net.named_parameters())
     order = [n for n, p in parameters.items() if p.requires_grad and n not in ready] + [*ready]
     active: list[int] = []
     if regions is not None:
-        active = [
-            sum(v.numel() for v in views(parameters[n], regions.get(id(parameters[n]))))
-            if n in ready
-            else 0
-            for n in order
-        ]
+        for name in order:
+            used = views(parameters[name], regions.get(id(parameters[name])))
+            active.append(sum(view.numel() for view in used) if name in ready else 0)
     shapes = [tuple(parameters[name].shape) for name in order]
     return Step(around, backward, [ready.get(name, 0.0) for name in order], shapes, active)
 
@@ -140,11 +135,10 @@ def measure_hook(
         find_unused_parameters: for supernets.
     """
     device = next(net.parameters()).device
-    cap: dict[str, Any] = {"bucket_cap_mb": 1 << 20} if hook.single_bucket else {}
     model = DistributedDataParallel(
         copy.deepcopy(net),
         find_unused_parameters=find_unused_parameters or hook.needs_unused,
-        **cap,
+        bucket_cap_mb=1 << 20 if hook.single_bucket else None,
     )
     hook.setup(model.module, device)
     spent: list[float] = []
@@ -178,11 +172,5 @@ def alone(device: torch.device | str = "cpu") -> Iterator[None]:
 
 def scalar(outputs: Any) -> Tensor:
     """A number that depends on all outputs of a network, in any nesting."""
-    return cast("Tensor", sum(tensor.float().mean() for tensor in _tensors(outputs)))
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.requires_grad else []
-    values = value.values() if isinstance(value, dict) else value
-    return [tensor for entry in values for tensor in _tensors(entry)]
+    tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+    return cast("Tensor", sum(leaf.float().mean() for leaf in tensors if leaf.requires_grad))

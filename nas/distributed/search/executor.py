@@ -53,11 +53,7 @@ class Executor:
 
 
 class SerialExecutor(Executor):
-    """Evaluates one after the other in this process.
-
-    Args:
-        evaluate: architecture to score.
-    """
+    """Evaluates one after the other in this process."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self.evaluate = evaluate
@@ -112,8 +108,8 @@ class QueueExecutor(Executor):
 
         def collect() -> None:
             for index in range(len(architectures)):
-                if index not in scores and jobs.has_answer(index):
-                    keep(index, jobs.answer(index))
+                if index not in scores and (answer := jobs.answer(index)):
+                    keep(index, answer)
 
         while (index := jobs.claim("leader")) < len(architectures):
             keep(index, {"score": float(self.evaluate(architectures[index]))})
@@ -148,11 +144,7 @@ class QueueExecutor(Executor):
 
 
 def serve(evaluate: Evaluate, store: dist.Store) -> int:
-    """Evaluate for a `QueueExecutor` until it is closed.
-
-    Args:
-        evaluate: architecture to score.
-        store: that of the executor.
+    """Evaluate for a `QueueExecutor` by its store until it is closed.
 
     Returns:
         How many architectures were evaluated here.
@@ -235,14 +227,13 @@ class _Jobs:
         return index
 
     def owner(self, index: int) -> str | None:
-        key = f"owner/{index}"
-        return self.store.get(key).decode() if self.store.check([key]) else None
+        return self._known(f"owner/{index}")
 
     def answer_with(self, index: int, answer: dict[str, Any]) -> None:
         self.store.set(f"answer/{index}", json.dumps(answer))
 
-    def has_answer(self, index: int) -> bool:
-        return self.store.check([f"answer/{index}"])
+    def answer(self, index: int) -> dict[str, Any] | None:
+        return json.loads(self._known(f"answer/{index}") or "null")
 
-    def answer(self, index: int) -> dict[str, Any]:
-        return json.loads(self.store.get(f"answer/{index}"))
+    def _known(self, key: str) -> str | None:
+        return self.store.get(key).decode() if self.store.check([key]) else None

@@ -71,14 +71,14 @@ class Evaluator:
         whole, _, torn = text.rpartition("\n")
         try:
             head, *entries = [json.loads(line) for line in whole.split("\n")]
-            found = head["origin"]
+            other = head["origin"]
             for entry in entries:
                 self.scores[Architecture(entry["architecture"])] = float(entry["score"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{journal}: no journal of evaluations; name another") from error
-        if found != origin:
+        if other != origin:
             raise ValueError(
-                f"{journal}: evaluations of {found!r}, and these are of {origin!r}; name another "
+                f"{journal}: evaluations of {other!r}, and these are of {origin!r}; name another "
                 "journal"
             )
         if torn:  # the process was killed while it wrote

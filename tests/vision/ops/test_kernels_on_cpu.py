@@ -134,7 +134,12 @@ SOFT = (
     REGRESSION._soft_argmin,
     by_autograd(REGRESSION._soft_argmin, 1),
 )
-WARPED = (warp.forward, warp.backward, WARP._warp, by_autograd(WARP._warp, 2))
+WARPED = (
+    warp.forward,
+    lambda *x: (warp.backward_image(*x), warp.backward_disparity(*x)),
+    WARP._warp,
+    by_autograd(WARP._warp, 2),
+)
 LINES = (epipolar.forward, epipolar.backward, EPIPOLAR._forward, EPIPOLAR._backward)
 FACES = (
     mesh.forward,

@@ -121,9 +121,9 @@ def _channels_last(level: Tensor) -> Tensor:
     return level.movedim(2, 4).contiguous().movedim(4, 2)
 
 
-def _like(found: Tensor, wanted: Tensor) -> Tensor:
+def _like(gradient: Tensor, wanted: Tensor) -> Tensor:
     """In the type and strides of an input, as autograd's fake kernel says."""
     out = torch.empty_like(wanted)
-    if out.dtype == found.dtype and out.stride() == found.stride():
-        return found
-    return out.copy_(found)
+    if out.dtype == gradient.dtype and out.stride() == gradient.stride():
+        return gradient
+    return out.copy_(gradient)

@@ -28,15 +28,6 @@ def forward(image: Tensor, disparity: Tensor, padding: str, align_corners: bool)
     return out
 
 
-def backward(
-    gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
-) -> tuple[Tensor, Tensor]:
-    """Gradients of image and disparity."""
-    gradient = gradient.to(image.dtype)
-    to_image = backward_image(gradient, image, disparity, padding, align_corners)
-    return to_image, backward_disparity(gradient, image, disparity, padding, align_corners)
-
-
 def backward_image(
     gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
 ) -> Tensor:
