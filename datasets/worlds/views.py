@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..draws import Draws
-from ..mvs.pairs import pairs_from_scores, score_by_poses
+from ..mvs.pairs import pair_by_poses
 from ..mvs.scene import Scene, View
 from .base import WorldDataset, quantile, reachable
 from .cameras import Pinhole, frame, render
@@ -86,29 +86,22 @@ class WorldViews(WorldDataset):
             cameras.append(self._camera(eye, turned, focal, draws))
             rendered.append(render(place.world, cameras[-1]))
         pictures = self._pictures([view.colour for view in rendered], draws)
-        views, ranges = [], []
+        views = []
         for number, (camera, seen) in enumerate(zip(cameras, rendered, strict=True)):
             depth = seen.distance * camera.ahead()
             finite = depth.isfinite()
             span = depth[finite] if finite.any() else known
-            ranges.append((0.98 * float(span.min()), 1.02 * float(span.max())))
             views.append(
                 View(
                     f"{number:08d}",
                     pictures[number],
                     torch.from_numpy(np.float32(camera.intrinsics)),
                     torch.from_numpy(np.float32(camera.extrinsics)),
-                    ranges[-1],
+                    (0.98 * float(span.min()), 1.02 * float(span.max())),
                     partial(_truth, torch.where(finite, depth, 0)[None]),
                 )
             )
-        scores = score_by_poses(
-            torch.stack([view.intrinsics for view in views]),
-            torch.stack([view.extrinsics for view in views]),
-            [(self.height, self.width)] * len(views),
-            ranges,
-        )
-        scene = Scene(self.name(index), views, pairs_from_scores(scores), "generated")
+        scene = pair_by_poses(Scene(self.name(index), views, [[] for _ in views], "generated"))
         return scene, self._surfaces(reference, axes)
 
     def _make(self, index: int) -> dict[str, Tensor]:
