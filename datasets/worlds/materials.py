@@ -81,13 +81,9 @@ class TextureBank:
                 texture = torch.nn.functional.avg_pool2d(texture, 2)
 
     def look_up(self, index: Tensor, x: Tensor, y: Tensor, footprint: Tensor) -> Tensor:
-        """Colours (3, N) of textures (N,) at places (N,) in texels, averaged over a footprint.
+        """Colours (3, N) of textures (N,) at periodic places (N,), averaged over footprints (N,).
 
-        Args:
-            index: which texture.
-            x: periodic, texels of the largest level.
-            y: periodic, texels of the largest level.
-            footprint: width of what a pixel sees, texels of the largest level.
+        Places and footprints, the widths of what pixels see, are texels of the largest level.
         """
         level = footprint.clamp(1.0, 2.0 ** (_LEVELS - 1)).log2().round()
         smaller = torch.exp2(-level)
@@ -184,10 +180,10 @@ def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
     """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{kind}: {folder}: no such folder")
-    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
-    if not found:
+    pictures = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not pictures:
         raise FileNotFoundError(f"{kind}: {folder}: no picture in it ({', '.join(_SUFFIXES)})")
-    return found
+    return pictures
 
 
 def _page(number: int) -> Tensor:
