@@ -1,8 +1,6 @@
 """Augmentation of CT volumes: mirrored, and beyond that through MONAI.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+It is called as those of ``vizoo.datasets.stereo.transforms``.
 """
 
 from __future__ import annotations
@@ -95,8 +93,8 @@ def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     noise = transforms.RandGaussianNoised(["volume"], prob=0.5, std=0.03)
     change = transforms.Compose([turn, blur, noise])
     change.set_random_state(seed=seed)
-    found = change({name: value.float() for name, value in maps.items()})
-    plain = {name: found[name].as_tensor().contiguous() for name in names}
+    changed = change({name: value.float() for name, value in maps.items()})
+    plain = {name: changed[name].as_tensor().contiguous() for name in names}
     plain["volume"] = plain["volume"].clamp(0, 1)
     return {name: value.to(maps[name].dtype) for name, value in plain.items()}
 

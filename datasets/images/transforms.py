@@ -1,8 +1,6 @@
 """Augmentation of images through torchvision: mirrors, RandAugment, TrivialAugment.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+It is called as those of ``vizoo.datasets.stereo.transforms``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Augmentation of panoramas: the sphere is turned and mirrored, colours are changed.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+It is called as those of ``vizoo.datasets.stereo.transforms``.
 """
 
 from __future__ import annotations
@@ -49,7 +47,8 @@ class SphereAugmentation:
         image = sample["image"]
         if draws[4] < self.jitter:
             brightness, contrast, saturation = (0.8 + 0.4 * draw for draw in draws[5:8])
-            image = _other_colours(image, brightness, contrast, saturation, 0.2 * draws[8] - 0.1)
+            image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
+            image = F.adjust_hue(F.adjust_saturation(image, saturation), 0.2 * draws[8] - 0.1)
         return {**sample, "image": image, "rotation": rotation.float()}
 
 
@@ -84,13 +83,6 @@ def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
     if name not in _AUGMENTATIONS:
         raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
     return SphereAugmentation(tilt) if name == "sphere" else None
-
-
-def _other_colours(
-    image: Tensor, brightness: float, contrast: float, saturation: float, hue: float
-) -> Tensor:
-    image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
-    return F.adjust_hue(F.adjust_saturation(image, saturation), hue)
 
 
 def _about_vertical(angle: float) -> Tensor:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 __all__ = [
+    "GREY",
     "RECIPES",
     "ColourJitter",
     "Compose",
@@ -26,7 +27,7 @@ __all__ = [
     "recipe",
 ]
 
-_GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # parts of the channels in brightness
 # Principal components of the colours of ImageNet (Krizhevsky et al., 2012).
 _EIGENVALUES = torch.tensor([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = torch.tensor(
@@ -145,7 +146,7 @@ class ColourJitter:
             if kind == 0:
                 image = image * (1 - shares[0])
                 continue
-            grey = (image * _GREY).sum(dim=0, keepdim=True)
+            grey = (image * GREY).sum(dim=0, keepdim=True)
             target = grey.mean() if kind == 1 else grey
             image = image + shares[kind] * (target - image)
         light = _EIGENVECTORS @ (draws * _EIGENVALUES)
