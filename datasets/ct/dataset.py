@@ -127,9 +127,9 @@ class CTDataset(Dataset):
 
     def _read(self, index: int) -> CTVolume:
         record = self.records[index]
-        files = _files(record)
         if not record.files:
             return read_scan(record.path, value_range=self.value_range, threads=1)
+        files = _files(record)
         if files[0].suffix.lower() in SUFFIXES:
             return read_slices(files, self.value_range)
         return read_dicom(files, threads=1)

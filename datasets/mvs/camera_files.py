@@ -118,12 +118,10 @@ def read_camera_file(path: str | os.PathLike, form: str = "auto") -> CameraFile:
     def take(count: int, heading: str, what: str) -> list[float]:
         nonlocal place
         if place >= len(words) or words[place][1].lower() != heading:
-            found = (
-                f"line {words[place][0]} has {_show(words[place][1])}"
-                if place < len(words)
-                else "it ends"
-            )
-            raise ValueError(f"{path}: not a camera file: '{heading}' expected, but {found}")
+            said = "it ends"
+            if place < len(words):
+                said = f"line {words[place][0]} has {_show(words[place][1])}"
+            raise ValueError(f"{path}: not a camera file: '{heading}' expected, but {said}")
         values = words[place + 1 : place + 1 + count]
         numbers = [_number(path, line, word) for line, word in values]
         if len(numbers) < count:

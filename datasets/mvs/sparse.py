@@ -53,7 +53,7 @@ def sparse_points(scene: Scene, per_view: int = 200) -> tuple[Tensor, Tensor, li
         that it sees, in order.
     """
     depths = [scene.depth(index) for index in range(len(scene))]
-    found, colours, seen = [], [], []
+    kept_points, colours, seen = [], [], []
     for index, known in enumerate(depths):
         if known is None:
             continue
@@ -69,14 +69,14 @@ def sparse_points(scene: Scene, per_view: int = 200) -> tuple[Tensor, Tensor, li
         )
         sees[index] = True
         kept = sees.sum(0) >= 2
-        found.append(points[kept])
+        kept_points.append(points[kept])
         seen.append(sees[:, kept])
         colours.append(torch.from_numpy(to_bytes(scene.image(index)))[grid][kept])
-    if not found:
+    if not kept_points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
     visible = torch.cat(seen, dim=1)
     tracks = [row.nonzero()[:, 0] for row in visible]
-    return torch.cat(found), torch.cat(colours), tracks
+    return torch.cat(kept_points), torch.cat(colours), tracks
 
 
 def _sees(scene: Scene, index: int, known: tuple | None, points: Tensor) -> Tensor:
