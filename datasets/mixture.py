@@ -216,12 +216,7 @@ def _groups_of(dataset: Samples) -> list[str] | None:
 
 
 class Part(Dataset):
-    """Some samples of a data set.
-
-    Args:
-        dataset: the whole.
-        indices: those to keep.
-    """
+    """Some samples of a data set, by their indices."""
 
     def __init__(self, dataset: Samples, indices: Sequence[int]) -> None:
         self.dataset: Any = dataset  # what it has besides samples is asked for by name

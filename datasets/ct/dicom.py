@@ -74,11 +74,10 @@ def read_dicom(
 def list_series(source: str | os.PathLike | Sequence[str | os.PathLike]) -> dict[str, str]:
     """Return SeriesInstanceUID and a description of every series, localisers left out.
 
-    Args:
-        source: a folder, searched with its subfolders; or files.
+    The source is that of `read_dicom`.
 
     Raises:
-        FileNotFoundError: see `read_dicom`.
+        FileNotFoundError: see there.
         ValueError: a file is damaged.
     """
     return {uid: _described(parts) for uid, parts in _by_series(_headers(source)[1]).items()}

@@ -121,10 +121,8 @@ class ListedImages(ImageDataset):
 
 def _images_in(root: Path) -> list[Path]:
     """The images in a folder and below it, sorted; hidden ones are left out."""
-    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
-    inner = [path.relative_to(root).parts for path in files]
-    hidden = [any(part.startswith(".") for part in parts) for parts in inner]
-    return sorted(path for path, out in zip(files, hidden, strict=True) if not out)
+    inner = sorted(p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES)
+    return [root / path for path in inner if not any(part[0] == "." for part in path.parts)]
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:

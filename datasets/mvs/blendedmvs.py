@@ -83,16 +83,7 @@ class BlendedMVS(MVSDataset):
 
 
 def open_blendedmvs(path: str | os.PathLike, range_form: str = "auto") -> Scene:
-    """Open a scene.
-
-    Args:
-        path: its folder.
-        range_form: how the cameras' last lines are to be read.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera or pair list is wrong; the message names the file.
-    """
+    """Open a scene by its folder; what is raised, and ``range_form``: see `BlendedMVS`."""
     root = expand_path(path)
     pair_file = root / "cams" / "pair.txt"
     listed = read_pair_file(pair_file)

@@ -73,7 +73,8 @@ class DTU(MVSDataset):
 
     Raises:
         FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera, range or pair list is wrong; the message names the file.
+        ValueError: a light is none of 0 to 6, or a camera, range or pair list is wrong; the message
+            names the file.
     """
 
     def __init__(
@@ -102,17 +103,10 @@ def open_dtu_training(
     lights: Sequence[int] = (3,),
     range_form: str = "auto",
 ) -> Scene:
-    """Open a scan of the training layout.
+    """Open a scan of the training layout by its name, ``scan1``.
 
-    Args:
-        root: folder of the data set.
-        scan: its name, ``scan1``.
-        lights: the scene is photographed under the first; files of all are checked.
-        range_form: how the cameras' last lines are to be read.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a light is none of 0 to 6, or a file is wrong.
+    It is photographed under the first light; files of all lights are checked. What is raised, and
+    the other arguments: see `DTU`.
     """
     if not lights or not all(0 <= light < _LIGHTS for light in lights):
         raise ValueError(f"DTU lights {list(lights)}: want some of 0 to {_LIGHTS - 1}")
@@ -139,16 +133,9 @@ def open_dtu_training(
 
 
 def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "dtu") -> Scene:
-    """Open a scene of the evaluation layout.
+    """Open a scene of the evaluation layout, which says of itself ``dtu`` or ``tanks``.
 
-    Args:
-        path: folder with ``images``, ``cams_1`` (or ``cams``) and ``pair.txt``.
-        range_form: how the cameras' last lines are to be read.
-        layout: what the scene says of itself: ``dtu`` or ``tanks``.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera, range or pair list is wrong; the message names the file.
+    What is raised, and ``range_form``: see `DTU`.
     """
     root = expand_path(path)
     pair_file = root / "pair.txt"

@@ -57,6 +57,5 @@ class ThreeD60(ListedPanoramas):
         name = os.path.splitext(os.path.normpath(words[0]))[0]
         return record._replace(name=name, yaw=angles.pop())
 
-    @staticmethod
-    def _read_depth(path: str) -> np.ndarray:
+    def _read_depth(self, path: str) -> np.ndarray:
         return read_exr(path)
