@@ -41,12 +41,10 @@ class Slice(NamedTuple):
     Attributes:
         path: the file.
         series: SeriesInstanceUID.
-        instance: SOPInstanceUID, or nothing.
-        description: SeriesDescription, or nothing.
+        instance, description: SOPInstanceUID and SeriesDescription, or nothing.
         localiser: whether it is an overview image for planning.
         syntax: transfer syntax, which says the compression.
-        rows: height, pixels.
-        columns: width, pixels.
+        rows, columns: height and width, pixels.
         slope: Hounsfield units in a stored step.
         intercept: Hounsfield units of a stored 0.
         spacing: (2,) millimetres between rows and between columns.

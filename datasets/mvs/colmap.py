@@ -57,14 +57,10 @@ def scene_of_model(
     layout: str,
     truth: Callable[[str], Callable | None] = lambda name: None,
 ) -> Scene:
-    """Make a scene of a model.
+    """Make a scene of a model, named by its folder ``root``.
 
-    Args:
-        model: what COLMAP found.
-        root: the scene's folder, which names it.
-        images: folder that the photographs' names are relative to.
-        layout: of the scene.
-        truth: called with a photograph's name, returns what reads its true depth.
+    The photographs' names are relative to ``images``; ``truth``, called with such a name, returns
+    what reads the true depth.
     """
     paths = [str(images / photograph.name) for photograph in model.photographs]
     check_files(

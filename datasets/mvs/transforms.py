@@ -82,12 +82,9 @@ class RandomCrop:
 def augmentation(
     name: str, crop_height: int | None = None, crop_width: int | None = None
 ) -> Callable | None:
-    """Return the augmentation of a name, with a random crop if a size is given.
+    """Return the augmentation of a name, with a random crop if its size is given.
 
-    Args:
-        name: ``none``, as published, or ``colour`` (brightness and contrast, 0.5 each).
-        crop_height: of the crop; None: no crop.
-        crop_width: of the crop; None: no crop.
+    Names are ``none``, as published, and ``colour`` (brightness and contrast, 0.5 each).
 
     Raises:
         ValueError: there is none of that name, or only one side of the crop is given.

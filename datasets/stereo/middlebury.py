@@ -108,19 +108,10 @@ def scene_records(
     occluded: bool,
     published: int,
 ) -> list[StereoRecord]:
-    """Find scenes of the layout that Middlebury v3 and ETH3D share.
+    """Find the scenes, sorted by name, of the layout that Middlebury v3 and ETH3D share.
 
-    Args:
-        title: the data set's name, for messages.
-        base: the data set's root, for messages.
-        folder: holds ``<scene>/im0.png`` and ``im1.png``.
-        truths: holds ``<scene>/disp0GT.pfm`` and ``mask0nocc.png``.
-        with_truth: whether there is ground truth.
-        occluded: keep occluded pixels, else apply the mask.
-        published: how many scenes the published set has.
-
-    Returns:
-        One record a scene, sorted by name.
+    ``folder`` holds ``<scene>/im0.png`` and ``im1.png``, ``truths`` holds ``<scene>/disp0GT.pfm``
+    and ``mask0nocc.png``, which applies unless ``occluded``; for the rest see `check_files`.
     """
     scenes = sorted(path.name for path in folder.glob("*") if path.is_dir())
     parts = {

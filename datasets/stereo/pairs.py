@@ -95,9 +95,8 @@ def find_pairs(
 
     Warns (``UserWarning``) where their names do not agree.
     """
-    patterns = {"left": left, "right": right}
-    if disparity is not None:
-        patterns["disparity"] = disparity
+    given = {"left": left, "right": right, "disparity": disparity}
+    patterns = {kind: pattern for kind, pattern in given.items() if pattern is not None}
     matches = [
         sorted(glob.glob(str(expand_path(pattern)), recursive=True))
         for pattern in patterns.values()

@@ -89,13 +89,9 @@ class _Builder:
 
 
 def build_place(layout: str, draws: Draws, goods: Stock, floating: int | None = None) -> Place:
-    """Build a place.
+    """Build a place of a key of `LAYOUTS`.
 
-    Args:
-        layout: a key of `LAYOUTS`.
-        draws: everything random.
-        goods: what it is made of.
-        floating: how many things float; None: none in half of all places, else 10 to 30.
+    ``floating`` things float; None: none in half of all places, else 10 to 30.
 
     Raises:
         ValueError: no such layout.

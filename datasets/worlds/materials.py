@@ -114,10 +114,7 @@ def _packed(texture: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def texture_bank(folder: str | None = None) -> TextureBank:
-    """The bank of this process.
-
-    Args:
-        folder: of photographs, searched at any depth; None: drawn textures alone.
+    """The bank of this process: drawn textures, and photographs of a folder at any depth.
 
     Raises:
         FileNotFoundError: no such folder, or no picture in it.
@@ -130,14 +127,11 @@ def texture_bank(folder: str | None = None) -> TextureBank:
 
 
 def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Material:
-    """A material.
+    """A material with a texture of a bank.
 
-    Args:
-        draws: what is random.
-        bank: whose textures it may take.
-        kind: ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
-            ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for
-            leaves and cloth, which light shines through.
+    Its kind is ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
+    ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for leaves and
+    cloth, which light shines through.
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6

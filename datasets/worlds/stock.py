@@ -43,12 +43,12 @@ class Stock(NamedTuple):
 def stock(
     textures: str | None = None, meshes: str | None = None, panoramas: str | None = None
 ) -> Stock:
-    """The stock of this process.
+    """The stock of this process, of three folders.
 
     Args:
-        textures: folder of photographs for surfaces; None: drawn textures alone.
-        meshes: folder of .glb, .obj, .ply or .stl files; None: built things alone.
-        panoramas: folder of equirectangular pictures, seen where the sky is; None: a drawn sky.
+        textures: of photographs for surfaces; None: drawn textures alone.
+        meshes: of .glb, .obj, .ply or .stl files; None: built things alone.
+        panoramas: of equirectangular pictures, seen where the sky is; None: a drawn sky.
 
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.

@@ -19,7 +19,6 @@ from .layouts import Place
 
 __all__ = ["WorldViews"]
 
-
 _WANDER = (0.1, 0.4)  # distance of the outermost cameras, in depths of the nearest things
 
 
