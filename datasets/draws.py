@@ -7,7 +7,25 @@ import math
 
 import numpy as np
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "rotation_matrix", "splitmix64"]
+
+
+def splitmix64(state: int) -> int:
+    """Return 64 bits of a counter's state, mixed so that neighbours have nothing in common."""
+    mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return mixed ^ (mixed >> 31)
+
+
+def rotation_matrix(w: float, x: float, y: float, z: float) -> np.ndarray:
+    """Return the rotation (3, 3) of a quaternion of length 1."""
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
 
 
 class Draws:
@@ -24,12 +42,9 @@ class Draws:
         self.state = int.from_bytes(digest, "little")
 
     def bits(self) -> int:
-        """Return 64 random bits (splitmix64)."""
+        """Return 64 random bits."""
         self.state = (self.state + 0x9E3779B97F4A7C15) & (2**64 - 1)
-        mixed = self.state
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-        return mixed ^ (mixed >> 31)
+        return splitmix64(self.state)
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """Return a number between two others."""
@@ -51,11 +66,4 @@ class Draws:
         a, b, c = self.uniform(), 2 * math.pi * self.uniform(), 2 * math.pi * self.uniform()
         near, far = math.sqrt(1 - a), math.sqrt(a)
         x, y = near * math.sin(b), near * math.cos(b)
-        z, w = far * math.sin(c), far * math.cos(c)
-        return np.array(
-            [
-                [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-                [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-                [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-            ]
-        )
+        return rotation_matrix(far * math.cos(c), x, y, far * math.sin(c))

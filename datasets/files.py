@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["check_choice", "check_files", "expand_path", "names_in"]
+__all__ = ["check_choice", "check_files", "expand_path"]
 
 
 def expand_path(path: str | os.PathLike) -> Path:
@@ -22,11 +22,6 @@ def expand_path(path: str | os.PathLike) -> Path:
     if unset:
         raise ValueError(f"{path}: the environment variable {unset[1].strip('{}')} is not set")
     return Path(expanded)
-
-
-def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
-    """Return the sorted names of files that match a pattern in any of the folders."""
-    return sorted({path.name for folder in folders for path in Path(folder).glob(pattern)})
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ The epoch reaches the workers inside the index (``epoch * len(mixture) + positio
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -22,6 +21,8 @@ from torch.utils.data import (
     DistributedSampler,
     default_collate,
 )
+
+from .draws import Draws
 
 __all__ = [
     "EpochSampler",
@@ -215,12 +216,7 @@ def _groups_of(dataset: Samples) -> list[str] | None:
 
 
 class Part(Dataset):
-    """Some samples of a data set.
-
-    Args:
-        dataset: the whole.
-        indices: those to keep.
-    """
+    """Some samples of a data set, by their indices."""
 
     def __init__(self, dataset: Samples, indices: Sequence[int]) -> None:
         self.dataset: Any = dataset  # what it has besides samples is asked for by name
@@ -312,7 +308,7 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
     """
     seen: dict[str, str] = {}
     for role, sets in roles.items():
-        groups = dict.fromkeys(name for found in sets for name in _groups_of(found) or ())
+        groups = dict.fromkeys(name for part in sets for name in _groups_of(part) or ())
         both = [name for name in groups if seen.get(name, role) != role]
         if both:
             raise ValueError(
@@ -362,5 +358,4 @@ def _apportion(total: int, weights: Sequence[float]) -> list[int]:
 
 def _hash(*parts: int | str) -> int:
     # Seeds that differ by one give generators whose first draws are alike in some bits.
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return Draws(*parts).state >> 1

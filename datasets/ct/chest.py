@@ -29,6 +29,10 @@ _AIR, _LUNG, _FAT, _TISSUE, _BONE = -1000.0, -860.0, -90.0, 40.0, 350.0
 _NOISE = 20.0  # standard deviation, Hounsfield units
 
 
+_Grid = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Coordinates z (D, 1, 1), y (H, 1) and x (W,)."""
+
+
 class _Ellipsoid(NamedTuple):
     centre: tuple[float, float, float]  # x, y, z
     radii: tuple[float, float, float]
@@ -106,7 +110,7 @@ class Chest:
         for start in range(0, shape[0], _SLAB):
             part = slice(start, min(start + _SLAB, shape[0]))
             z = axes[0][part, None, None]
-            slab, mask[part] = self._slab(z, axes[1][:, None], axes[2])
+            slab, mask[part] = self._slab((z, axes[1][:, None], axes[2]))
             for place in range(part.start, part.stop):
                 seed = Draws("noise", self.seed, place).bits() >> 32
                 noise = np.random.RandomState(seed).standard_normal(shape[1:])
@@ -116,9 +120,9 @@ class Chest:
         affine[:3, 3] = -axes[2][0], -axes[1][0], axes[0][0]
         return values, mask, affine
 
-    def _slab(self, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Units and lesions at (D, 1, 1), (H, 1) and (W,) coordinates."""
-        a, b = self.body
+    def _slab(self, grid: _Grid) -> tuple[np.ndarray, np.ndarray]:
+        """Units and lesions at places of a grid, (D, H, W)."""
+        (z, y, x), (a, b) = grid, self.body
         flat = np.ones_like(z, np.float32)
         trunk = (x / a) ** 2 + (y / b) ** 2 < 1
         muscle = (x / (a - 14)) ** 2 + (y / (b - 14)) ** 2 < 1
@@ -127,15 +131,15 @@ class Chest:
         stripes = np.sin(2 * math.pi * (z + 0.5 * np.abs(x)) / 32 + self.ribs) > 0.35
         values[stripes & ((cage < 1) & (cage > 0.86))] = _BONE
         values[(flat > 0) & (x**2 + (y - 0.62 * b) ** 2 < 17**2)] = _BONE
-        lung = (_inside(self.lungs[0], z, y, x) < 1) | (_inside(self.lungs[1], z, y, x) < 1)
-        lung &= (_inside(self.heart, z, y, x) >= 1) & (np.abs(x) > 16)
+        lung = (_inside(self.lungs[0], grid) < 1) | (_inside(self.lungs[1], grid) < 1)
+        lung &= (_inside(self.heart, grid) >= 1) & (np.abs(x) > 16)
         values[lung] = (_LUNG + 0.4 * y + 0 * z + 0 * x)[lung]  # denser where the patient lies
         values[(z > 5) & (x**2 + (y + 5) ** 2 < 8**2)] = _AIR
         for vessel in self.vessels:
-            _draw_vessel(values, lung, vessel, z, y, x)
+            _draw_vessel(values, lung, vessel, grid)
         mask = np.zeros(values.shape, bool)
         for lesion in self.lesions:
-            _draw_lesion(values, mask, lung, lesion, z, y, x)
+            _draw_lesion(values, mask, lung, lesion, grid)
         return values, mask
 
     def _vessel(self, draws: Draws, lung: _Ellipsoid, side: int) -> _Vessel:
@@ -143,19 +147,19 @@ class Chest:
         return _Vessel(hilum, _place_in(lung, draws, 0.5, 0.95), draws.uniform(3, 6))
 
     def _lesions(self, draws: Draws) -> list[_Lesion]:
-        found = []
+        lesions = []
         if self.finding == "covid":
             for number in range(4 + int(draws.uniform(0, 5))):
-                lung = self.lungs[number % 2]
-                centre = _place_in(lung, draws, 0.7, 0.9)
-                radius = draws.uniform(12, 26)
-                found.append(_lesion(centre, radius, draws.uniform(0.35, 0.55), draws))
+                centre = _place_in(self.lungs[number % 2], draws, 0.7, 0.9)
+                radius, opacity = draws.uniform(12, 26), draws.uniform(0.35, 0.55)
+                lesions.append(_lesion(centre, radius, opacity, draws))
         elif self.finding == "pneumonia":
             lung = self.lungs[int(draws.uniform(0, 2))]
             for _ in range(1 + int(draws.uniform(0, 2))):
                 centre = _place_in(lung, draws, 0.3, 0.6)
-                found.append(_lesion(centre, draws.uniform(26, 40), draws.uniform(0.9, 1), draws))
-        return found
+                radius, opacity = draws.uniform(26, 40), draws.uniform(0.9, 1)
+                lesions.append(_lesion(centre, radius, opacity, draws))
+        return lesions
 
 
 def _place_in(lung: _Ellipsoid, draws: Draws, near: float, far: float) -> tuple:
@@ -177,37 +181,25 @@ def _lesion(centre: tuple, radius: float, opacity: float, draws: Draws) -> _Lesi
     return _Lesion(_Ellipsoid(centre, (x, y, z)), opacity, waves)
 
 
-def _inside(shape: _Ellipsoid, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _inside(shape: _Ellipsoid, grid: _Grid) -> np.ndarray:
     """Below 1 inside of an ellipsoid."""
-    (cx, cy, cz), (rx, ry, rz) = shape.centre, shape.radii
+    (z, y, x), (cx, cy, cz), (rx, ry, rz) = grid, *shape
     return ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 + ((z - cz) / rz) ** 2
 
 
-def _box(low: tuple, high: tuple, z: np.ndarray, y: np.ndarray, x: np.ndarray) -> tuple | None:
-    """The part of the grid between two corners, and its coordinates; None if there is none."""
-    parts = []
-    for axis, bottom, top in zip((z, y, x), low[::-1], high[::-1], strict=True):
-        flat = axis.ravel()
-        start, stop = (int(end) for end in np.searchsorted(flat, (bottom, top)))
-        if start == stop:
-            return None
-        parts.append(slice(start, stop))
-    return tuple(parts), (z[parts[0]], y[parts[1]], x[parts[2]])
+def _box(low: np.ndarray, high: np.ndarray, grid: _Grid) -> tuple[tuple[slice, ...], _Grid]:
+    """The part of the grid between two corners, which may be empty, and its coordinates."""
+    z, y, x = (
+        slice(*np.searchsorted(axis.ravel(), ends))
+        for axis, *ends in zip(grid, low[::-1], high[::-1], strict=True)
+    )
+    return (z, y, x), (grid[0][z], grid[1][y], grid[2][x])
 
 
-def _draw_vessel(
-    values: np.ndarray,
-    lung: np.ndarray,
-    vessel: _Vessel,
-    z: np.ndarray,
-    y: np.ndarray,
-    x: np.ndarray,
-) -> None:
+def _draw_vessel(values: np.ndarray, lung: np.ndarray, vessel: _Vessel, grid: _Grid) -> None:
     start, end = np.array(vessel.start), np.array(vessel.end)
     low, high = np.minimum(start, end) - vessel.radius, np.maximum(start, end) + vessel.radius
-    if (found := _box(tuple(low), tuple(high), z, y, x)) is None:
-        return
-    part, (pz, py, px) = found
+    part, (pz, py, px) = _box(low, high, grid)
     along = end - start
     length = float(along @ along)
     dx, dy, dz = px - start[0], py - start[1], pz - start[2]
@@ -218,25 +210,13 @@ def _draw_vessel(
 
 
 def _draw_lesion(
-    values: np.ndarray,
-    mask: np.ndarray,
-    lung: np.ndarray,
-    lesion: _Lesion,
-    z: np.ndarray,
-    y: np.ndarray,
-    x: np.ndarray,
+    values: np.ndarray, mask: np.ndarray, lung: np.ndarray, lesion: _Lesion, grid: _Grid
 ) -> None:
-    reach = 1.2
-    low, high = (
-        tuple(c + sign * reach * r for c, r in zip(*lesion.shape, strict=True)) for sign in (-1, 1)
-    )
-    if (found := _box(low, high, z, y, x)) is None:
-        return
-    part, (pz, py, px) = found
-    waves = (
-        np.sin(axis / 7 + phase) for axis, phase in zip((px, py, pz), lesion.waves, strict=True)
-    )
-    uneven = _inside(lesion.shape, pz, py, px) + 0.12 * sum(waves)
+    centre, reach = np.array(lesion.shape.centre), 1.2 * np.array(lesion.shape.radii)
+    part, places = _box(centre - reach, centre + reach, grid)
+    phases = zip(places[::-1], lesion.waves, strict=True)
+    waves = sum(np.sin(axis / 7 + phase) for axis, phase in phases)
+    uneven = _inside(lesion.shape, places) + 0.12 * waves
     inside = (uneven < 1) & lung[part] & (values[part] < _TISSUE - 1)
     share = lesion.opacity * (1.15 - 0.3 * uneven.clip(0, 1)).clip(0, 1)
     old = values[part]

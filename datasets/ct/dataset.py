@@ -109,30 +109,27 @@ class CTDataset(Dataset):
             FileNotFoundError: a file has gone since the data set was made.
             ValueError: the scan cannot be used; the message names it.
         """
-        return self._sample(index, None)
+        return self.draw(index, None)
 
-    def draw(self, index: int, generator: Generator) -> dict[str, Tensor | str]:
-        """The same with random slices."""
-        return self._sample(index, generator)
-
-    def _sample(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
+    def draw(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
+        """The same with random slices; without a generator those of the preset's sampler."""
         record = self.records[index]
-        index %= len(self.records)
         if self.cache.folder is None:
-            found = prepare(self._read(index), self.preset, generator)
+            scan = prepare(self._read(index), self.preset, generator)
         else:
-            found = take(self._frames(index), self.preset, generator)
+            frames = self.cache.recall(index % len(self), self._frames)
+            scan = take(frames, self.preset, generator)
         whose = {"name": record.name, "patient": record.patient}
-        return {**found, "label": torch.tensor(record.label), **whose}
+        return {**scan, "label": torch.tensor(record.label), **whose}
 
     def _frames(self, index: int) -> dict[str, Tensor]:
-        return self.cache.recall(index, lambda at: frames_of(self._read(at), self.preset))
+        return frames_of(self._read(index), self.preset)
 
     def _read(self, index: int) -> CTVolume:
         record = self.records[index]
-        files = [Path(record.path, name) for name in record.files]
-        if not files:
+        if not record.files:
             return read_scan(record.path, value_range=self.value_range, threads=1)
+        files = _files(record)
         if files[0].suffix.lower() in SUFFIXES:
             return read_slices(files, self.value_range)
         return read_dicom(files, threads=1)
@@ -140,7 +137,7 @@ class CTDataset(Dataset):
     def _key(self) -> str:
         """Names the cache by all that changes what is in it, the files' times among it."""
         files = [file for record in self.records for file in _files(record)]
-        states = [(file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files]
+        states = [(file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files]
         parts = (_VERSION, self.preset, self.value_range, self.records, states)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
         return f"ct-{digest}"

@@ -74,17 +74,13 @@ def read_dicom(
 def list_series(source: str | os.PathLike | Sequence[str | os.PathLike]) -> dict[str, str]:
     """Return SeriesInstanceUID and a description of every series, localisers left out.
 
-    Args:
-        source: a folder, searched with its subfolders; or files.
+    The source is that of `read_dicom`.
 
     Raises:
-        FileNotFoundError: see `read_dicom`.
+        FileNotFoundError: see there.
         ValueError: a file is damaged.
     """
-    return {
-        uid: f"{len(parts)} slices{_quoted(parts[0].description)}"
-        for uid, parts in _by_series(_headers(source)[1]).items()
-    }
+    return {uid: _described(parts) for uid, parts in _by_series(_headers(source)[1]).items()}
 
 
 def series_of(path: str | os.PathLike) -> str:
@@ -105,8 +101,8 @@ def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice]]:
         folder = Path(source)
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
-        found = sorted(file for file in folder.rglob("*") if file.is_file())
-        files = [file for file in found if file.name[0] != "." and file.name != "DICOMDIR"]
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        files = [file for file in files if file.name[0] != "." and file.name != "DICOMDIR"]
     else:
         files = [Path(file) for file in source]
         folder = files[0].parent if files else Path()
@@ -150,10 +146,7 @@ def _choose(where: str, slices: list[Slice], series: str | None) -> list[Slice]:
     groups = _by_series(slices)
     if not groups:
         raise ValueError(f"{where}: only localisers (scouts), which are no scan")
-    listed = [
-        f"{uid} ({len(parts)} slices{_quoted(parts[0].description)})"
-        for uid, parts in groups.items()
-    ]
+    listed = [f"{uid} ({_described(parts)})" for uid, parts in groups.items()]
     shown = ", ".join(listed[:_LISTED]) + (", ..." if len(listed) > _LISTED else "")
     if series is not None and series not in groups:
         raise ValueError(f"{where}: no series {series}; there is {shown}")
@@ -176,8 +169,9 @@ def _by_series(slices: list[Slice]) -> dict[str, list[Slice]]:
     return groups
 
 
-def _quoted(description: str) -> str:
-    return f", {description[:40]!r}" if description else ""
+def _described(parts: list[Slice]) -> str:
+    description = parts[0].description[:40]
+    return f"{len(parts)} slices" + (f", {description!r}" if description else "")
 
 
 def _check_decoder(part: Slice) -> None:

@@ -41,12 +41,10 @@ class Slice(NamedTuple):
     Attributes:
         path: the file.
         series: SeriesInstanceUID.
-        instance: SOPInstanceUID, or nothing.
-        description: SeriesDescription, or nothing.
+        instance, description: SOPInstanceUID and SeriesDescription, or nothing.
         localiser: whether it is an overview image for planning.
         syntax: transfer syntax, which says the compression.
-        rows: height, pixels.
-        columns: width, pixels.
+        rows, columns: height and width, pixels.
         slope: Hounsfield units in a stored step.
         intercept: Hounsfield units of a stored 0.
         spacing: (2,) millimetres between rows and between columns.
@@ -77,18 +75,18 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
     """
     try:
         header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(_TAGS))
-        found = {tag: header.get(tag) for tag in _TAGS}
+        words = {tag: header.get(tag) for tag in _TAGS}
         syntax = str(header.file_meta.TransferSyntaxUID)
-        localiser = "LOCALIZER" in [str(word).upper() for word in found["ImageType"] or ()]
+        localiser = "LOCALIZER" in [str(word).upper() for word in words["ImageType"] or ()]
         numbers = {
-            tag: None if found[tag] in (None, "") else np.array(found[tag], np.float64)
+            tag: None if words[tag] in (None, "") else np.array(words[tag], np.float64)
             for tag in _TAGS[5:]
         }
     except Exception as error:  # a parser meets damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged DICOM header: {reason}") from error
-    if found["Modality"] != "CT":
-        raise ValueError(f"{path}: modality {found['Modality']!s}; wants a CT series")
+    if words["Modality"] != "CT":
+        raise ValueError(f"{path}: modality {words['Modality']!s}; wants a CT series")
     frames, samples = (numbers[tag] for tag in ("NumberOfFrames", "SamplesPerPixel"))
     if frames is not None and frames > 1:
         raise ValueError(
@@ -111,9 +109,9 @@ def read_header(path: Path, pydicom: ModuleType) -> Slice:
         needed[tag] = value
     return Slice(
         path,
-        str(found["SeriesInstanceUID"]),
-        str(found["SOPInstanceUID"] or ""),
-        str(found["SeriesDescription"] or ""),
+        str(words["SeriesInstanceUID"]),
+        str(words["SOPInstanceUID"] or ""),
+        str(words["SeriesDescription"] or ""),
         localiser,
         syntax,
         int(needed["Rows"]),

@@ -70,14 +70,8 @@ class ListedScans(CTDataset):
 class CCCCII(ListedScans):
     """CC-CCII, cleaned: PNG slices of segmented lungs, of three classes.
 
-    CP (other pneumonia) is 0, NCP (COVID-19) 1, Normal 2. Its authors' lists hold 3195 scans for
-    training and 798 for test.
-
-    Args:
-        root: the folder of ``CP``, ``NCP`` and ``Normal``.
-        list_file: see `ListedScans`.
-        preset: see there.
-        cache: see there.
+    CP (other pneumonia) is 0, NCP (COVID-19) 1, Normal 2, each a folder. Its authors' lists hold
+    3195 scans for training and 798 for test. Arguments as of `ListedScans`.
     """
 
     def __init__(
@@ -94,14 +88,9 @@ class CCCCII(ListedScans):
 class MosMed(ListedScans):
     """MosMedData: NIfTI files, or PNG slices made of them, of two classes.
 
-    CT-0 (no findings) is 0; CT-1 to CT-4 (by the share of affected lung) are 1. Its lists hold 779
-    scans for training and 331 for test, 77 % of class 1.
-
-    Args:
-        root: the folder of ``CT-0`` to ``CT-4``.
-        list_file: see `ListedScans`.
-        preset: see there.
-        cache: see there.
+    CT-0 (no findings) is 0; CT-1 to CT-4 (by the share of affected lung) are 1, each a folder. Its
+    lists hold 779 scans for training and 331 for test, 77 % of class 1. Arguments as of
+    `ListedScans`.
     """
 
     def __init__(
@@ -116,18 +105,12 @@ class MosMed(ListedScans):
 
 
 class COVIDCTset(ListedScans):
-    """COVID-CTset: 16-bit TIFF slices of two classes, normal 0 and covid 1.
+    """COVID-CTset: 16-bit TIFF slices of two classes, normal 0 and covid 1, each a folder.
 
     The balanced list holds 402 scans for training and 124 for test. In the five published folds
     about 200 patients are in both validation and test; the data module refuses them together.
-
-    Args:
-        root: the folder of ``covid`` and ``normal``.
-        list_file: see `ListedScans`.
-        preset: see there.
-        value_range: stored values that become 0 and 1. The default is the lung window, -1350 to
-            150 Hounsfield units, where a stored value is the unit plus 1024.
-        cache: see `ListedScans`.
+    Arguments as of `ListedScans`; ``value_range`` is the lung window, -1350 to 150 Hounsfield
+    units, where a stored value is the unit plus 1024.
     """
 
     def __init__(
@@ -144,8 +127,7 @@ class COVIDCTset(ListedScans):
 
 def _record(root: Path, scan: ListedScan, label: int) -> ScanRecord:
     name = f"{scan.kind}/{scan.patient}/{scan.scan}"
-    if len(scan.files) == 1 and is_nifti(scan.files[0]):
-        path = root / scan.kind / scan.files[0]
-        return ScanRecord(name, scan.patient, label, str(path))
-    path = root / scan.kind / scan.patient / scan.scan
-    return ScanRecord(name, scan.patient, label, str(path), scan.files)
+    path, files = root / name, scan.files
+    if len(files) == 1 and is_nifti(files[0]):
+        path, files = root / scan.kind / files[0], ()
+    return ScanRecord(name, scan.patient, label, str(path), files)

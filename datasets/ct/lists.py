@@ -8,18 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from ...common.files import write_json
+
 __all__ = ["ListedScan", "read_scan_list", "write_scan_list"]
 
 
 class ListedScan(NamedTuple):
-    """One scan of a list.
-
-    Attributes:
-        kind: the class, as the list calls it.
-        patient: the patient.
-        scan: the scan.
-        files: names of its files: slices in order, or one NIfTI file.
-    """
+    """Class, patient and scan, as a list calls them, and files: slices in order, or one NIfTI."""
 
     kind: str
     patient: str
@@ -55,9 +50,9 @@ def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[List
     for kind, patients in _inside(content, path, "classes").items():
         if kind not in classes:
             raise ValueError(f"{path}: class {kind!r} is none of {', '.join(classes)}")
-        for patient, found in _inside(patients, path, f"patients of {kind}").items():
+        for patient, own in _inside(patients, path, f"patients of {kind}").items():
             where = f"{kind}/{patient}"
-            for scan, files in _inside(found, path, f"scans of {where}").items():
+            for scan, files in _inside(own, path, f"scans of {where}").items():
                 _check_files(files, path, f"{where}/{scan}")
                 for name in (patient, scan):
                     _check_name(name, path, where)
@@ -69,8 +64,6 @@ def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[List
 
 def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> None:
     """Write a list that `read_scan_list` reads."""
-    from ...common.files import write_json
-
     content: dict[str, dict[str, dict[str, list[str]]]] = {}
     for scan in scans:
         patients = content.setdefault(scan.kind, {})
@@ -78,13 +71,13 @@ def write_scan_list(path: str | os.PathLike, scans: Sequence[ListedScan]) -> Non
     write_json(path, content)
 
 
-def _inside(found: object, path: Path, what: str) -> dict:
-    if not isinstance(found, dict):
+def _inside(content: object, path: Path, what: str) -> dict:
+    if not isinstance(content, dict):
         raise ValueError(
-            f"{path}: {what}: wants a JSON object, got {type(found).__name__}; a list reads "
+            f"{path}: {what}: wants a JSON object, got {type(content).__name__}; a list reads "
             "class, patient, scan, [files]"
         )
-    return found
+    return content
 
 
 def _check_files(files: object, path: Path, where: str) -> None:
@@ -103,9 +96,9 @@ def _check_name(name: str, path: Path, where: str) -> None:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r} stands twice in one object")
-    return found
+    return content

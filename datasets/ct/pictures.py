@@ -50,17 +50,17 @@ def read_slices(
     values = np.empty((len(files), *first.shape), first.dtype)
 
     def load(place: int) -> None:
-        found = first if place == 0 else _plane(files[place])
-        if found.shape != first.shape or found.dtype != first.dtype:
+        plane = first if place == 0 else _plane(files[place])
+        if plane.shape != first.shape or plane.dtype != first.dtype:
             here, there = (
                 f"{pixels.shape[1]}x{pixels.shape[0]} pixels of {8 * pixels.itemsize} bits"
-                for pixels in (found, first)
+                for pixels in (plane, first)
             )
             raise ValueError(
                 f"{files[place]}: {here}, but {Path(files[0]).name} has {there}: the slices of one "
                 "scan are alike"
             )
-        values[place] = found
+        values[place] = plane
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(load, range(len(files))))

@@ -80,15 +80,12 @@ class CTPreset:
 
 
 def prepare(volume: CTVolume, preset: CTPreset, generator: Generator | None = None) -> dict:
-    """Prepare a scan for a network.
+    """Prepare a scan for a network, as described above.
 
     Args:
         volume: the scan.
         preset: how.
         generator: of random slices, as in training; None takes those of the preset's sampler.
-
-    Returns:
-        A prepared scan, as described above.
 
     Raises:
         ValueError: the scan is empty, or has no known spacing and the preset asks for one.
@@ -182,18 +179,10 @@ def to_scan(values: Tensor, sample: dict) -> np.ndarray:
 
 
 def to_slices(values: Tensor, sample: dict, slices: Sequence[int]) -> np.ndarray:
-    """The same for some slices of the turned scan alone.
-
-    Args:
-        values: see `to_scan`.
-        sample: see there.
-        slices: which, from the feet, 0 first.
+    """The same as `to_scan` for some slices of the turned scan alone, from the feet, 0 first.
 
     Returns:
         (N, H, W) float32: columns to the left, rows to the back.
-
-    Raises:
-        ValueError: the map is of another size.
     """
     wanted = tuple(sample["volume"].shape[1:])
     if values.ndim == 4 and values.shape[0] == 1:
@@ -210,10 +199,10 @@ def to_slices(values: Tensor, sample: dict, slices: Sequence[int]) -> np.ndarray
     seen = [(places[0] >= taken[0] - reach) & (places[0] <= taken[-1] + reach)]
     seen += [(p >= -0.5) & (p <= n - 0.5) for p, n in zip(places[1:], wanted[1:], strict=True)]
     places[0] = np.interp(places[0], taken, first)
-    found = values.detach().float().cpu().numpy()
+    whole = values.detach().float().cpu().numpy()
     for axis in range(3):
-        found = _linear(found, places[axis], seen[axis], axis)
-    return found
+        whole = _linear(whole, places[axis], seen[axis], axis)
+    return whole
 
 
 def _turned(sample: dict) -> tuple[tuple[int, ...], np.ndarray]:
@@ -244,13 +233,13 @@ def _resize(values: Tensor, size: tuple[int, int] | list[int]) -> Tensor:
 
 def _along(frames: np.ndarray, depth: int) -> np.ndarray:
     """Resize kept slices (D, H, W) along their normal, some rows at a time."""
-    found = np.empty((depth, *frames.shape[1:]), np.uint16)
+    longer = np.empty((depth, *frames.shape[1:]), np.uint16)
     for start in range(0, frames.shape[1], _CHUNK):
         part = slice(start, start + _CHUNK)
         rows = frames[:, part].transpose(1, 0, 2).astype(np.float32) / _STEPS
         resized = _resize(torch.from_numpy(rows), (depth, frames.shape[2]))
-        found[:, part] = _kept(resized).transpose(1, 0, 2)
-    return found
+        longer[:, part] = _kept(resized).transpose(1, 0, 2)
+    return longer
 
 
 def _kept(values: Tensor) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""Which slices of a scan a network sees: even, published, random."""
+"""Which slices of a scan a network sees: even, published, random.
+
+Each function chooses a wanted number of the slices available, (wanted,) int64 in ascending order,
+and raises a ``ValueError`` where one of the two is below 1.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,7 @@ __all__ = ["SAMPLERS", "published_slices", "random_slices", "uniform_slices"]
 
 
 def uniform_slices(available: int, wanted: int) -> Tensor:
-    """Slices at even distances from the first to the last, repeated where there are too few.
-
-    Args:
-        available: slices of the scan.
-        wanted: slices to take.
-
-    Returns:
-        (wanted,) int64, ascending.
-
-    Raises:
-        ValueError: a number below 1.
-    """
+    """Slices at even distances from the first to the last, repeated where there are too few."""
     _check(available, wanted)
     if wanted == 1:
         return torch.tensor([(available - 1) // 2])
@@ -34,16 +27,6 @@ def published_slices(available: int, wanted: int) -> Tensor:
 
     With fewer than twice as many as wanted this is a crop of the middle, which can leave out almost
     half of a scan; of a scan with too few, all are repeated, and some around the middle once more.
-
-    Args:
-        available: slices of the scan.
-        wanted: slices to take.
-
-    Returns:
-        (wanted,) int64, ascending.
-
-    Raises:
-        ValueError: a number below 1.
     """
     _check(available, wanted)
     middle = (available - 1) // 2
@@ -57,19 +40,7 @@ def published_slices(available: int, wanted: int) -> Tensor:
 
 
 def random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
-    """Random slices in their order: some dropped, or some doubled where there are too few.
-
-    Args:
-        available: slices of the scan.
-        wanted: slices to take.
-        generator: of the choice.
-
-    Returns:
-        (wanted,) int64, ascending.
-
-    Raises:
-        ValueError: a number below 1.
-    """
+    """Random slices in their order: some dropped, or some doubled where there are too few."""
     _check(available, wanted)
     repeats, extra = divmod(wanted, available)
     chosen = torch.randperm(available, generator=generator)[:extra]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CTVolume", "axis_codes", "check_axial", "reorient"]
+__all__ = ["CTVolume", "axis_codes", "check_axial", "plane", "reorient"]
 
 _POSITIVE, _NEGATIVE = "RAS", "LPI"
 _PLANES = ("sagittal", "coronal", "axial")
@@ -71,9 +71,6 @@ def reorient(values: np.ndarray, affine: np.ndarray, codes: str) -> tuple[np.nda
         values: (D, H, W).
         affine: (4, 4), of (column, row, slice).
         codes: directions that column, row and slice are to have, such as ``LPS``.
-
-    Returns:
-        A view of the values, and their affine.
     """
     have = axis_codes(affine)
     order = [_world(have).index(axis) for axis in _world(codes)]

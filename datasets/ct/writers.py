@@ -65,7 +65,8 @@ def write_scans(
         for _ in range(count):
             kind, patient = names[scans.labels[number]], f"{seed}{number:04d}"
             values, mask, affine = scans.chest(number).scan(shape)
-            listed.append(write(root, kind, patient, values, affine))
+            scan, files = write(root / kind, patient, values, affine)
+            listed.append(ListedScan(kind, patient, scan, files))
             write_nifti(root / "lesions" / f"{patient}_lesion.nii.gz", mask, affine)
             number += 1
             if report is not None:
@@ -74,45 +75,41 @@ def write_scans(
     return root
 
 
-def _write_png(
-    root: Path, kind: str, patient: str, values: np.ndarray, affine: np.ndarray
-) -> ListedScan:
+_Entry = tuple[str, tuple[str, ...]]
+"""What a list calls a scan, and its files."""
+
+
+def _write_png(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
     files = tuple(f"{number:04d}.png" for number in range(len(values)))
     share = (values.astype(np.float32) - _LOW) / (_HIGH - _LOW)
     pixels = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
     for file, plane in zip(files, pixels, strict=True):
-        write_image(root / kind / patient / "1" / file, plane)
-    return ListedScan(kind, patient, "1", files)
+        write_image(folder / patient / "1" / file, plane)
+    return "1", files
 
 
-def _write_tiff(
-    root: Path, kind: str, patient: str, values: np.ndarray, affine: np.ndarray
-) -> ListedScan:
+def _write_tiff(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
     files = tuple(f"{number:04d}.tif" for number in range(len(values)))
     pixels = (values.astype(np.int32) + _OFFSET).clip(0, 65535).astype(np.uint16)
     for file, plane in zip(files, pixels, strict=True):
-        with atomic_write(root / kind / patient / "SR_1" / file) as temporary:
+        with atomic_write(folder / patient / "SR_1" / file) as temporary:
             Image.fromarray(plane).save(temporary)
-    return ListedScan(kind, patient, "SR_1", files)
+    return "SR_1", files
 
 
-def _write_nifti(
-    root: Path, kind: str, patient: str, values: np.ndarray, affine: np.ndarray
-) -> ListedScan:
+def _write_nifti(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
     file = f"study_{patient}.nii.gz"
-    write_nifti(root / kind / file, values, affine)
-    return ListedScan(kind, patient, patient, (file,))
+    write_nifti(folder / file, values, affine)
+    return patient, (file,)
 
 
-def _write_dicom(
-    root: Path, kind: str, patient: str, values: np.ndarray, affine: np.ndarray
-) -> ListedScan:
-    folder = write_dicom(root / kind / patient / "1", values, affine, patient)
-    return ListedScan(kind, patient, "1", tuple(sorted(file.name for file in folder.iterdir())))
+def _write_dicom(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
+    series = write_dicom(folder / patient / "1", values, affine, patient)
+    return "1", tuple(sorted(file.name for file in series.iterdir()))
 
 
-#: Number of classes, their names by label, and what writes a scan and returns its entry.
-LAYOUTS: dict[str, tuple[int, tuple[str, ...], Callable[..., ListedScan]]] = {
+#: Number of classes, their names by label, and what writes a scan into its class's folder.
+LAYOUTS: dict[str, tuple[int, tuple[str, ...], Callable[..., _Entry]]] = {
     "cc-ccii": (3, ("CP", "NCP", "Normal"), _write_png),
     "mosmed": (2, ("CT-0", "CT-1"), _write_nifti),
     "covid-ctset": (2, ("normal", "covid"), _write_tiff),

@@ -50,8 +50,8 @@ class CocoImages(ImageDataset):
         try:
             kinds = {kind["id"]: kind["name"] for kind in content["categories"]}
             files = {image["id"]: image["file_name"] for image in content["images"]}
-            found = [note for note in content["annotations"] if not note.get("iscrowd")]
-            boxes = [(n["image_id"], n["category_id"], tuple(n["bbox"])) for n in found]
+            notes = [note for note in content["annotations"] if not note.get("iscrowd")]
+            boxes = [(n["image_id"], n["category_id"], tuple(n["bbox"])) for n in notes]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path}: not COCO annotations: want images, annotations and categories ({error})"
@@ -66,7 +66,11 @@ class CocoImages(ImageDataset):
         for image, kind, box in boxes:
             if image not in files or kind not in kinds:
                 raise ValueError(f"{path}: a box of image {image} and category {kind}: no such")
-            left, top, wide, tall = _numbers(box, f"{path}, image {files[image]}")
+            try:
+                left, top, wide, tall = map(float, box)
+            except (TypeError, ValueError) as error:
+                where_box = f"{path}, image {files[image]}"
+                raise ValueError(f"{where_box}: a box is four numbers, not {box!r}") from error
             if kinds[kind] not in names or min(wide, tall) == 0:
                 continue
             corners = (left, top, left + wide, top + tall)
@@ -111,18 +115,14 @@ class VocImages(ImageDataset):
         notes = {stem: where / "Annotations" / f"{stem}.xml" for stem in stems}
         parts = {"annotations": list(notes.values())}
         check_files("VOC images", where, parts, "Annotations/*.xml", what="annotations")
-        found = {stem: _read_voc(note) for stem, note in notes.items()}
-        kinds = {kind for _, boxes in found.values() for kind, _ in boxes}
-        order = list(classes or sorted(kinds))
-        found = {
-            stem: (name, [(kind, box) for kind, box in boxes if kind in order])
-            for stem, (name, boxes) in found.items()
-        }
+        read = {stem: _read_voc(note) for stem, note in notes.items()}
+        order = list(classes or sorted({kind for _, boxes in read.values() for kind, _ in boxes}))
         folder = where / "JPEGImages"
         there = {p.stem: p.name for p in folder.glob("*") if p.suffix.lower() in SUFFIXES}
         records = []
-        for stem, (name, boxes) in found.items():
+        for stem, (name, placed) in read.items():
             file = name if (folder / name).is_file() else there.get(stem, name)
+            boxes = [(kind, box) for kind, box in placed if kind in order]
             if boxes:
                 records.append(_record(file, folder / file, boxes, order, notes[stem]))
         paths = [record.path for record in records]
@@ -154,14 +154,6 @@ def _read_json(path: Path) -> dict:
     return content
 
 
-def _numbers(box: Sequence, where: str) -> tuple[float, ...]:
-    try:
-        left, top, wide, tall = (float(value) for value in box)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: a box is four numbers, not {box!r}") from error
-    return left, top, wide, tall
-
-
 def _listed(root: Path, names: str | None) -> list[str]:
     if names is None:
         return sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
@@ -176,11 +168,11 @@ def _read_voc(path: Path) -> tuple[str, list[tuple[str, tuple]]]:
     try:
         root = ElementTree.parse(path).getroot()
         boxes = []
-        for found in root.iter("object"):
-            corners = [float(_text(found, f"bndbox/{name}")) for name in _CORNERS]
+        for thing in root.iter("object"):
+            corners = [float(_text(thing, f"bndbox/{name}")) for name in _CORNERS]
             # VOC counts pixels from 1, and a box's last pixel belongs to it.
             box = (corners[0] - 1, corners[1] - 1, corners[2], corners[3])
-            boxes.append((_text(found, "name").strip(), box))
+            boxes.append((_text(thing, "name").strip(), box))
         return (root.findtext("filename") or f"{path.stem}.jpg").strip(), boxes
     except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(f"{path}: not a VOC annotation: {error}") from error

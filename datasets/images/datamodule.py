@@ -23,7 +23,7 @@ from ..datamodule import MixedDataModule
 from ..mixture import LabelledSamples, Mixture, Part, Samples, check_disjoint, collate
 from .transforms import augmentation as make_augmentation
 
-__all__ = ["ImageDataModule", "collate_images"]
+__all__ = ["ImageDataModule"]
 
 
 class ImageDataModule(MixedDataModule):
@@ -78,27 +78,22 @@ class ImageDataModule(MixedDataModule):
         """The training samples of an epoch."""
         if not self.balanced:
             return super().mixture(sets, length)
-        length = length or sum(len(found) for found in sets)
+        length = length or sum(map(len, sets))
         labelled = cast("Sequence[LabelledSamples]", sets)
         parts, shares = [], []
-        for number in sorted({label for found in labelled for label in found.labels}):
+        for number in sorted({label for samples in labelled for label in samples.labels}):
             places = [[i for i, n in enumerate(s.labels) if n == number] for s in labelled]
             total = sum(map(len, places))
-            for found, indices in zip(labelled, places, strict=True):
+            for samples, indices in zip(labelled, places, strict=True):
                 if indices:
-                    parts.append(Part(found, indices))
+                    parts.append(Part(samples, indices))
                     shares.append(len(indices) / total)
         return Mixture(parts, shares, length, self.augment, self.seed)
 
     @staticmethod
     def collate(samples: Sequence[dict]) -> dict:
-        """See `collate_images`."""
-        return collate_images(samples)
-
-
-def collate_images(samples: Sequence[dict]) -> dict:
-    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
-    names = ("boxes", "box_labels")
-    plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
-    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
-    return {**plain, **lists}
+        """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
+        names = ("boxes", "box_labels")
+        plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
+        lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
+        return {**plain, **lists}

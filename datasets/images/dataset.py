@@ -14,7 +14,8 @@ A sample is
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -57,20 +58,16 @@ class LabelledImages(Dataset):
             FileNotFoundError: the file has gone since the data set was made.
             ValueError: it cannot be read; the message names it.
         """
-        return self._prepared(self.picture(index), None, False)
+        return self._prepared(index, self.preset.region)
 
     def draw(self, index: int, generator: Generator) -> dict[str, Tensor | str]:
         """The same, cropped at random."""
-        return self._prepared(self.picture(index), generator, True)
+        return self._prepared(index, partial(self.preset.random_region, generator=generator))
 
-    def _prepared(self, sample: dict, generator: Generator | None, crops: bool) -> dict:
-        image = sample["image"]
-        height, width = image.shape[1:]
-        if crops:
-            region = self.preset.random_region(height, width, generator)
-        else:
-            region = self.preset.region(height, width)
-        sample = {**sample, "image": self.preset.prepare(image, region)}
+    def _prepared(self, index: int, choose: Callable) -> dict:
+        sample: dict = self.picture(index)
+        region = choose(*sample["image"].shape[1:])
+        sample["image"] = self.preset.prepare(sample["image"], region)
         if "boxes" in sample:
             sample["boxes"], kept = self.preset.move(sample["boxes"], region)
             sample["box_labels"] = sample["box_labels"][kept]

@@ -65,7 +65,7 @@ class ImageFolders(ImageDataset):
             for file in files:
                 title = file.relative_to(where).as_posix()
                 records.append(ImageRecord(title, str(file), label, _source(title, source)))
-        records = _part(records, part, shares, folds, fold, seed)
+        records = part_of(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(where))
 
 
@@ -115,16 +115,14 @@ class ListedImages(ImageDataset):
         check_files("images", where, {"images": paths}, f"those of {listed}", what="images")
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
-        records = _part(records, part, shares, folds, fold, seed)
+        records = part_of(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(listed))
 
 
 def _images_in(root: Path) -> list[Path]:
     """The images in a folder and below it, sorted; hidden ones are left out."""
-    files = [path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
-    inner = [path.relative_to(root).parts for path in files]
-    hidden = [any(part.startswith(".") for part in parts) for parts in inner]
-    return sorted(path for path, out in zip(files, hidden, strict=True) if not out)
+    inner = sorted(p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES)
+    return [root / path for path in inner if not any(part[0] == "." for part in path.parts)]
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
@@ -157,19 +155,7 @@ def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
 def _source(name: str, pattern: str | None) -> str:
     if pattern is None:
         return name
-    found = re.search(pattern, Path(name).name)
-    if found is None:
+    match = re.search(pattern, Path(name).name)
+    if match is None:
         raise ValueError(f"source {pattern!r} finds nothing in {name}")
-    return found[1] if found.re.groups else found[0]
-
-
-def _part(
-    records: list[ImageRecord],
-    part: str,
-    shares: Sequence[float],
-    folds: int | None,
-    fold: int,
-    seed: int,
-) -> list[ImageRecord]:
-    labels, sources = [r.label for r in records], [r.source for r in records]
-    return [records[i] for i in part_of(part, labels, sources, shares, folds, fold, seed)]
+    return match[1] if match.re.groups else match[0]

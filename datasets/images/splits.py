@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+
+from ..files import check_choice
+from .dataset import ImageRecord
 
 __all__ = ["part_of", "split_groups"]
 
@@ -42,10 +46,10 @@ def split_groups(
     for row, indices in enumerate(members.values()):
         for index in indices:
             counts[row, kinds.index(labels[index])] += 1
-    for kind, found in zip(kinds, (counts > 0).sum(0), strict=True):
-        if found < len(shares):
+    for kind, number in zip(kinds, (counts > 0).sum(0), strict=True):
+        if number < len(shares):
             raise ValueError(
-                f"class {kind} is in {found} groups, too few for {len(shares)} parts: a group is "
+                f"class {kind} is in {number} groups, too few for {len(shares)} parts: a group is "
                 "never split"
             )
     wanted = np.outer(np.asarray(shares) / sum(shares), counts.sum(0))  # (parts, classes)
@@ -63,39 +67,30 @@ def split_groups(
 
 
 def part_of(
+    records: list[ImageRecord],
     part: str,
-    labels: Sequence[int],
-    groups: Sequence[Hashable],
     shares: Sequence[float],
     folds: int | None,
     fold: int,
     seed: int,
-) -> list[int]:
-    """The samples of ``train``, ``val`` or ``test``, or ``all``.
-
-    Args:
-        part: which.
-        labels: see `split_groups`.
-        groups: see there.
-        shares: of the three parts.
-        folds: cross-validation over so many instead: one fold is ``test``, the next ``val``.
-        fold: which one is ``test``, from 0.
-        seed: see there.
+) -> list[ImageRecord]:
+    """The images of ``train``, ``val`` or ``test``, or ``all``; for arguments see `ImageFolders`.
 
     Raises:
         ValueError: an unknown part, or numbers out of their range.
     """
-    if part not in ("all", *_PARTS):
-        raise ValueError(f"part {part!r} is none of all, {', '.join(_PARTS)}")
+    check_choice("part", part, ("all", *_PARTS))
     if part == "all":
-        return list(range(len(labels)))
+        return records
+    labels, sources = [r.label for r in records], [r.source for r in records]
     if folds is None:
         if len(shares) != len(_PARTS):
             raise ValueError(f"shares {list(shares)}: want three, of {', '.join(_PARTS)}")
-        return split_groups(labels, groups, shares, seed)[_PARTS.index(part)]
+        chosen = split_groups(labels, sources, shares, seed)[_PARTS.index(part)]
+        return [records[index] for index in chosen]
     if folds < 3 or not 0 <= fold < folds:
         raise ValueError(f"fold {fold} of {folds}: wants three folds or more, and one of them")
-    found = split_groups(labels, groups, [1] * folds, seed)
-    places = {"test": [fold], "val": [(fold + 1) % folds]}
-    rest = [place for place in range(folds) if place not in (fold, (fold + 1) % folds)]
-    return sorted(index for place in places.get(part, rest) for index in found[place])
+    split = split_groups(labels, sources, [1] * folds, seed)
+    test, val, *rest = split[fold:] + split[:fold]
+    chosen = {"test": test, "val": val, "train": sorted(itertools.chain(*rest))}[part]
+    return [records[index] for index in chosen]

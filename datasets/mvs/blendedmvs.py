@@ -16,24 +16,22 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from ...vision.io.pfm import read_pfm
 from ..files import check_choice, check_files, expand_path
-from .camera_files import read_camera_file, read_pair_file
+from .camera_files import read_pair_file
 from .dataset import MVSDataset
-from .dtu import listed_pairs, number_image
-from .scene import Scene, View
+from .dtu import listed_pairs, listed_view, number_image
+from .scene import Scene, known_depth, read_depth
 
 __all__ = ["BlendedMVS", "open_blendedmvs"]
 
 #: The published validation scenes; the other 106 are for training.
-VALIDATION = (
+_VALIDATION = (
     "5b7a3890fc8fcf6781e2593a",
     "5c189f2326173c3a09ed7ef3",
     "5b950c71608de421b1e7318f",
@@ -85,16 +83,7 @@ class BlendedMVS(MVSDataset):
 
 
 def open_blendedmvs(path: str | os.PathLike, range_form: str = "auto") -> Scene:
-    """Open a scene.
-
-    Args:
-        path: its folder.
-        range_form: how the cameras' last lines are to be read.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera or pair list is wrong; the message names the file.
-    """
+    """Open a scene by its folder; what is raised, and ``range_form``: see `BlendedMVS`."""
     root = expand_path(path)
     pair_file = root / "cams" / "pair.txt"
     listed = read_pair_file(pair_file)
@@ -107,23 +96,13 @@ def open_blendedmvs(path: str | os.PathLike, range_form: str = "auto") -> Scene:
     check_files(f"BlendedMVS scene {root.name}", root, parts, expected, what="views")
     sizes = _sizes(root / "blended_images") | _sizes(root / "rendered_depth_maps")
     views, left_out = [], []
-    for view, image, file, depth in zip(listed, *parts.values(), strict=True):
-        camera = read_camera_file(file, range_form)
-        least, greatest = camera.depth_range or (0.0, 0.0)
-        if not 0 < least < greatest or not (sizes.get(image) and sizes.get(depth)):
-            left_out.append(view)
-            continue
-        views.append(
-            View(
-                name=f"{view:08d}",
-                image=image,
-                intrinsics=camera.intrinsics,
-                extrinsics=camera.extrinsics,
-                depth_range=(least, greatest),
-                truth=partial(_truth, depth, least, greatest),
-                camera_file=file,
-            )
-        )
+    for number, image, file, depth in zip(listed, *parts.values(), strict=True):
+        view = listed_view(number, image, file, range_form)
+        least, greatest = view.depth_range or (0.0, 0.0)
+        if 0 < least < greatest and sizes.get(image) and sizes.get(depth):
+            views.append(replace(view, truth=partial(_truth, depth, least, greatest)))
+        else:
+            left_out.append(number)
     if left_out and len(views) < 2:
         raise ValueError(
             f"{root}: {len(left_out)} of {len(listed)} views have no depth range (0 < least < "
@@ -148,7 +127,7 @@ def _names(root: Path, split: str) -> list[str]:
     elif (root / _LISTS[split]).is_file():
         names = (root / _LISTS[split]).read_text().split()
     else:
-        names = [name for name in there if (name in VALIDATION) == (split == "val")]
+        names = [name for name in there if (name in _VALIDATION) == (split == "val")]
     if not names:
         raise FileNotFoundError(
             f"BlendedMVS at {root}: no {split} scene; expected {root}/SCENE/blended_images"
@@ -168,9 +147,5 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _truth(depth_file: str, least: float, greatest: float) -> tuple[Tensor, Tensor]:
-    depth = read_pfm(depth_file)
-    if depth.ndim != 2:
-        raise ValueError(f"{depth_file}: a depth map has one channel, this has {depth.shape[2]}")
-    valid = np.isfinite(depth) & (depth >= least) & (depth <= greatest)
-    depth = np.where(valid, depth, np.float32(0))
-    return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
+    depth = read_depth(depth_file)
+    return known_depth(depth, (depth >= least) & (depth <= greatest))

@@ -40,6 +40,7 @@ __all__ = [
     "read_pair_file",
     "read_text",
     "write_camera_file",
+    "write_lines",
     "write_pair_file",
 ]
 
@@ -118,12 +119,10 @@ def read_camera_file(path: str | os.PathLike, form: str = "auto") -> CameraFile:
     def take(count: int, heading: str, what: str) -> list[float]:
         nonlocal place
         if place >= len(words) or words[place][1].lower() != heading:
-            found = (
-                f"line {words[place][0]} has {_show(words[place][1])}"
-                if place < len(words)
-                else "it ends"
-            )
-            raise ValueError(f"{path}: not a camera file: '{heading}' expected, but {found}")
+            said = "it ends"
+            if place < len(words):
+                said = f"line {words[place][0]} has {_show(words[place][1])}"
+            raise ValueError(f"{path}: not a camera file: '{heading}' expected, but {said}")
         values = words[place + 1 : place + 1 + count]
         numbers = [_number(path, line, word) for line, word in values]
         if len(numbers) < count:
@@ -147,7 +146,7 @@ def write_camera_file(
     path: str | os.PathLike,
     intrinsics: Tensor,
     extrinsics: Tensor,
-    depth_range: tuple[float, float] | None = None,
+    depth_range: tuple[float, float],
     form: str = "max",
 ) -> None:
     """Write a camera file, atomically; numbers are written so that float32 comes back unchanged.
@@ -161,11 +160,9 @@ def write_camera_file(
     """
     lines = ["extrinsic", *map(_row, extrinsics.tolist()), ""]
     lines += ["intrinsic", *map(_row, intrinsics.tolist()), ""]
-    if depth_range is not None:
-        least, greatest = depth_range
-        middle = [(greatest - least) / (_PLANES - 1), _PLANES] if form == "interval" else []
-        lines.append(_row([least, *middle, greatest]))
-    _write_text(path, lines)
+    least, greatest = depth_range
+    middle = [(greatest - least) / (_PLANES - 1), _PLANES] if form == "interval" else []
+    write_lines(path, [*lines, _row([least, *middle, greatest])])
 
 
 def read_pair_file(path: str | os.PathLike) -> dict[int, list[tuple[int, float]]]:
@@ -208,7 +205,7 @@ def write_pair_file(
     for view, sources in pairs.items():
         listed = "".join(f" {source} {score:.6g}" for source, score in sources)
         lines += [str(view), f"{len(sources)}{listed}"]
-    _write_text(path, lines)
+    write_lines(path, lines)
 
 
 def read_text(path: str | os.PathLike, kind: str) -> str:
@@ -274,6 +271,7 @@ def _row(values: Sequence[float]) -> str:
     return " ".join(f"{value:.9g}" for value in values)
 
 
-def _write_text(path: str | os.PathLike, lines: Sequence[str]) -> None:
+def write_lines(path: str | os.PathLike, lines: Sequence[str]) -> None:
+    """Write the lines of a text file, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n")

@@ -53,10 +53,34 @@ def check_camera(intrinsics: Tensor, extrinsics: Tensor, where: str | Sequence[s
     k, e = intrinsics.detach().double().cpu(), extrinsics.detach().double().cpu()
     lead = torch.broadcast_shapes(k.shape[:-2], e.shape[:-2])
     k, e = k.expand(*lead, 3, 3).reshape(-1, 3, 3), e.expand(*lead, 4, 4).reshape(-1, 4, 4)
-    wrong = (~_sound(k, e)).nonzero()
-    if len(wrong):
-        index = int(wrong[0])
-        raise ValueError(f"{_name(where, index, len(k))}{_fault(k[index], e[index])}")
+    rotation, one = e[:, :3, :3], torch.eye(4, dtype=e.dtype)
+    error = (rotation @ rotation.mT - one[:3, :3]).abs().flatten(1).amax(1)
+    unless = {
+        "the intrinsics hold a number that is not finite": k.isfinite().flatten(1).all(1),
+        "the extrinsics hold a number that is not finite": e.isfinite().flatten(1).all(1),
+        "the intrinsics are not [fx s cx; 0 fy cy; 0 0 1] but {k}": (k[:, 1, 0] == 0)
+        & (k[:, 2] == one[2, :3]).all(1),
+        "the intrinsics cannot be used: focal lengths {fx:g} and {fy:g} must be positive": (
+            (k[:, 0, 0] > 0) & (k[:, 1, 1] > 0)
+        ),
+        "the extrinsics' last row must be 0 0 0 1, it is {last}": (e[:, 3] == one[3]).all(1),
+        "the extrinsics' left 3x3 block is not a rotation (R R^T differs from the identity by "
+        "{error:.3g})": error <= _ROTATION_TOLERANCE,
+        "the extrinsics' left 3x3 block is not a rotation but a reflection (determinant -1)": (
+            torch.linalg.det(rotation) > 0
+        ),
+    }
+    sound = torch.stack(list(unless.values()))
+    if not sound.all():
+        index = int((~sound.all(0)).nonzero()[0])
+        fault = next(text for text, cameras in unless.items() if not cameras[index]).format(
+            k=_show(k[index]),
+            fx=k[index, 0, 0],
+            fy=k[index, 1, 1],
+            last=_show(e[index, 3:])[1:-1],
+            error=error[index],
+        )
+        raise ValueError(f"{_name(where, index, len(k))}{fault}")
 
 
 def resize_intrinsics(intrinsics: Tensor, scale_x: float, scale_y: float) -> Tensor:
@@ -170,42 +194,6 @@ def _name(where: str | Sequence[str], index: int, count: int) -> str:
         return f"{where[index]}: "
     number = f"view {index}" if count > 1 else ""
     return "".join(f"{part}: " for part in (where, number) if part)
-
-
-def _sound(k: Tensor, e: Tensor) -> Tensor:
-    """Say of each of N cameras, (N, 3, 3) and (N, 4, 4), whether it can be."""
-    good = torch.isfinite(k).flatten(1).all(1) & torch.isfinite(e).flatten(1).all(1)
-    good &= (k[:, 2] == k.new_tensor([0.0, 0.0, 1.0])).all(1) & (k[:, 1, 0] == 0)
-    good &= (k[:, 0, 0] > 0) & (k[:, 1, 1] > 0)
-    good &= (e[:, 3] == e.new_tensor([0.0, 0.0, 0.0, 1.0])).all(1)
-    rotation = torch.where(good[:, None, None], e[:, :3, :3], torch.eye(3, dtype=e.dtype))
-    error = (rotation @ rotation.mT - torch.eye(3, dtype=e.dtype)).abs().flatten(1).amax(1)
-    return good & (error <= _ROTATION_TOLERANCE) & (torch.linalg.det(rotation) > 0)
-
-
-def _fault(k: Tensor, e: Tensor) -> str:
-    """Say what is wrong with a camera that is not sound."""
-    if not torch.isfinite(k).all():
-        return "the intrinsics hold a number that is not finite"
-    if not torch.isfinite(e).all():
-        return "the extrinsics hold a number that is not finite"
-    if not torch.equal(k[2], k.new_tensor([0.0, 0.0, 1.0])) or k[1, 0] != 0:
-        return f"the intrinsics are not [fx s cx; 0 fy cy; 0 0 1] but {_show(k)}"
-    if k[0, 0] <= 0 or k[1, 1] <= 0:
-        return (
-            f"the intrinsics cannot be used: focal lengths {k[0, 0]:g} and {k[1, 1]:g} must be "
-            "positive"
-        )
-    if not torch.equal(e[3], e.new_tensor([0.0, 0.0, 0.0, 1.0])):
-        return f"the extrinsics' last row must be 0 0 0 1, it is {_show(e[3:])[1:-1]}"
-    rotation = e[:3, :3]
-    error = (rotation @ rotation.T - torch.eye(3, dtype=e.dtype)).abs().max()
-    if error > _ROTATION_TOLERANCE:
-        return (
-            f"the extrinsics' left 3x3 block is not a rotation (R R^T differs from the identity by "
-            f"{error:.3g})"
-        )
-    return "the extrinsics' left 3x3 block is not a rotation but a reflection (determinant -1)"
 
 
 def _show(matrix: Tensor) -> str:

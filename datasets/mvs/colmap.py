@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..draws import rotation_matrix
 from ..files import check_files, expand_path
 from .cameras import camera_centre, check_camera
 from .colmap_model import Camera, Model, find_model, read_model
-from .pairs import pairs_from_scores, score_by_points, score_by_poses
-from .scene import Scene, View, derive_range
+from .pairs import pair_by_poses, pairs_from_scores, score_by_points
+from .scene import Scene, View
 
 __all__ = ["open_colmap", "rotation_of", "scene_of_model"]
 
@@ -56,14 +57,10 @@ def scene_of_model(
     layout: str,
     truth: Callable[[str], Callable | None] = lambda name: None,
 ) -> Scene:
-    """Make a scene of a model.
+    """Make a scene of a model, named by its folder ``root``.
 
-    Args:
-        model: what COLMAP found.
-        root: the scene's folder, which names it.
-        images: folder that the photographs' names are relative to.
-        layout: of the scene.
-        truth: called with a photograph's name, returns what reads its true depth.
+    The photographs' names are relative to ``images``; ``truth``, called with such a name, returns
+    what reads the true depth.
     """
     paths = [str(images / photograph.name) for photograph in model.photographs]
     check_files(
@@ -73,10 +70,9 @@ def scene_of_model(
     for photograph, path in zip(model.photographs, paths, strict=True):
         camera = model.cameras[photograph.camera]
         where = f"{model.file('cameras')}: camera {photograph.camera}"
+        file = f"{model.file('images')}: {photograph.name}"
         extrinsics = torch.eye(4, dtype=torch.float64)
-        extrinsics[:3, :3] = rotation_of(
-            photograph.quaternion, f"{model.file('images')}: {photograph.name}"
-        )
+        extrinsics[:3, :3] = rotation_of(photograph.quaternion, file)
         extrinsics[:3, 3] = torch.tensor(photograph.shift, dtype=torch.float64)
         views.append(
             View(
@@ -85,23 +81,17 @@ def scene_of_model(
                 intrinsics=_intrinsics(camera, where).float(),
                 extrinsics=extrinsics.float(),
                 truth=truth(photograph.name),
-                camera_file=f"{model.file('images')}: {photograph.name}",
+                camera_file=file,
                 size=(camera.height, camera.width),
             )
         )
     points, tracks = _points(model)
     empty: list[list] = [[] for _ in views]
     scene = Scene(root.name, views, empty, layout, model.file("images"), points, tracks)
-    extrinsics = torch.stack([view.extrinsics for view in views])
-    if points is not None and tracks is not None and any(len(track) for track in tracks):
-        scores = score_by_points(points, tracks, camera_centre(extrinsics))
-    else:
-        ranges = [derive_range(scene, index)[0] for index in range(len(views))]
-        intrinsics = torch.stack([view.intrinsics for view in views])
-        cameras = [model.cameras[photograph.camera] for photograph in model.photographs]
-        sizes = [(camera.height, camera.width) for camera in cameras]
-        scores = score_by_poses(intrinsics, extrinsics, sizes, ranges)
-    scene.pairs = pairs_from_scores(scores)
+    if points is None or tracks is None or not any(len(track) for track in tracks):
+        return pair_by_poses(scene)
+    centres = camera_centre(torch.stack([view.extrinsics for view in views]))
+    scene.pairs = pairs_from_scores(score_by_points(points, tracks, centres))
     return scene
 
 
@@ -115,15 +105,7 @@ def rotation_of(quaternion: tuple[float, ...], where: str) -> Tensor:
     length = float(np.sqrt((q * q).sum()))
     if not 0.99 < length < 1.01:
         raise ValueError(f"{where}: the quaternion is not a rotation (its length is {length:g})")
-    w, x, y, z = q / length
-    return torch.tensor(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ],
-        dtype=torch.float64,
-    )
+    return torch.from_numpy(rotation_matrix(*(q / length)))
 
 
 def _intrinsics(camera: Camera, where: str) -> Tensor:

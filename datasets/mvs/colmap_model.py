@@ -175,8 +175,8 @@ def _text_images(path: Path) -> list[Photograph]:
         seen = rows[at + 1][1].split() if at + 1 < len(rows) else []
         if len(seen) % 3:
             raise ValueError(f"{path}, line {rows[at + 1][0]}: want 'x y point' for every keypoint")
-        found = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
-        points = np.array([point for point in found if point >= 0], dtype=np.int64)
+        listed = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
+        points = np.array([point for point in listed if point >= 0], dtype=np.int64)
         photographs.append(
             Photograph(words[9].strip(), camera, tuple(pose[:4]), tuple(pose[4:]), points)
         )

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ...common.files import atomic_write
+from .camera_files import write_lines
 from .cameras import project
 from .scene import Scene
 
@@ -56,12 +57,8 @@ def write_model(
         extrinsics = view.extrinsics.double()
         pose = (*quaternion_of(extrinsics[:3, :3]), *extrinsics[:3, 3].tolist())
         images.append((index + 1, pose, index + 1, names[index], keypoints))
-    rows = [
-        (index + 1, place, colour, members[index])
-        for index, (place, colour) in enumerate(
-            zip(points.double().tolist(), colours.tolist(), strict=True)
-        )
-    ]
+    places, numbers = points.double().tolist(), range(1, len(points) + 1)
+    rows = list(zip(numbers, places, colours.tolist(), members, strict=True))
     write = _write_binary if binary else _write_text
     write(folder, cameras, images, rows)
 
@@ -91,17 +88,17 @@ def _write_text(folder: Path, cameras: list, images: list, points: list) -> None
     lines = ["# CAMERA_ID MODEL WIDTH HEIGHT fx fy cx cy"]
     for identifier, width, height, focal in cameras:
         lines.append(f"{identifier} PINHOLE {width} {height} {_words(focal)}")
-    _put(folder / "cameras.txt", lines)
+    write_lines(folder / "cameras.txt", lines)
     lines = ["# IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME", "# X Y POINT3D_ID ..."]
     for identifier, pose, camera, name, keypoints in images:
         lines.append(f"{identifier} {_words(pose)} {camera} {name}")
         lines.append(" ".join(f"{x:.3f} {y:.3f} {point}" for x, y, point in keypoints))
-    _put(folder / "images.txt", lines)
+    write_lines(folder / "images.txt", lines)
     lines = ["# POINT3D_ID X Y Z R G B ERROR IMAGE_ID POINT2D_IDX ..."]
     for identifier, place, colour, members in points:
         track = " ".join(f"{image} {keypoint}" for image, keypoint in members)
         lines.append(f"{identifier} {_words(place)} {' '.join(map(str, colour))} 0 {track}")
-    _put(folder / "points3D.txt", lines)
+    write_lines(folder / "points3D.txt", lines)
 
 
 def _write_binary(folder: Path, cameras: list, images: list, points: list) -> None:
@@ -124,11 +121,6 @@ def _write_binary(folder: Path, cameras: list, images: list, points: list) -> No
 
 def _words(values: tuple[float, ...] | list[float]) -> str:
     return " ".join(repr(float(value)) for value in values)
-
-
-def _put(path: Path, lines: list[str]) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n")
 
 
 def _put_bytes(path: Path, parts: list[bytes]) -> None:

@@ -77,20 +77,17 @@ class MVSDataset(Dataset):
             FileNotFoundError: a file has gone since the data set was made.
             ValueError: a file is damaged or empty, or the sizes differ; the message names it.
         """
-        return self._read(index, None)
+        return self.draw(index, None)
 
-    def draw(self, index: int, generator: Generator) -> dict[str, Tensor | str]:
+    def draw(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         """Read a sample with sources drawn at random from the reference's list."""
-        return self._read(index, generator if self.random_sources else None)
-
-    def _read(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         for step in range(len(self)):
             number, reference = self.items[(index + step) % len(self)]
             scene = self.scenes[number]
             sources = scene.sources(reference)
-            if generator is not None:
+            if generator is not None and self.random_sources:
                 order = torch.randperm(len(sources), generator=generator).tolist()
                 sources = [sources[place] for place in order]
             sources = sources[: self.views - 1]

@@ -24,22 +24,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from ...vision.io.images import SUFFIXES, read_pixels
+from ...vision.io.images import SUFFIXES
 from ...vision.io.pfm import read_pfm
 from ..files import check_choice, check_files, expand_path
 from .camera_files import read_camera_file, read_pair_file
 from .cameras import resize_intrinsics
 from .dataset import MVSDataset
-from .scene import Scene, View
+from .scene import Scene, View, known_depth, read_mask
 
 __all__ = [
     "DTU",
     "SPLITS",
     "listed_pairs",
+    "listed_view",
     "number_image",
     "open_dtu",
     "open_dtu_training",
@@ -54,7 +53,7 @@ SPLITS = {
     "val": _VAL,
     "test": _TEST,
 }
-LIGHTS = 7
+_LIGHTS = 7
 _ROWS, _COLUMNS = slice(44, 556), slice(80, 720)  # of the map at half size
 _MAP = (1200, 1600)
 
@@ -74,7 +73,8 @@ class DTU(MVSDataset):
 
     Raises:
         FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera, range or pair list is wrong; the message names the file.
+        ValueError: a light is none of 0 to 6, or a camera, range or pair list is wrong; the message
+            names the file.
     """
 
     def __init__(
@@ -103,20 +103,13 @@ def open_dtu_training(
     lights: Sequence[int] = (3,),
     range_form: str = "auto",
 ) -> Scene:
-    """Open a scan of the training layout.
+    """Open a scan of the training layout by its name, ``scan1``.
 
-    Args:
-        root: folder of the data set.
-        scan: its name, ``scan1``.
-        lights: the scene is photographed under the first; files of all are checked.
-        range_form: how the cameras' last lines are to be read.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a light is none of 0 to 6, or a file is wrong.
+    It is photographed under the first light; files of all lights are checked. What is raised, and
+    the other arguments: see `DTU`.
     """
-    if not lights or not all(0 <= light < LIGHTS for light in lights):
-        raise ValueError(f"DTU lights {list(lights)}: want some of 0 to {LIGHTS - 1}")
+    if not lights or not all(0 <= light < _LIGHTS for light in lights):
+        raise ValueError(f"DTU lights {list(lights)}: want some of 0 to {_LIGHTS - 1}")
     root = expand_path(root)
     pair_file = _first(root / "Cameras" / "pair.txt", root / "Cameras_1" / "pair.txt")
     cameras = _first(root / "Cameras_1" / f"{scan}_train", root / "Cameras" / "train")
@@ -131,33 +124,18 @@ def open_dtu_training(
     }
     check_files(f"DTU {scan}", root, parts, f"{images}/rect_001_3_r5000.png", what="photographs")
     views = []
-    for number, view in enumerate(listed):
-        camera = read_camera_file(parts["cameras"][number], range_form)
-        views.append(
-            View(
-                name=f"{view:08d}",
-                image=_rectified(images, view, lights[0]),
-                intrinsics=resize_intrinsics(camera.intrinsics, 4, 4),
-                extrinsics=camera.extrinsics,
-                depth_range=camera.depth_range,
-                truth=partial(_truth, parts["depth maps"][number], parts["masks"][number]),
-                camera_file=parts["cameras"][number],
-            )
-        )
+    files = zip(listed, parts["cameras"], parts["depth maps"], parts["masks"], strict=True)
+    for number, file, depth, mask in files:
+        view = listed_view(number, _rectified(images, number, lights[0]), file, range_form)
+        intrinsics = resize_intrinsics(view.intrinsics, 4, 4)
+        views.append(replace(view, intrinsics=intrinsics, truth=partial(_truth, depth, mask)))
     return Scene(scan, views, listed_pairs(listed, pair_file), "dtu_training", str(pair_file))
 
 
 def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "dtu") -> Scene:
-    """Open a scene of the evaluation layout.
+    """Open a scene of the evaluation layout, which says of itself ``dtu`` or ``tanks``.
 
-    Args:
-        path: folder with ``images``, ``cams_1`` (or ``cams``) and ``pair.txt``.
-        range_form: how the cameras' last lines are to be read.
-        layout: what the scene says of itself: ``dtu`` or ``tanks``.
-
-    Raises:
-        FileNotFoundError: files are missing; the message counts and names them.
-        ValueError: a camera, range or pair list is wrong; the message names the file.
+    What is raised, and ``range_form``: see `DTU`.
     """
     root = expand_path(path)
     pair_file = root / "pair.txt"
@@ -168,19 +146,10 @@ def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "d
         "cameras": [str(cameras / f"{view:08d}_cam.txt") for view in listed],
     }
     check_files(f"scene {root.name}", root, parts, f"{root}/images/00000000.jpg", what="views")
-    views = []
-    for view, image, file in zip(listed, parts["photographs"], parts["cameras"], strict=True):
-        camera = read_camera_file(file, range_form)
-        views.append(
-            View(
-                name=f"{view:08d}",
-                image=image,
-                intrinsics=camera.intrinsics,
-                extrinsics=camera.extrinsics,
-                depth_range=camera.depth_range,
-                camera_file=file,
-            )
-        )
+    views = [
+        listed_view(number, image, file, range_form)
+        for number, image, file in zip(listed, *parts.values(), strict=True)
+    ]
     return Scene(root.name, views, listed_pairs(listed, pair_file), layout, str(pair_file))
 
 
@@ -192,6 +161,12 @@ def number_image(folder: Path, view: int) -> str:
             if path.is_file():
                 return str(path)
     return str(folder / f"{view:08d}.jpg")
+
+
+def listed_view(number: int, image: str, file: str, range_form: str) -> View:
+    """Return a view by its photograph's path and its camera's file, without true depth."""
+    camera = read_camera_file(file, range_form)
+    return View(f"{number:08d}", image, *camera, camera_file=file)
 
 
 def listed_pairs(
@@ -233,16 +208,12 @@ def _rectified(folder: Path, view: int, light: int) -> str:
 
 def _truth(depth_file: str, mask_file: str) -> tuple[Tensor, Tensor]:
     """Read depth and mask at 1600x1200, halve them and cut out the photograph's part."""
-    depth, mask = read_pfm(depth_file), read_pixels(mask_file)
-    mask = mask if mask.ndim == 2 else mask.max(axis=2)
-    for file, found in ((depth_file, depth), (mask_file, mask)):
-        if found.shape != _MAP:
-            size = "x".join(map(str, found.shape[1::-1]))
+    maps = {depth_file: read_pfm(depth_file), mask_file: read_mask(mask_file)}
+    for file, pixels in maps.items():
+        if pixels.shape != _MAP:
+            size = "x".join(map(str, pixels.shape[1::-1]))
             raise ValueError(f"{file}: {size} pixels, want {_MAP[1]}x{_MAP[0]}")
-    depth, mask = (array[::2, ::2][_ROWS, _COLUMNS] for array in (depth, mask))
-    valid = (mask > 0) & np.isfinite(depth) & (depth > 0)
-    depth = np.where(valid, depth, np.float32(0))
-    return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
+    return known_depth(*(pixels[::2, ::2][_ROWS, _COLUMNS] for pixels in maps.values()))
 
 
 def _first(*paths: Path) -> Path:

@@ -19,13 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..files import expand_path
 from .colmap import scene_of_model
 from .colmap_model import Camera, Model, find_model, read_model
-from .scene import Scene
+from .scene import Scene, known_depth
 
 __all__ = ["FOLDERS", "open_eth3d"]
 
@@ -81,8 +80,7 @@ def _read(path: str, distorted: Camera, own: Camera) -> tuple[Tensor, Tensor]:
             f"{distorted.height} pixels"
         )
     stored = stored.reshape(distorted.height, distorted.width)
-    fx, fy = own.parameters[0], own.parameters[-3]
-    cx, cy = own.parameters[-2:]
+    fx, fy, cx, cy = _pinhole(own)
     x, y = np.broadcast_arrays(
         (np.arange(own.width)[None] + 0.5 - cx) / fx,
         (np.arange(own.height)[:, None] + 0.5 - cy) / fy,
@@ -91,9 +89,12 @@ def _read(path: str, distorted: Camera, own: Camera) -> tuple[Tensor, Tensor]:
     column, row = np.floor(u).astype(np.int64), np.floor(v).astype(np.int64)
     inside = (column >= 0) & (column < distorted.width) & (row >= 0) & (row < distorted.height)
     depth = stored[np.where(inside, row, 0), np.where(inside, column, 0)]
-    valid = inside & np.isfinite(depth) & (depth > 0)
-    depth = np.where(valid, depth, np.float32(0))
-    return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
+    return known_depth(depth, inside)
+
+
+def _pinhole(camera: Camera) -> tuple[float, ...]:
+    """Focal lengths and principal point; of one focal length that one twice."""
+    return camera.parameters[0], *camera.parameters[-3:]
 
 
 def _distort(
@@ -101,8 +102,7 @@ def _distort(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels (corner at 0) of rays (x, y, 1) in a distorted photograph."""
     if camera.model in ("PINHOLE", "SIMPLE_PINHOLE"):
-        fx, fy = camera.parameters[0], camera.parameters[-3]
-        cx, cy = camera.parameters[-2:]
+        fx, fy, cx, cy = _pinhole(camera)
         return fx * x + cx, fy * y + cy
     if camera.model != "THIN_PRISM_FISHEYE":
         raise ValueError(f"{path}: the photograph's camera model {camera.model} is not ETH3D's")

@@ -35,13 +35,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.io.images import read_pixels
-from ...vision.io.pfm import read_pfm
 from ..files import check_files, expand_path
 from .camera_files import read_text
 from .cameras import check_camera, invert_pose
-from .pairs import pairs_from_scores, score_by_poses
-from .scene import Scene, View, check_range, derive_range
+from .pairs import pair_by_poses
+from .scene import Scene, View, check_range, known_depth, read_depth, read_mask
 
 __all__ = ["CAMERAS_FILE", "open_folder", "open_middlebury"]
 
@@ -74,14 +72,13 @@ def open_folder(path: str | os.PathLike) -> Scene:
     for number, entry in enumerate(entries):
         where = f"{file}: view {number}"
         _check_keys(where, entry, _KEYS, f" ({entry.get('image', 'without image')})")
-        view = _view({**shared, **entry}, root, where, parts)
-        views.append(view)
+        views.append(_view({**shared, **entry}, root, where, parts))
         listed.append(entry.get("sources"))
     parts = {kind: paths for kind, paths in parts.items() if paths}
     check_files("scene", root, parts, f"images as {file} names them", what="photographs")
     scene = Scene(root.name, views, [[] for _ in views], "folder", str(file))
     if all(sources is None for sources in listed):
-        return _pairs_by_poses(scene)
+        return pair_by_poses(scene)
     names = {view.name: place for place, view in enumerate(views)}
     pairs = [
         _sources(sources or [], names, f"{file}: view {number}")
@@ -118,37 +115,13 @@ def open_middlebury(path: str | os.PathLike) -> Scene:
             ) from None
         extrinsics = torch.eye(4, dtype=torch.float64)
         extrinsics[:3, :3], extrinsics[:3, 3] = rotation.view(3, 3), shift
-        name = words[0].rsplit(".", 1)[0]
+        name, image = words[0].rsplit(".", 1)[0], str(root / words[0])
         file = f"{files[0]}, line {number}"
-        views.append(
-            View(
-                name,
-                str(root / words[0]),
-                k.view(3, 3).float(),
-                extrinsics.float(),
-                None,
-                None,
-                file,
-            )
-        )
+        views.append(View(name, image, k.view(3, 3).float(), extrinsics.float(), camera_file=file))
     parts = {"photographs": [str(view.image) for view in views]}
     check_files(f"scene {root.name}", root, parts, f"images as in {files[0]}", what="photographs")
-    return _pairs_by_poses(
-        Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))
-    )
-
-
-def _pairs_by_poses(scene: Scene) -> Scene:
-    """Return the scene with pairs scored by its cameras alone."""
-    count = range(len(scene))
-    scores = score_by_poses(
-        torch.stack([view.intrinsics for view in scene.views]),
-        torch.stack([view.extrinsics for view in scene.views]),
-        [scene.size(index) for index in count],
-        [scene.views[index].depth_range or derive_range(scene, index)[0] for index in count],
-    )
-    scene.pairs = pairs_from_scores(scores)
-    return scene
+    scene = Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))
+    return pair_by_poses(scene)
 
 
 def _view(entry: dict, root: Path, where: str, parts: dict[str, list[str]]) -> View:
@@ -222,15 +195,8 @@ def _check_keys(where: object, entry: dict, known: set[str], tail: str) -> None:
 
 
 def _truth(depth_file: str, mask_file: str | None) -> tuple[Tensor, Tensor]:
-    depth = read_pfm(depth_file)
-    if depth.ndim != 2:
-        raise ValueError(f"{depth_file}: a depth map has one channel, this has {depth.shape[2]}")
-    valid = np.isfinite(depth) & (depth > 0)
-    if mask_file is not None:
-        mask = read_pixels(mask_file)
-        mask = mask if mask.ndim == 2 else mask.max(axis=2)
-        if mask.shape != depth.shape:
-            raise ValueError(f"{mask_file}: not of the size of its depth map {depth_file}")
-        valid &= mask > 0
-    depth = np.where(valid, depth, np.float32(0))
-    return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
+    depth = read_depth(depth_file)
+    mask = None if mask_file is None else read_mask(mask_file)
+    if mask is not None and mask.shape != depth.shape:
+        raise ValueError(f"{mask_file}: not of the size of its depth map {depth_file}")
+    return known_depth(depth, True if mask is None else mask)

@@ -2,8 +2,7 @@
 
 A score sums, over the points that two views share, how well the angle between their two rays suits
 matching: ``exp(-(angle - 5)^2 / (2 s^2))`` in degrees, s = 1 up to 5 degrees and 10 beyond (as in
-MVSNet's
-COLMAP export).
+MVSNet's COLMAP export).
 """
 
 from __future__ import annotations
@@ -14,8 +13,15 @@ import torch
 from torch import Tensor
 
 from .cameras import camera_centre, invert_intrinsics, invert_pose, project
+from .scene import Scene, derive_range
 
-__all__ = ["angle_score", "pairs_from_scores", "score_by_points", "score_by_poses"]
+__all__ = [
+    "angle_score",
+    "pair_by_poses",
+    "pairs_from_scores",
+    "score_by_points",
+    "score_by_poses",
+]
 
 _BEST_ANGLE = 5.0  # degrees
 _SIGMA_BELOW, _SIGMA_ABOVE = 1.0, 10.0
@@ -86,6 +92,19 @@ def score_by_poses(
         cosine = _cosine(points[None], centres[a], centres[:, None])
         scores[a] = (angle_score(cosine) * shared).sum(1)
     return ((scores + scores.T) / 2).fill_diagonal_(0)
+
+
+def pair_by_poses(scene: Scene) -> Scene:
+    """Return the scene with pairs scored by its cameras alone."""
+    views, count = scene.views, range(len(scene))
+    scores = score_by_poses(
+        torch.stack([view.intrinsics for view in views]),
+        torch.stack([view.extrinsics for view in views]),
+        [views[index].size or scene.size(index) for index in count],
+        [views[index].depth_range or derive_range(scene, index)[0] for index in count],
+    )
+    scene.pairs = pairs_from_scores(scores)
+    return scene
 
 
 def pairs_from_scores(scores: Tensor, count: int = 10) -> list[list[tuple[int, float]]]:

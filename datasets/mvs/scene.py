@@ -20,16 +20,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ...vision.io.images import read_image
+from ...vision.io.images import read_image, read_pixels
+from ...vision.io.pfm import read_pfm
 from .cameras import check_camera, resize_intrinsics
 from .ranges import range_from_cameras, range_from_points
 
-__all__ = ["Scene", "View", "check_range", "derive_range"]
+__all__ = [
+    "Scene",
+    "View",
+    "check_range",
+    "derive_range",
+    "known_depth",
+    "read_depth",
+    "read_mask",
+]
 
 
 @dataclass(frozen=True)
@@ -309,9 +319,9 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
     if scene.points is not None and scene.tracks is not None:
         points = scene.points[scene.tracks[index]].double()
         depth = points @ view.extrinsics[2, :3].double() + view.extrinsics[2, 3].double()
-        found = range_from_points(depth)
-        if found is not None:
-            return found, "1st and 99th percentile of its sparse points' depths"
+        limits = range_from_points(depth)
+        if limits is not None:
+            return limits, "1st and 99th percentile of its sparse points' depths"
     extrinsics = torch.stack([other.extrinsics for other in scene.views])
     try:
         return range_from_cameras(extrinsics, index)
@@ -328,6 +338,31 @@ def check_range(depth_range: tuple[float, float], where: str) -> None:
             "camera file's last line is 'min interval', or 'min max', say which with range_form "
             "(--range-form): 'interval' or 'max'"
         )
+
+
+def read_depth(path: str) -> np.ndarray:
+    """Read a depth map, (H, W) float32.
+
+    Raises:
+        ValueError: the file is damaged or has several channels.
+    """
+    depth = read_pfm(path)
+    if depth.ndim != 2:
+        raise ValueError(f"{path}: a depth map has one channel, this has {depth.shape[2]}")
+    return depth
+
+
+def read_mask(path: str) -> np.ndarray:
+    """Read where a mask is not black, (H, W) bool."""
+    mask = read_pixels(path)
+    return (mask if mask.ndim == 2 else mask.max(axis=2)) > 0
+
+
+def known_depth(depth: np.ndarray, kept: np.ndarray | bool) -> tuple[Tensor, Tensor]:
+    """Return a depth map (H, W) as a view's ``truth`` does, without what is not to be kept."""
+    valid = kept & np.isfinite(depth) & (depth > 0)
+    depth = np.where(valid, depth, np.float32(0))
+    return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
 
 
 def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:

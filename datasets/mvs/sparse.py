@@ -11,15 +11,12 @@ from .scene import Scene
 
 __all__ = ["sparse_points", "truth_points"]
 
+_PER_VIEW = 200  # about how many sparse points begin in each view
 _AGREE = 0.01  # relative difference of depth up to which a view sees a point
 
 
-def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
+def truth_points(scene: Scene) -> tuple[Tensor, Tensor]:
     """Return the true points of all views, (N, 3) float32, and their colours (N, 3) uint8.
-
-    Args:
-        scene: with true depth.
-        step: every how many-th pixel along each side.
 
     Raises:
         ValueError: no view has true depth, or all of it is empty.
@@ -30,10 +27,8 @@ def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
         if known is None:
             continue
         depth, valid = (each[0] for each in known)
-        kept = torch.zeros_like(valid)
-        kept[::step, ::step] = valid[::step, ::step]
-        points.append(lift(depth, view.intrinsics, view.extrinsics)[kept])
-        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[kept])
+        points.append(lift(depth, view.intrinsics, view.extrinsics)[valid])
+        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[valid])
     if not points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
     if not any(len(part) for part in points):
@@ -41,24 +36,20 @@ def truth_points(scene: Scene, step: int = 1) -> tuple[Tensor, Tensor]:
     return torch.cat(points), torch.cat(colours)
 
 
-def sparse_points(scene: Scene, per_view: int = 200) -> tuple[Tensor, Tensor, list[Tensor]]:
+def sparse_points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return points that two views or more see, as structure from motion would find them.
-
-    Args:
-        scene: with true depth.
-        per_view: about how many points begin in each view.
 
     Returns:
         Points (N, 3) float32, their colours (N, 3) uint8, and for each view the indices of those
         that it sees, in order.
     """
     depths = [scene.depth(index) for index in range(len(scene))]
-    found, colours, seen = [], [], []
+    kept_points, colours, seen = [], [], []
     for index, known in enumerate(depths):
         if known is None:
             continue
         height, width = known[0].shape[1:]
-        step = max(1, int((height * width / per_view) ** 0.5))
+        step = max(1, int((height * width / _PER_VIEW) ** 0.5))
         grid = torch.zeros(height, width, dtype=torch.bool)
         grid[step // 2 :: step, step // 2 :: step] = True
         grid &= known[1][0]
@@ -69,14 +60,14 @@ def sparse_points(scene: Scene, per_view: int = 200) -> tuple[Tensor, Tensor, li
         )
         sees[index] = True
         kept = sees.sum(0) >= 2
-        found.append(points[kept])
+        kept_points.append(points[kept])
         seen.append(sees[:, kept])
         colours.append(torch.from_numpy(to_bytes(scene.image(index)))[grid][kept])
-    if not found:
+    if not kept_points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
     visible = torch.cat(seen, dim=1)
     tracks = [row.nonzero()[:, 0] for row in visible]
-    return torch.cat(found), torch.cat(colours), tracks
+    return torch.cat(kept_points), torch.cat(colours), tracks
 
 
 def _sees(scene: Scene, index: int, known: tuple | None, points: Tensor) -> Tensor:

@@ -1,9 +1,4 @@
-"""Augmentations on multi-view samples.
-
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
-"""
+"""Augmentations on multi-view samples, called as those of ``vizoo.datasets.stereo.transforms``."""
 
 from __future__ import annotations
 
@@ -12,11 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from ..stereo.transforms import GREY, Compose
 from .cameras import crop_intrinsics
 
 __all__ = ["ColourJitter", "RandomCrop", "augmentation"]
-
-_GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
 
 #: Names that ``augmentation`` knows.
 _AUGMENTATIONS = ("none", "colour")
@@ -51,7 +45,7 @@ class ColourJitter:
             if kind == "b":
                 image = image * brightness
             else:
-                grey = (image * _GREY).sum(0).mean()
+                grey = (image * GREY).sum(0).mean()
                 image = grey + contrast * (image - grey)
             image = image.clamp(0, 1)
         return image
@@ -88,12 +82,9 @@ class RandomCrop:
 def augmentation(
     name: str, crop_height: int | None = None, crop_width: int | None = None
 ) -> Callable | None:
-    """Return the augmentation of a name, with a random crop if a size is given.
+    """Return the augmentation of a name, with a random crop if its size is given.
 
-    Args:
-        name: ``none``, as published, or ``colour`` (brightness and contrast, 0.5 each).
-        crop_height: of the crop; None: no crop.
-        crop_width: of the crop; None: no crop.
+    Names are ``none``, as published, and ``colour`` (brightness and contrast, 0.5 each).
 
     Raises:
         ValueError: there is none of that name, or only one side of the crop is given.
@@ -107,14 +98,4 @@ def augmentation(
         steps.append(RandomCrop(crop_height, crop_width))
     if name == "colour":
         steps.append(ColourJitter())
-    return _Steps(steps) if steps else None
-
-
-class _Steps:
-    def __init__(self, steps: list[Callable]) -> None:
-        self.steps = steps
-
-    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
-        for step in self.steps:
-            sample = step(sample, generator)
-        return sample
+    return Compose(steps) if steps else None

@@ -32,7 +32,7 @@ from ...vision.io.images import read_pixels
 from ...vision.io.pairing import read_columns
 from ..files import check_files, expand_path
 
-__all__ = ["ListedPanoramas", "PanoramaDataset", "PanoramaRecord", "read_depth_png"]
+__all__ = ["ListedPanoramas", "PanoramaDataset", "PanoramaRecord"]
 
 _PROBES = 4  # samples read when a set is made, so that a wrong one is known before training
 
@@ -142,6 +142,8 @@ class PanoramaDataset(Dataset):
 class ListedPanoramas(PanoramaDataset):
     """Panoramas that a list names; the readers of the published sets say how depth is stored.
 
+    As a rule it is 16-bit PNG of ``unit`` steps a metre, in which ``unknown`` is no depth.
+
     Args:
         root: what the list's paths are relative to.
         list_file: the list, relative to `root` or absolute; lines without depth have no truth.
@@ -154,7 +156,9 @@ class ListedPanoramas(PanoramaDataset):
         ValueError: a line names no two files, or see `PanoramaDataset`.
     """
 
-    title = "panoramas"
+    title: str
+    unit: int
+    unknown: int
 
     def __init__(
         self,
@@ -188,30 +192,14 @@ class ListedPanoramas(PanoramaDataset):
         name = os.path.splitext(os.path.normpath(words[0]))[0]
         return PanoramaRecord(name, image, depth[0] if depth else None)
 
-    @staticmethod
-    def _read_depth(path: str) -> np.ndarray:
-        raise NotImplementedError
-
-
-def read_depth_png(path: str, unit: float, unknown: int) -> np.ndarray:
-    """Read a 16-bit depth map.
-
-    Args:
-        path: the file.
-        unit: stored values in a metre.
-        unknown: the value of unknown depth.
-
-    Returns:
-        (H, W) float32, metres; 0 where unknown.
-
-    Raises:
-        ValueError: colours, or other than 16 bits.
-    """
-    values = read_pixels(path)
-    if values.ndim != 2 or values.dtype != np.uint16:
-        kind = f"{8 * values.dtype.itemsize} bits, {'colour' if values.ndim == 3 else 'grey'}"
-        raise ValueError(f"{path}: {kind}; a depth map has 16 bits and one channel")
-    return np.where(values == unknown, 0, values / np.float32(unit)).astype(np.float32)
+    def _read_depth(self, path: str) -> np.ndarray:
+        """(H, W) float32, metres; 0 where unknown."""
+        values = read_pixels(path)
+        if values.ndim != 2 or values.dtype != np.uint16:
+            kind = f"{8 * values.dtype.itemsize} bits, {'colour' if values.ndim == 3 else 'grey'}"
+            raise ValueError(f"{path}: {kind}; a depth map has 16 bits and one channel")
+        metres = values / np.float32(self.unit)
+        return np.where(values == self.unknown, 0, metres).astype(np.float32)
 
 
 def _read_colours(path: str) -> Tensor:

@@ -12,20 +12,13 @@ focal length, a small bias that is in all published scores. Size 1024x2048; prog
 
 from __future__ import annotations
 
-import numpy as np
+from .base import ListedPanoramas
 
-from .base import ListedPanoramas, read_depth_png
-
-__all__ = ["UNIT", "UNKNOWN", "Matterport3D"]
-
-UNIT, UNKNOWN = 4000, 0
+__all__ = ["Matterport3D"]
 
 
 class Matterport3D(ListedPanoramas):
     """Matterport3D by its lists; arguments as of `ListedPanoramas`."""
 
     title = "Matterport3D"
-
-    @staticmethod
-    def _read_depth(path: str) -> np.ndarray:
-        return read_depth_png(path, UNIT, UNKNOWN)
+    unit, unknown = 4000, 0

@@ -12,20 +12,13 @@ poles are black. Size 2048x4096; programs use 512x1024, areas 1, 2, 3, 4 and 6 t
 
 from __future__ import annotations
 
-import numpy as np
+from .base import ListedPanoramas
 
-from .base import ListedPanoramas, read_depth_png
-
-__all__ = ["UNIT", "UNKNOWN", "Stanford2D3D"]
-
-UNIT, UNKNOWN = 512, 65535
+__all__ = ["Stanford2D3D"]
 
 
 class Stanford2D3D(ListedPanoramas):
     """Stanford2D3D by its lists; arguments as of `ListedPanoramas`."""
 
     title = "Stanford2D3D"
-
-    @staticmethod
-    def _read_depth(path: str) -> np.ndarray:
-        return read_depth_png(path, UNIT, UNKNOWN)
+    unit, unknown = 512, 65535

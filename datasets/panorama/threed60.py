@@ -45,9 +45,9 @@ class ThreeD60(ListedPanoramas):
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
-        found = [_ANGLE.search(word) for word in words]
-        angles = {float(match[1]) for match in found if match}
-        if len(angles) != 1 or None in found:
+        matches = [_ANGLE.search(word) for word in words]
+        angles = {float(match[1]) for match in matches if match}
+        if len(angles) != 1 or None in matches:
             raise ValueError(
                 f"{where}: colour and depth of 3D60 end in one angle, such as _90.0.png and "
                 f"_90.0.exr, not {' and '.join(words)}"
@@ -57,6 +57,5 @@ class ThreeD60(ListedPanoramas):
         name = os.path.splitext(os.path.normpath(words[0]))[0]
         return record._replace(name=name, yaw=angles.pop())
 
-    @staticmethod
-    def _read_depth(path: str) -> np.ndarray:
+    def _read_depth(self, path: str) -> np.ndarray:
         return read_exr(path)

@@ -16,7 +16,9 @@ from ...vision.io.exr import write_exr
 from ...vision.io.images import to_bytes, write_image
 from ..files import check_choice, expand_path
 from ..mixture import Samples
-from . import matterport3d, stanford2d3d
+from .base import ListedPanoramas
+from .matterport3d import Matterport3D
+from .stanford2d3d import Stanford2D3D
 
 __all__ = ["LAYOUTS", "write_panoramas"]
 
@@ -68,7 +70,7 @@ def _write_stanford(root: Path, key: str, number: int, sample: dict, depth: np.n
     area = f"area_{1 + number % 4}/pano"
     files = f"{area}/rgb/{name}_rgb.png", f"{area}/depth/{name}_depth.png"
     write_image(root / files[0], sample["image"])
-    _write_depth_png(root / files[1], depth, stanford2d3d.UNIT, stanford2d3d.UNKNOWN)
+    _write_depth_png(root / files[1], depth, Stanford2D3D)
     return " ".join(files)
 
 
@@ -79,7 +81,7 @@ def _write_matterport(root: Path, key: str, number: int, sample: dict, depth: np
         Image.fromarray(to_bytes(sample["image"])).save(
             temporary, quality=_JPEG_QUALITY, subsampling=0
         )
-    _write_depth_png(root / files[1], depth, matterport3d.UNIT, matterport3d.UNKNOWN)
+    _write_depth_png(root / files[1], depth, Matterport3D)
     return " ".join(files)
 
 
@@ -100,7 +102,8 @@ LAYOUTS: dict[str, Callable[[Path, str, int, dict, np.ndarray], str]] = {
 }
 
 
-def _write_depth_png(path: Path, depth: np.ndarray, unit: int, unknown: int) -> None:
+def _write_depth_png(path: Path, depth: np.ndarray, reader: type[ListedPanoramas]) -> None:
+    unit, unknown = reader.unit, reader.unknown
     known = np.isfinite(depth)
     steps = np.rint(np.where(known, depth, 1).astype(np.float64) * unit)
     highest = 65535 if unknown == 0 else unknown - 1
@@ -109,6 +112,4 @@ def _write_depth_png(path: Path, depth: np.ndarray, unit: int, unknown: int) -> 
             f"{path}: a depth of {depth[known].max():.2f} m does not fit: this layout ends at "
             f"{highest / unit:.2f} m"
         )
-    stored = np.where(known, np.maximum(steps, 1), unknown).astype(np.uint16)
-    with atomic_write(path) as temporary:
-        Image.fromarray(stored).save(temporary)
+    write_image(path, np.where(known, np.maximum(steps, 1), unknown).astype(np.uint16))

@@ -16,8 +16,9 @@ A left pixel x matches the right pixel x - disparity.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +26,9 @@ from torch.utils.data import Dataset
 
 from ...vision.io.disparity import read_disparity
 from ...vision.io.images import read_image, read_pixels
+from ..files import check_files
 
-__all__ = ["StereoDataset", "StereoRecord"]
+__all__ = ["StereoDataset", "StereoRecord", "published_records"]
 
 
 class StereoRecord(NamedTuple):
@@ -47,6 +49,35 @@ class StereoRecord(NamedTuple):
     disparity: str | None = None
     encoding: str | None = None
     masks: tuple[tuple[str, int], ...] = ()
+
+
+def published_records(
+    title: str,
+    root: Path,
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[str | Path]],
+    encoding: str,
+    kept: int = 0,
+    **checks: Any,
+) -> list[StereoRecord]:
+    """Check the files of a published set, see `check_files`, and list its pairs.
+
+    ``parts`` are the paths of left images, of right images, of disparity maps if there are any and
+    of masks that apply, of which pixels of the value ``kept`` stay valid.
+    """
+    check_files(title, root, parts, **checks)
+    rows = zip(*([str(path) for path in paths] for paths in parts.values()), strict=True)
+    return [
+        StereoRecord(
+            name,
+            left,
+            right,
+            next(iter(truth), None),
+            encoding,
+            tuple((m, kept) for m in truth[1:]),
+        )
+        for name, (left, right, *truth) in zip(names, rows, strict=True)
+    ]
 
 
 class StereoDataset(Dataset):

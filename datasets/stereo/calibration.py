@@ -81,11 +81,7 @@ class StereoCalibration:
         return self.resized(width, height)
 
     def resized(self, width: int, height: int) -> StereoCalibration:
-        """Return the calibration of the same images scaled to another size.
-
-        Args:
-            width: the new one, pixels.
-            height: the new one, pixels.
+        """Return the calibration of the same images scaled to another size, in pixels.
 
         Raises:
             ValueError: this calibration knows no size, or one of another shape (more than 2 % off).
@@ -200,9 +196,8 @@ def _from_kitti(fields: dict[str, str], left: str, right: str) -> StereoCalibrat
             raise ValueError(f"{name} has {len(values)} numbers, a projection matrix has 12")
         if values[0] <= 0 or values[5] <= 0 or values[8:11] != [0, 0, 1]:
             raise ValueError(f"{name} is not the projection matrix of a rectified camera")
-    sizes = {}
-    if left.replace("P_", "S_") in fields and left.startswith("P_"):
-        name = left.replace("P_", "S_")
+    sizes, name = {}, left.replace("P_", "S_")
+    if name != left and name in fields:
         numbers = [_number(v, name) for v in fields[name].split()]
         if len(numbers) != 2:
             raise ValueError(f"{name} has {len(numbers)} numbers, a size has 2")

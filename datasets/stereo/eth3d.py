@@ -48,8 +48,6 @@ class ETH3D(StereoDataset):
         truths = base / "two_view_training_gt"
         if not truths.is_dir() and any(folder.glob("*/disp0GT.pfm")):
             truths = folder
-        published = 27 if split == "train" else 20
-        records = scene_records(
-            "ETH3D", base, folder, truths, split == "train", occluded, published=published
-        )
+        truth, published = (True, 27) if split == "train" else (False, 20)
+        records = scene_records("ETH3D", base, folder, truths, truth, occluded, published)
         super().__init__(records, transform)

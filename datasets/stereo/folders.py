@@ -71,7 +71,7 @@ def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
 
 def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
     records = []
-    for folder in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
+    for folder in (root, *sorted(filter(Path.is_dir, root.iterdir()))):
         if (sides := sides_in(folder)) is not None:
             files = [folder / f"{name}{suffix}" for name in _TRUTHS for suffix in _SUFFIXES]
             truth = next((str(file) for file in files if file.is_file()), None)

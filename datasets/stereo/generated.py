@@ -47,14 +47,13 @@ class GeneratedStereo(MadeDataset):
     ) -> None:
         if length < 1:
             raise ValueError(f"generated scenes: length {length}: want at least 1")
-        self.length = length
-        self.height = height
-        self.width = width
-        self.seed = seed
-        self.max_disparity = max_disparity
-        self.vertical_offset = vertical_offset
-        self.photometric = photometric
-        self.clutter = clutter
+        self.length, self.height, self.width, self.seed = length, height, width, seed
+        self.look = {
+            "max_disparity": max_disparity,
+            "vertical_offset": vertical_offset,
+            "photometric": photometric,
+            "clutter": clutter,
+        }
         limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
         name = f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
         # Pictures with photometric changes come in steps of 1/255: a byte loses nothing.
@@ -62,15 +61,7 @@ class GeneratedStereo(MadeDataset):
 
     def _make(self, index: int) -> dict[str, Tensor]:
         scene = generate_scenes(
-            1,
-            self.height,
-            self.width,
-            seed=self.seed,
-            max_disparity=self.max_disparity,
-            vertical_offset=self.vertical_offset,
-            photometric=self.photometric,
-            clutter=self.clutter,
-            first=index,
+            1, self.height, self.width, seed=self.seed, first=index, **self.look
         )
         return {name: value[0] for name, value in scene.items()}
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ..files import check_choice, check_files, expand_path, names_in
-from .base import StereoDataset, StereoRecord
+from ..files import check_choice, expand_path
+from .base import StereoDataset, StereoRecord, published_records
 
 __all__ = ["KITTI2012", "KITTI2015"]
 
@@ -34,10 +34,10 @@ _VALIDATION_2012 = frozenset(range(180, 194))
 
 
 class _KITTI(StereoDataset):
-    title = "KITTI"
-    training_pairs = 0
-    testing_pairs = 0
-    validation: frozenset[int] = frozenset()
+    title: str
+    training_pairs: int
+    testing_pairs: int
+    validation: frozenset[int]
 
     def __init__(
         self,
@@ -53,34 +53,23 @@ class _KITTI(StereoDataset):
         folders = {"left images": half / views[0], "right images": half / views[1]}
         if split != "test":
             folders["disparity maps"] = half / truth
-        names = names_in(folders.values(), "*_10.png")
-        check_files(
+        files = sorted({path.name for each in folders.values() for path in each.glob("*_10.png")})
+        records = published_records(
             self.title,
             base,
-            {kind: [folder / name for name in names] for kind, folder in folders.items()},
+            [f"{half.name}/{file.removesuffix('.png')}" for file in files],
+            {kind: [folder / file for file in files] for kind, folder in folders.items()},
+            "kitti",
             expected=f"{half / views[0]}/000000_10.png and so on",
             published=self.testing_pairs if split == "test" else self.training_pairs,
         )
         if split in ("train", "val"):
-            names = [name for name in names if self._is_validation(name) == (split == "val")]
-        super().__init__(
-            [
-                StereoRecord(
-                    name=f"{half.name}/{name.removesuffix('.png')}",
-                    left=str(half / views[0] / name),
-                    right=str(half / views[1] / name),
-                    disparity=None if split == "test" else str(half / truth / name),
-                    encoding="kitti",
-                )
-                for name in names
-            ],
-            transform,
-        )
+            records = [r for r in records if self._is_validation(r) == (split == "val")]
+        super().__init__(records, transform)
 
-    @classmethod
-    def _is_validation(cls, name: str) -> bool:
-        frame = name.partition("_")[0]
-        return frame.isdigit() and int(frame) in cls.validation
+    def _is_validation(self, record: StereoRecord) -> bool:
+        frame = record.name.rpartition("/")[2].partition("_")[0]
+        return frame.isdigit() and int(frame) in self.validation
 
 
 class KITTI2012(_KITTI):

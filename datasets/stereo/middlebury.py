@@ -16,12 +16,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ..files import check_choice, check_files, expand_path
-from .base import StereoDataset, StereoRecord
+from ..files import check_choice, expand_path
+from .base import StereoDataset, StereoRecord, published_records
 
 __all__ = ["Middlebury2014", "MiddleburyV3"]
 
-NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
+_NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 
 
 class Middlebury2014(StereoDataset):
@@ -49,29 +49,19 @@ class Middlebury2014(StereoDataset):
         base = expand_path(root)
         kinds = ("perfect", "imperfect") if calibration == "both" else (calibration,)
         scenes = sorted(path for kind in kinds for path in base.glob(f"*-{kind}") if path.is_dir())
-        check_files(
+        records = published_records(
             "Middlebury 2014",
             base,
+            [scene.name for scene in scenes],
             {
                 "left images": [scene / "im0.png" for scene in scenes],
                 "right images": [scene / f"{right}.png" for scene in scenes],
                 "disparity maps": [scene / "disp0.pfm" for scene in scenes],
             },
+            "pfm",
             expected=f"folders such as {base / f'Adirondack-{kinds[0]}'}",
         )
-        super().__init__(
-            [
-                StereoRecord(
-                    name=scene.name,
-                    left=str(scene / "im0.png"),
-                    right=str(scene / f"{right}.png"),
-                    disparity=str(scene / "disp0.pfm"),
-                    encoding="pfm",
-                )
-                for scene in scenes
-            ],
-            transform,
-        )
+        super().__init__(records, transform)
 
 
 class MiddleburyV3(StereoDataset):
@@ -118,19 +108,10 @@ def scene_records(
     occluded: bool,
     published: int,
 ) -> list[StereoRecord]:
-    """Find scenes of the layout that Middlebury v3 and ETH3D share.
+    """Find the scenes, sorted by name, of the layout that Middlebury v3 and ETH3D share.
 
-    Args:
-        title: the data set's name, for messages.
-        base: the data set's root, for messages.
-        folder: holds ``<scene>/im0.png`` and ``im1.png``.
-        truths: holds ``<scene>/disp0GT.pfm`` and ``mask0nocc.png``.
-        with_truth: whether there is ground truth.
-        occluded: keep occluded pixels, else apply the mask.
-        published: how many scenes the published set has.
-
-    Returns:
-        One record a scene, sorted by name.
+    ``folder`` holds ``<scene>/im0.png`` and ``im1.png``, ``truths`` holds ``<scene>/disp0GT.pfm``
+    and ``mask0nocc.png``, which applies unless ``occluded``; for the rest see `check_files`.
     """
     scenes = sorted(path.name for path in folder.glob("*") if path.is_dir())
     parts = {
@@ -141,17 +122,7 @@ def scene_records(
         parts["disparity maps"] = [truths / scene / "disp0GT.pfm" for scene in scenes]
         if not occluded:
             parts["occlusion masks"] = [truths / scene / "mask0nocc.png" for scene in scenes]
-    check_files(title, base, parts, f"{folder}/<scene>/im0.png", published)
-    return [
-        StereoRecord(
-            name=f"{folder.name}/{scene}",
-            left=str(folder / scene / "im0.png"),
-            right=str(folder / scene / "im1.png"),
-            disparity=str(truths / scene / "disp0GT.pfm") if with_truth else None,
-            encoding="pfm",
-            masks=()
-            if occluded or not with_truth
-            else ((str(truths / scene / "mask0nocc.png"), NON_OCCLUDED),),
-        )
-        for scene in scenes
-    ]
+    names, expected = [f"{folder.name}/{scene}" for scene in scenes], f"{folder}/<scene>/im0.png"
+    return published_records(
+        title, base, names, parts, "pfm", _NON_OCCLUDED, expected=expected, published=published
+    )

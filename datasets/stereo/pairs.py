@@ -13,8 +13,7 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from ...vision.io.pairing import doubtful_pairing, read_columns
 from ..files import check_files, expand_path
@@ -73,7 +72,9 @@ class PairList(StereoDataset):
     ) -> None:
         path = expand_path(list_file)
         base = path.parent if root is None else expand_path(root)
-        records = _read_pair_list(path, base, encoding)
+        lines = read_columns(path, 2, 4, "left right [disparity [normal]]")
+        rows = [[os.path.normpath(base / word) for word in words[:3]] for _, words in lines]
+        records = _records(rows, encoding)
         check_files(
             f"list {path}",
             base,
@@ -94,38 +95,32 @@ def find_pairs(
 
     Warns (``UserWarning``) where their names do not agree.
     """
-    patterns = {"left": left, "right": right}
-    if disparity is not None:
-        patterns["disparity"] = disparity
-    found = {
-        kind: sorted(glob.glob(str(expand_path(pattern)), recursive=True))
-        for kind, pattern in patterns.items()
-    }
-    for kind, files in found.items():
+    given = {"left": left, "right": right, "disparity": disparity}
+    patterns = {kind: pattern for kind, pattern in given.items() if pattern is not None}
+    matches = [
+        sorted(glob.glob(str(expand_path(pattern)), recursive=True))
+        for pattern in patterns.values()
+    ]
+    for (kind, pattern), files in zip(patterns.items(), matches, strict=True):
         if not files:
-            raise FileNotFoundError(f"no {kind} files match {patterns[kind]}")
-    counts = {kind: len(files) for kind, files in found.items()}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{counts[kind]} match {patterns[kind]}" for kind in patterns)
+            raise FileNotFoundError(f"no {kind} files match {pattern}")
+    if len(set(map(len, matches))) > 1:
+        counts = zip(map(len, matches), patterns.values(), strict=True)
+        listed = ", ".join(f"{count} match {pattern}" for count, pattern in counts)
         raise ValueError(f"the patterns match different numbers of files: {listed}")
-    for kind in list(patterns)[1:]:
-        doubt = doubtful_pairing(found["left"], found[kind])
+    for files in matches[1:]:
+        doubt = doubtful_pairing(matches[0], files)
         if doubt:
             warnings.warn(doubt, stacklevel=3)
-    names = _names(found["left"])
-    maps = found.get("disparity", [None] * len(names))
-    pairs = zip(names, found["left"], found["right"], maps, strict=True)
-    return [StereoRecord(*pair, encoding) for pair in pairs]
+    return _records(list(zip(*matches, strict=True)), encoding)
 
 
-def _read_pair_list(list_file: Path, root: Path, encoding: str | None = None) -> list[StereoRecord]:
-    """Read a list file (see the module's text) without checking that its files exist."""
-    lines = read_columns(list_file, 2, 4, "left right [disparity [normal]]")
-    rows = [[os.path.normpath(root / word) for word in words[:3]] for _, words in lines]
-    names = _names([row[0] for row in rows])
+def _records(rows: Sequence[Sequence[str]], encoding: str | None) -> list[StereoRecord]:
+    """Records of rows of a left image, a right image and perhaps a disparity map."""
+    names = _names([left for left, *_ in rows])
     return [
-        StereoRecord(name, row[0], row[1], row[2] if len(row) > 2 else None, encoding)
-        for name, row in zip(names, rows, strict=True)
+        StereoRecord(name, left, right, next(iter(truth), None), encoding)
+        for name, (left, right, *truth) in zip(names, rows, strict=True)
     ]
 
 

@@ -88,11 +88,8 @@ def photograph(
         sigma = focus * (1 + differ * uniform(-0.5, 0.5))
         image = blur(image[None], math.hypot(sigma, motion), sigma)[0]
         own = 1 + 0.12 * differ * (2 * torch.rand(3, 1, 1, generator=generator) - 1)
-        image = (
-            image
-            * (tint * own).to(device)
-            * (min(gain, 6.0) * 2 ** (differ * uniform(-0.35, 0.35)))
-        )
+        exposure = min(gain, 6.0) * 2 ** (differ * uniform(-0.35, 0.35))
+        image = image * (tint * own).to(device) * exposure
         falloff = 1 - vignette * (1 + 0.3 * differ * uniform(-1, 1)) * radius
         if sheen > 0:
             falloff = falloff * (1 + sheen * _smooth_field(generator, height, width, device))

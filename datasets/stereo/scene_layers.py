@@ -84,12 +84,8 @@ def _backgrounds(
     layer["rx"][0] = width / 2 + top
     horizon = height * (0.2 + 0.4 * draw[4])
     # Each of the other four is zero on a vanishing line and grows towards its side of the frame.
-    spans = (
-        height - horizon,
-        horizon,
-        width * (0.2 + 0.5 * draw[5]),
-        width * (0.2 + 0.5 * draw[6]),
-    )
+    sides = (width * (0.2 + 0.5 * share) for share in draw[5:7])
+    spans = (height - horizon, horizon, *sides)
     for slot, span in enumerate(spans, start=1):
         end = top * (0.35 + 0.6 * draw[6 + slot])
         slope = end / span
@@ -184,17 +180,14 @@ def _paint(layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform) -> None
 def draw_scene(
     generator: torch.Generator, height: int, width: int, max_disparity: float, clutter: float
 ) -> dict[str, Tensor]:
-    """Draws the layers of one scene, farthest first.
+    """Draws the layers of one scene, farthest first: named parameters (LAYERS,) float32.
 
     Args:
         generator: source of all randomness (CPU).
-        height: image height in pixels.
-        width: image width in pixels.
+        height: of the image, pixels.
+        width: of the image, pixels.
         max_disparity: no left pixel exceeds this disparity, in pixels.
         clutter: share of the usual number of layers before the walls, 0 to 1.
-
-    Returns:
-        Named parameters, each a float tensor (LAYERS,).
     """
     uniform, scene = _Uniform(LAYERS, generator), _Uniform(LAYERS, generator)
     cap = min(max_disparity, 0.5 * width) * 0.99

@@ -20,16 +20,13 @@ _NOISE_SLOPE = 2 * math.pi / WAVELENGTH * 0.7
 
 
 def sample(canvases: Tensor, choice: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Looks up canvases at texel positions, mirrored beyond their borders.
+    """Looks up canvases (N, C, S, S), mirrored beyond their borders, to (B, C, H, W).
 
     Args:
-        canvases: (N, C, S, S).
-        choice: which canvas each scene uses: (B, 1, 1), uniform in [0, 1).
+        canvases: all of them.
+        choice: which one each scene uses: (B, 1, 1), uniform in [0, 1).
         x: (B, H, W), texels from the centre.
-        y: (B, H, W).
-
-    Returns:
-        (B, C, H, W).
+        y: likewise.
     """
     number = canvases.shape[0]
     index = (choice.flatten() * number).long().clamp_max(number - 1)
@@ -38,9 +35,7 @@ def sample(canvases: Tensor, choice: Tensor, x: Tensor, y: Tensor) -> Tensor:
     grid = torch.empty(*x.shape, 2, device=x.device)
     torch.mul(x, 2.0 / SIZE, out=grid[..., 0])
     torch.mul(y, 2.0 / SIZE, out=grid[..., 1])
-    return F.grid_sample(
-        chosen, grid, mode="bilinear", padding_mode="reflection", align_corners=False
-    )
+    return F.grid_sample(chosen, grid, padding_mode="reflection", align_corners=False)
 
 
 def _ellipse(u: Tensor, v: Tensor, p: dict[str, Tensor], bank: TextureBank) -> Tensor:
@@ -109,17 +104,14 @@ _OUTLINES = {
 def coverage(
     x: Tensor, y: Tensor, p: dict[str, Tensor], kinds: set[int], bank: TextureBank
 ) -> Tensor:
-    """Part of each pixel that a layer covers.
+    """Part of each pixel that a layer covers, (B, H, W); above 0.5 its centre belongs to it.
 
     Args:
         x: (B, H, W), pixels from the layer's centre in left coordinates.
-        y: (B, H, W).
+        y: likewise.
         p: the layer's parameters, each (B, 1, 1).
         kinds: the kinds of outline that occur among the B scenes.
         bank: canvases.
-
-    Returns:
-        (B, H, W) in [0, 1]; above 0.5 the pixel's centre belongs to the layer.
     """
     u, v = p["cos"] * x + p["sin"] * y, p["cos"] * y - p["sin"] * x
 

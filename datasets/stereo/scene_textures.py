@@ -98,9 +98,8 @@ def _leaves(generator: torch.Generator, smallest: float, norm: int) -> Tensor:
         dy, dx = line[top:bottom, None] - cy, line[None, left:right] - cx
         inside = dx.abs() + dy.abs() < radius if norm == 1 else dx * dx + dy * dy < radius**2
         patch.masked_fill_(inside, k)
-    palette = torch.randn(count, 1, generator=generator) + 0.4 * torch.randn(
-        count, 3, generator=generator
-    )
+    palette = torch.randn(count, 1, generator=generator)
+    palette = palette + 0.4 * torch.randn(count, 3, generator=generator)
     grain = _power_noise(generator, 1.0) * 0.7 * torch.rand(count, generator=generator)[owner]
     return palette[owner].permute(2, 0, 1) + grain
 

@@ -23,8 +23,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..files import check_choice, check_files, expand_path
-from .base import StereoDataset, StereoRecord
+from ..files import check_choice, expand_path
+from .base import StereoDataset, StereoRecord, published_records
 
 __all__ = ["SceneFlow"]
 
@@ -95,20 +95,18 @@ def _find(base: Path, subset: str, split: str, frames: str) -> list[StereoRecord
     lefts, rights, maps, names = [], [], [], []
     for scene in dict.fromkeys(scenes):
         images = tree / frames / scene
-        found = {path.name for view in ("left", "right") for path in (images / view).glob("*.png")}
-        for image in sorted(found):
-            lefts.append(str(images / "left" / image))
-            rights.append(str(images / "right" / image))
-            maps.append(str((tree / "disparity" / scene / "left" / image).with_suffix(".pfm")))
-            names.append(f"{frames}/{(scene / image).with_suffix('').as_posix()}")
-    check_files(
+        files = {path.name for view in ("left", "right") for path in (images / view).glob("*.png")}
+        for image in sorted(files):
+            lefts.append(images / "left" / image)
+            rights.append(images / "right" / image)
+            maps.append((tree / "disparity" / scene / "left" / image).with_suffix(".pfm"))
+            names.append(f"{subset}/{frames}/{(scene / image).with_suffix('').as_posix()}")
+    return published_records(
         f"Scene Flow {subset}",
         base,
+        names,
         {"left images": lefts, "right images": rights, "disparity maps": maps},
+        "pfm",
         expected=f"{own / frames / pattern} or {base / frames / pattern}, and disparity/ beside it",
         published=_PUBLISHED[subset, split],
     )
-    return [
-        StereoRecord(f"{subset}/{name}", left, right, disparity, "pfm")
-        for name, left, right, disparity in zip(names, lefts, rights, maps, strict=True)
-    ]

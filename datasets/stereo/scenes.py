@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ..draws import splitmix64
 from .scene_camera import photograph
 from .scene_layers import BACKGROUNDS, LAYERS, draw_scene
 from .scene_masks import coverage, sample
@@ -33,12 +34,9 @@ _Window = tuple[int, int, int, int]
 
 
 def _scene_seed(seed: int, index: int) -> int:
-    """Seed of scene ``index`` of a series (splitmix64), as `generate_scenes` numbers them."""
-    mask = (1 << 64) - 1
-    z = (seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return (z ^ (z >> 31)) >> 1
+    """Seed of scene ``index`` of a series, as `generate_scenes` numbers them."""
+    state = seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03
+    return splitmix64(state & (2**64 - 1)) >> 1
 
 
 @contextmanager
@@ -97,9 +95,8 @@ def _colour(
     def channels(name: str) -> Tensor:
         return torch.stack([p[f"{name}_{c}"] for c in "rgb"], dim=1)  # (B, 3, 1, 1)
 
-    shade = (
-        1.0 + p["shade_x"] * (x / p["rx"]).clamp(-1, 1) + p["shade_y"] * (y / p["ry"]).clamp(-1, 1)
-    )
+    u, v = (x / p["rx"]).clamp(-1, 1), (y / p["ry"]).clamp(-1, 1)
+    shade = 1.0 + p["shade_x"] * u + p["shade_y"] * v
     shade = shade + p["relief"] * (disparity - p["a"]) / (1.0 + p["deviation"])
     if bool((p["shadow"] > 0).any()):
         scale = p["shadow_scale"]
@@ -111,14 +108,9 @@ def _colour(
         depth = (p["a"].abs() + p["deviation"]) / disparity.clamp_min(0.1)
         depth = depth.clamp(0.5, 20.0)
         along, across = depth.log(), depth.clamp_max(3.0)
-        x, y = (
-            torch.where(
-                p["recede_x"] > 0, p["rx"] * along, x * torch.where(p["recede_y"] > 0, across, 1.0)
-            ),
-            torch.where(
-                p["recede_y"] > 0, p["ry"] * along, y * torch.where(p["recede_x"] > 0, across, 1.0)
-            ),
-        )
+        on_x, on_y = p["recede_x"] > 0, p["recede_y"] > 0
+        x = torch.where(on_x, p["rx"] * along, x * torch.where(on_y, across, 1.0))
+        y = torch.where(on_y, p["ry"] * along, y * torch.where(on_x, across, 1.0))
     colour = channels("base")
     for name, canvases in (("coarse", bank.colour), ("fine", bank.grey)):
         cos = p[f"{name}_scale"] * p[f"{name}_angle"].cos()
@@ -177,11 +169,10 @@ def _window(
 ) -> _Window:
     """Rows and columns (top, bottom, left, right) that a layer can touch in any of the scenes."""
     on = p["active"][:, layer] > 0
+    p = {name: value[on, layer] for name, value in p.items()}
     if layer < BACKGROUNDS:
-        return _background_window(
-            {n: v[on, layer] for n, v in p.items()}, layer, height, width, slack
-        )
-    cx, cy, rx, ry, a, dev = (p[n][on, layer] for n in ("cx", "cy", "rx", "ry", "a", "deviation"))
+        return _background_window(p, layer, height, width, slack)
+    cx, cy, rx, ry, a, dev = (p[n] for n in ("cx", "cy", "rx", "ry", "a", "deviation"))
     shift_low, shift_high = (a - dev, a + dev) if right else (0.0, 0.0)
     return (
         max(0, int((cy - ry).min() - slack - 1)),
@@ -239,7 +230,7 @@ def _render(
 
 def _occluded(left: _View, right: _View, tilt: Tensor) -> Tensor:
     """Left pixels whose match lies outside the right view or behind another layer there."""
-    count, height, width = left.nearest.shape
+    _, height, width = left.nearest.shape
     device = left.nearest.device
     rows = torch.arange(height, device=device, dtype=torch.float32).view(1, -1, 1)
     match = torch.arange(width, device=device, dtype=torch.float32) - left.nearest
@@ -314,45 +305,22 @@ def generate_scenes(
     parts = []
     for start in range(first, first + count, batch):
         numbers = range(start, min(start + batch, first + count))
-        seeds = [_scene_seed(seed, i) for i in numbers]
-        with _one_thread(device):
-            parts.append(
-                _generate(
-                    seeds,
-                    (height, width),
-                    max_disparity,
-                    device,
-                    vertical_offset,
-                    photometric,
-                    clutter,
-                )
-            )
+        generators = [torch.Generator().manual_seed(_scene_seed(seed, i)) for i in numbers]
+        with torch.no_grad(), _one_thread(device):
+            scenes = [draw_scene(g, height, width, max_disparity, clutter) for g in generators]
+            tilt = torch.stack([torch.rand(2, generator=g) for g in generators])
+            tilt = (tilt - 0.5) * vertical_offset
+            left, right = _render(scenes, height, width, tilt, device)
+            pairs: list[Sequence[Tensor]] = list(zip(left.colour, right.colour, strict=True))
+            if photometric:
+                pairs = [photograph(pair, g) for pair, g in zip(pairs, generators, strict=True)]
+            disparity = left.nearest[:, None]
+            sample = {
+                "left": torch.stack([pair[0] for pair in pairs]).clamp(0, 1),
+                "right": torch.stack([pair[1] for pair in pairs]).clamp(0, 1),
+                "disparity": disparity.contiguous(),
+                "valid": torch.ones_like(disparity, dtype=torch.bool),
+                "occluded": _occluded(left, right, tilt),
+            }
+        parts.append(sample)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-@torch.no_grad()
-def _generate(
-    seeds: list[int],
-    size: tuple[int, int],
-    max_disparity: float,
-    device: str,
-    vertical_offset: float,
-    photometric: bool,
-    clutter: float,
-) -> dict[str, Tensor]:
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    scenes = [draw_scene(generator, *size, max_disparity, clutter) for generator in generators]
-    tilt = torch.stack([torch.rand(2, generator=generator) for generator in generators])
-    tilt = (tilt - 0.5) * vertical_offset
-    left, right = _render(scenes, *size, tilt, device)
-    pairs: list[Sequence[Tensor]] = list(zip(left.colour, right.colour, strict=True))
-    if photometric:
-        pairs = [photograph(pair, g) for pair, g in zip(pairs, generators, strict=True)]
-    disparity = left.nearest[:, None]
-    return {
-        "left": torch.stack([pair[0] for pair in pairs]).clamp(0, 1),
-        "right": torch.stack([pair[1] for pair in pairs]).clamp(0, 1),
-        "disparity": disparity.contiguous(),
-        "valid": torch.ones_like(disparity, dtype=torch.bool),
-        "occluded": _occluded(left, right, tilt),
-    }

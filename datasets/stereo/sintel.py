@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ..files import check_choice, check_files, expand_path
-from .base import StereoDataset, StereoRecord
+from ..files import check_choice, expand_path
+from .base import StereoDataset, StereoRecord, published_records
 
 __all__ = ["Sintel"]
 
@@ -48,7 +48,7 @@ class Sintel(StereoDataset):
         check_choice("Sintel pass", passes, ("clean", "final", "both"))
         base = expand_path(root)
         half = base / "training"
-        records = []
+        records: list[StereoRecord] = []
         for name in ("clean", "final") if passes == "both" else (passes,):
             folders = {
                 "left images": half / f"{name}_left",
@@ -62,25 +62,16 @@ class Sintel(StereoDataset):
                     for path in folder.glob("*/frame_*.png")
                 }
             )
-            masks = () if occluded else (half / "occlusions", half / "outofframe")
-            folders |= {f"{mask.name} masks": mask for mask in masks}
-            check_files(
+            if not occluded:
+                folders |= {f"{mask} masks": half / mask for mask in ("occlusions", "outofframe")}
+            records += published_records(
                 "Sintel",
                 base,
+                [f"{name}/{frame.removesuffix('.png')}" for frame in frames],
                 {kind: [folder / frame for frame in frames] for kind, folder in folders.items()},
+                "sintel",
+                _VISIBLE,
                 expected=f"{half / f'{name}_left'}/<scene>/frame_0001.png",
                 published=_PAIRS,
             )
-            left, right, disparity, *_ = folders.values()
-            records += [
-                StereoRecord(
-                    name=f"{name}/{frame.removesuffix('.png')}",
-                    left=str(left / frame),
-                    right=str(right / frame),
-                    disparity=str(disparity / frame),
-                    encoding="sintel",
-                    masks=tuple((str(mask / frame), _VISIBLE) for mask in masks),
-                )
-                for frame in frames
-            ]
         super().__init__(records, transform)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 __all__ = [
+    "GREY",
     "RECIPES",
     "ColourJitter",
     "Compose",
@@ -26,7 +27,7 @@ __all__ = [
     "recipe",
 ]
 
-_GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # parts of the channels in brightness
 # Principal components of the colours of ImageNet (Krizhevsky et al., 2012).
 _EIGENVALUES = torch.tensor([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = torch.tensor(
@@ -145,7 +146,7 @@ class ColourJitter:
             if kind == 0:
                 image = image * (1 - shares[0])
                 continue
-            grey = (image * _GREY).sum(dim=0, keepdim=True)
+            grey = (image * GREY).sum(dim=0, keepdim=True)
             target = grey.mean() if kind == 1 else grey
             image = image + shares[kind] * (target - image)
         light = _EIGENVECTORS @ (draws * _EIGENVALUES)
@@ -220,9 +221,8 @@ class RandomScale:
             scale_x = scale * 2 ** _uniform(-self.stretch, self.stretch, generator)
         else:
             scale_y = scale_x = 1.0
-        if max(least_y / scale_y, least_x / scale_x) > 1:
-            grow = max(least_y / scale_y, least_x / scale_x)
-            scale_y, scale_x = scale_y * grow, scale_x * grow
+        grow = max(1.0, least_y / scale_y, least_x / scale_x)
+        scale_y, scale_x = scale_y * grow, scale_x * grow
         return resize(
             sample,
             max(self.height, math.floor(height * scale_y + 0.5)),
@@ -250,13 +250,13 @@ def resize(sample: dict, height: int, width: int) -> dict:
         return sample
     size = (height, width)
     out = dict(sample)
-    for side in ("left", "right"):
-        resized = F.interpolate(sample[side][None], size, mode="bilinear", antialias=True)
-        out[side] = resized[0].clamp(0, 1)
     for key, value in sample.items():
-        if key not in out or key in ("left", "right", "disparity") or not _is_map(value):
-            continue
-        out[key] = F.interpolate(value[None].float(), size, mode="nearest-exact")[0].to(value.dtype)
+        if key in ("left", "right"):
+            resized = F.interpolate(value[None], size, mode="bilinear", antialias=True)
+            out[key] = resized[0].clamp(0, 1)
+        elif _is_map(value):
+            resized = F.interpolate(value[None].float(), size, mode="nearest-exact")
+            out[key] = resized[0].to(value.dtype)
     if "disparity" in sample:
         disparity, valid = sample["disparity"][None], sample["valid"][None]
         near = F.interpolate(disparity, size, mode="nearest-exact")
@@ -268,15 +268,10 @@ def resize(sample: dict, height: int, width: int) -> dict:
 
 
 def _strong(height: int, width: int) -> Compose:
-    return Compose(
-        [
-            RandomScale(-0.2, 0.4, stretch=0.1, probability=0.8, height=height, width=width),
-            RandomCrop(height, width),
-            RandomVerticalFlip(0.5),
-            ColourJitter(asymmetric=0.5),
-            RandomErase(0.5, smallest=max(1, width // 14), largest=max(1, width // 7)),
-        ]
-    )
+    scale = RandomScale(-0.2, 0.4, stretch=0.1, probability=0.8, height=height, width=width)
+    erase = RandomErase(0.5, smallest=max(1, width // 14), largest=max(1, width // 7))
+    crop, flip = RandomCrop(height, width), RandomVerticalFlip()
+    return Compose([scale, crop, flip, ColourJitter(asymmetric=0.5), erase])
 
 
 #: Recipes by name: each makes the augmentation of a crop of (height, width).

@@ -15,6 +15,7 @@ from ..stereo.scene_camera import photograph
 from .cameras import Pinhole, View, largest_share
 from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
 from .stock import fingerprint, stock
+from .world import column
 
 __all__ = ["WorldDataset", "quantile", "reachable"]
 
@@ -24,8 +25,7 @@ _FULL = 0.55  # of the picture; where one thing takes more, there is little to s
 
 def reachable(place: Place, way: np.ndarray) -> np.ndarray:
     """A way (3,) from the observer, shortened so that it ends before anything that stands there."""
-    origin = torch.from_numpy(np.float32(place.eye))[:, None]
-    hits = place.world.cast(origin, torch.from_numpy(np.float32(way))[:, None])
+    hits = place.world.cast(column(place.eye), column(way))
     return way * min(1.0, 0.7 * float(hits.distance[0]))
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .world import Hits, World
+from .world import Hits, World, column
 
-__all__ = ["Camera", "Panorama", "Pinhole", "View", "frame", "largest_share", "render"]
+__all__ = ["Panorama", "Pinhole", "View", "frame", "largest_share", "render"]
 
 _JUMP = 0.03  # relative step of depth that counts as an edge
 _FOLD = 0.7  # cosine between normals below which an edge is seen
@@ -114,7 +114,7 @@ class Panorama:
         return torch.stack([-level * across.sin(), down.cos(), level * across.cos()])
 
 
-Camera = Pinhole | Panorama
+_Camera = Pinhole | Panorama
 
 
 @dataclass(frozen=True)
@@ -149,27 +149,24 @@ def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
     return np.stack([cos * right + sin * down, cos * down - sin * right, ahead])
 
 
-def largest_share(world: World, camera: Camera) -> float:
+def largest_share(world: World, camera: _Camera) -> float:
     """Share of the picture that one object or the sky takes, about."""
     steps = (torch.arange(24) + 0.5) / 24
     y, x = torch.meshgrid(steps * camera.height, steps * camera.width, indexing="ij")
-    origin = torch.from_numpy(np.float32(camera.eye))[:, None]
-    instance = world.cast(origin, camera.rays(x.flatten(), y.flatten())).instance
+    instance = world.cast(column(camera.eye), camera.rays(x.flatten(), y.flatten())).instance
     return float(instance.bincount().max()) / len(instance)
 
 
-def render(world: World, camera: Camera) -> View:
+def render(world: World, camera: _Camera) -> View:
     """Take a picture."""
-    height, width = camera.height, camera.width
-    shape = (height, width)
-    y, x = (part.flatten().float() for part in torch.meshgrid(
-        torch.arange(height), torch.arange(width), indexing="ij"
+    shape = (camera.height, camera.width)
+    y, x = (part.flatten() for part in torch.meshgrid(
+        *map(torch.arange, map(float, shape)), indexing="ij"
     ))  # fmt: skip
-    origin = torch.from_numpy(np.float32(camera.eye))[:, None]
-    rays = camera.rays(x, y)
+    origin, rays = column(camera.eye), camera.rays(x, y)
     hits = world.cast(origin, rays)
     openness = _openness(world, origin, rays, hits, shape)
-    colours, _ = world.colours(origin, rays, camera.pixel, hits, openness)
+    colours = world.colours(origin, rays, camera.pixel, hits, openness)
     distance, instance = hits.distance.view(shape), hits.instance.view(shape)
     normal = hits.normal.view(3, *shape)
     edges = _edges(distance, normal, instance).flatten().nonzero()[:, 0]
@@ -178,7 +175,7 @@ def render(world: World, camera: Camera) -> View:
         lean = 1 - 2 * ((x[edges] + y[edges]) % 2)
         side = torch.tensor([-_FINE, _FINE])[:, None]
         fine_x, fine_y = (x[edges] + side).flatten(), (y[edges] + side * lean).flatten()
-        fine, _ = world.colours(
+        fine = world.colours(
             origin, camera.rays(fine_x, fine_y), camera.pixel, openness=openness[edges].repeat(2)
         )
         # A highlight would outshine all else in the mean.
@@ -198,11 +195,11 @@ def _openness(
     at = at.flatten()
     normal, distance = hits.normal[:, at], hits.distance[at]
     seen = distance.isfinite()
-    found = torch.ones(len(at))
+    openness = torch.ones(len(at))
     points = origin + rays[:, at[seen]] * distance[seen]
-    found[seen] = world.openness(points, normal[:, seen], _REACH)
+    openness[seen] = world.openness(points, normal[:, seen], _REACH)
     # Inverse distance, openness and normal side by side.
-    table = torch.cat([1 / distance[None], found[None], normal])
+    table = torch.cat([1 / distance[None], openness[None], normal])
     near = 1 / hits.distance
     lows, shares = [], []
     for size, count in zip(shape, (rows, columns), strict=True):

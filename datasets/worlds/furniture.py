@@ -6,8 +6,6 @@ All stand on y = 0 about the origin, their front towards -z, sizes in metres.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
@@ -62,11 +60,8 @@ def chair(draws: Draws) -> Parts:
 
 def shelf(draws: Draws) -> Parts:
     """A bookcase with books and boxes."""
-    width, depth, height = (
-        draws.uniform(0.6, 1.4),
-        draws.uniform(0.25, 0.4),
-        draws.uniform(0.8, 2.1),
-    )
+    width, depth = draws.uniform(0.6, 1.4), draws.uniform(0.25, 0.4)
+    height = draws.uniform(0.8, 2.1)
     boards = 3 + int(draws.uniform(0, 3))
     frame = [box(0.02, height, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)]
     frame.append(box(width, height, 0.01).moved((0, 0, depth / 2)))
@@ -93,12 +88,11 @@ def bed(draws: Draws) -> Parts:
     """A bed with a blanket that is not quite flat."""
     width, length, height = draws.uniform(0.9, 1.8), 2.0, draws.uniform(0.35, 0.55)
     phase = draws.uniform(0, 6)
-    blanket = height_field(
-        width + 0.04,
-        length * 0.75,
-        lambda x, z: height + 0.03 + 0.015 * np.sin(7 * x + phase) * np.sin(5 * z),
-        16,
-    )
+
+    def folds(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        return height + 0.03 + 0.015 * np.sin(7 * x + phase) * np.sin(5 * z)
+
+    blanket = height_field(width + 0.04, length * 0.75, folds, 16)
     pillow = sphere(0.3, 0.3).moved((0, height + 0.06, length * 0.4))
     board = box(width, draws.uniform(0.4, 0.8), 0.05).moved((0, height - 0.1, length / 2))
     body = box(width, height, length)
@@ -108,13 +102,9 @@ def bed(draws: Draws) -> Parts:
 def sofa(draws: Draws) -> Parts:
     """A sofa with cushions."""
     width, depth = draws.uniform(1.2, 2.2), draws.uniform(0.75, 0.95)
-    frame = join(
-        [
-            box(width, 0.42, depth),
-            box(width, 0.45, 0.2).moved((0, 0.38, depth / 2 - 0.1)),
-            *(box(0.18, 0.6, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)),
-        ]
-    )
+    arms = [box(0.18, 0.6, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)]
+    back = box(width, 0.45, 0.2).moved((0, 0.38, depth / 2 - 0.1))
+    frame = join([box(width, 0.42, depth), back, *arms])
     cushions = [
         (sphere(0.22, 0.75).moved((place, 0.58, 0.12), draws.uniform(0, 3)), "rich")
         for place in np.linspace(-width / 3, width / 3, 1 + int(draws.uniform(0, 3)))
@@ -198,14 +188,10 @@ def loop(draws: Draws) -> Parts:
     """A cable that lies about."""
     share = np.linspace(0, 1, 40)
     turns = draws.uniform(2, 9)
-    path = np.stack(
-        [
-            0.3 * share * np.cos(turns * share),
-            0.006 + 0.05 * np.abs(np.sin(draws.uniform(1, 8) * share)),
-            0.3 * share * np.sin(turns * share + draws.uniform(0, 3)),
-        ],
-        axis=-1,
-    )
+    x = 0.3 * share * np.cos(turns * share)
+    y = 0.006 + 0.05 * np.abs(np.sin(draws.uniform(1, 8) * share))
+    z = 0.3 * share * np.sin(turns * share + draws.uniform(0, 3))
+    path = np.stack([x, y, z], axis=-1)
     return [(tube(path, draws.uniform(0.002, 0.008), 5), "plain")]
 
 
@@ -216,10 +202,8 @@ def tree(draws: Draws) -> Parts:
     branches, places = [trunk], []
     for _ in range(8 + int(draws.uniform(0, 8))):
         start, turn = draws.uniform(0.35, 0.8) * height, draws.uniform(0, 2 * math.pi)
-        reach = draws.uniform(0.6, 1.8)
-        end = np.array(
-            [reach * math.cos(turn), start + draws.uniform(0.3, 1.2), reach * math.sin(turn)]
-        )
+        reach, top = draws.uniform(0.6, 1.8), start + draws.uniform(0.3, 1.2)
+        end = np.array([reach * math.cos(turn), top, reach * math.sin(turn)])
         path = np.linspace([0, start, 0], end, 4)
         branches.append(tube(path, 0.03, 5))
         places.append(end + 1.2 * (draws.uniforms(40, 3) - 0.5))
@@ -229,9 +213,18 @@ def tree(draws: Draws) -> Parts:
 
 def car(draws: Draws) -> Parts:
     """A body with cabin and wheels."""
+    profile = np.array([2.1, 0.3, 2.1, 0.8, 1.2, 0.9, 0.7, 1.4, -1.1, 1.4, -1.7, 0.9, -2.1, 0.85])
+    outline = np.concatenate([[[-2.1, 0.3]], profile.reshape(-1, 2)])
+    lying = np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
+    body = extrusion(outline * (1, -1), 1.7).moved((0, 0, 0.85), rotation=lying)
+    upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
+    wheels = [
+        cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
+        for x in (-1.3, 1.3)
+        for z in (-0.65, 0.85)
+    ]
     size = draws.uniform(0.9, 1.15)
-    body, wheels = _car()
-    return [(body.scaled(size), "shiny"), (wheels.scaled(size), "plain")]
+    return [(body.scaled(size), "shiny"), (join(wheels).scaled(size), "plain")]
 
 
 def pole(draws: Draws) -> Parts:
@@ -249,9 +242,8 @@ def railing(draws: Draws, length: float) -> Parts:
     """A fence or railing of thin bars along x."""
     height, step = draws.uniform(0.7, 1.6), draws.uniform(0.08, 0.3)
     thick = draws.uniform(0.006, 0.03)
-    bars = boxes(
-        (thick, height, thick), _along(np.arange(-length / 2, length / 2 + 1e-6, step), 0.0, 0.0)
-    )
+    places = np.arange(-length / 2, length / 2 + 1e-6, step)
+    bars = boxes((thick, height, thick), _along(places, 0.0, 0.0))
     rails = boxes((length, 2 * thick, thick), np.array([[0, 0.1, 0], [0, height, 0]]))
     return [(join([bars, rails]), "plain")]
 
@@ -314,17 +306,11 @@ def bent(draws: Draws) -> Parts:
     """A bent sheet, like paper or cloth."""
     side, curl = draws.uniform(0.2, 0.8), draws.uniform(1, 6)
     phase = draws.uniform(0, 6)
-    return [
-        (
-            height_field(
-                side,
-                side * draws.uniform(0.5, 1.5),
-                lambda x, z: 0.15 * side * np.sin(curl * x / side + phase) * np.cos(curl * z),
-                16,
-            ),
-            "any",
-        )
-    ]
+
+    def waves(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        return 0.15 * side * np.sin(curl * x / side + phase) * np.cos(curl * z)
+
+    return [(height_field(side, side * draws.uniform(0.5, 1.5), waves, 16), "any")]
 
 
 def _legs(width: float, depth: float, height: float, thick: float) -> Shape:
@@ -362,25 +348,6 @@ def _leaf() -> Shape:
 _LEAF = _leaf()
 
 
-@lru_cache(maxsize=1)
-def _car() -> tuple[Shape, Shape]:
-    """Body and wheels."""
-    profile = np.array([2.1, 0.3, 2.1, 0.8, 1.2, 0.9, 0.7, 1.4, -1.1, 1.4, -1.7, 0.9, -2.1, 0.85])
-    outline = np.concatenate([[[-2.1, 0.3]], profile.reshape(-1, 2)])
-    body = extrusion(outline * (1, -1), 1.7).moved(
-        (0, 0, 0.85), rotation=np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
-    )
-    upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
-    wheels = [
-        cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
-        for x in (-1.3, 1.3)
-        for z in (-0.65, 0.85)
-    ]
-    return body, join(wheels)
-
-
-FURNITURE: tuple[Callable[[Draws], Parts], ...] = (
-    table, table, chair, chair, shelf, bed, sofa, lamp, plant, cabinet,
-)  # fmt: skip
-SMALL: tuple[Callable[[Draws], Parts], ...] = (vase, vase, book, screen, fruit, loop, block, plant)
-BODIES: tuple[Callable[[Draws], Parts], ...] = (ball, ring, block, block, star, bent, loop, chair)
+FURNITURE = (table, table, chair, chair, shelf, bed, sofa, lamp, plant, cabinet)
+SMALL = (vase, vase, book, screen, fruit, loop, block, plant)
+BODIES = (ball, ring, block, block, star, bent, loop, chair)

@@ -68,13 +68,12 @@ class _Builder:
 
     def world(self, ambient: float, warmth: float, sky: np.ndarray) -> World:
         tone = np.array([1 + warmth, 1.0, 1 - warmth], np.float32)
-        horizon, zenith = sky
-        around = Sky(horizon, zenith)
+        around = Sky(*sky)
         if self.stock.panoramas and self.draws.uniform() < 0.7:
             panorama = self.pick(self.stock.panoramas)
             mean = float(((panorama / 255) ** 2.2).mean())
             bright = float(sky.mean()) / max(mean, 0.02)
-            around = Sky(horizon, zenith, panorama, self.draws.uniform(0, 2 * math.pi), bright)
+            around = Sky(*sky, panorama, self.draws.uniform(0, 2 * math.pi), bright)
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:
@@ -90,13 +89,9 @@ class _Builder:
 
 
 def build_place(layout: str, draws: Draws, goods: Stock, floating: int | None = None) -> Place:
-    """Build a place.
+    """Build a place of a key of `LAYOUTS`.
 
-    Args:
-        layout: a key of `LAYOUTS`.
-        draws: everything random.
-        goods: what it is made of.
-        floating: how many things float; None: none in half of all places, else 10 to 30.
+    ``floating`` things float; None: none in half of all places, else 10 to 30.
 
     Raises:
         ValueError: no such layout.
@@ -118,9 +113,8 @@ def _room(build: _Builder, floating: int) -> Place:
     taken = [(eye[0], eye[2], 0.5)]
     for _ in range(6 + int(draws.uniform(0, 10))):
         parts = build.thing(furniture.FURNITURE, 0.4, 1.8)
-        turn = math.pi / 2 * int(draws.uniform(0, 4)) + (
-            draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
-        )
+        turn = math.pi / 2 * int(draws.uniform(0, 4))
+        turn += draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
         reach = _reach(parts)
         place = _free(draws, taken, width / 2 - reach * 0.8, depth / 2 - reach * 0.8, reach)
         if place is None:
@@ -140,9 +134,8 @@ def _room(build: _Builder, floating: int) -> Place:
     _float(build, eye, gaze, floating, (0.8, 0.8 * depth))
     power = draws.uniform(2.0, 6.0)
     for _ in range(1 + int(draws.uniform(0, 2))):
-        at = np.array(
-            [draws.uniform(-0.35, 0.35) * width, height - 0.15, draws.uniform(-0.35, 0.35) * depth]
-        )
+        x, z = draws.uniform(-0.35, 0.35) * width, draws.uniform(-0.35, 0.35) * depth
+        at = np.array([x, height - 0.15, z])
         build.lights.append(Light(at, power * _tone(draws), False))
     sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.3, 1.0)
     room = np.array([[-0.4 * width, 0.5, -0.4 * depth], [0.4 * width, 1.9, 0.4 * depth]])
@@ -178,11 +171,8 @@ def _street(build: _Builder, floating: int) -> Place:
             fence = furniture.railing(draws, draws.uniform(4, 15))
             build.put(fence, (side * (road / 2 + 0.2), 0.15, draws.uniform(5, 15)), math.pi / 2)
     for _ in range(int(draws.uniform(0, 3))):
-        build.put(
-            furniture.car(draws),
-            (draws.uniform(-1, 1) * road / 4, 0, draws.uniform(6, 35)),
-            math.pi / 2,
-        )
+        car = furniture.car(draws)
+        build.put(car, (draws.uniform(-1, 1) * road / 4, 0, draws.uniform(6, 35)), math.pi / 2)
     eye = np.array([draws.uniform(-0.4, 0.4) * road, draws.uniform(1.0, 2.2), 0.0])
     gaze = _unit(np.array([draws.uniform(-0.25, 0.25), draws.uniform(-0.1, 0.08), 1.0]))
     _float(build, eye, gaze, floating, (2.0, 20.0))
@@ -257,11 +247,9 @@ def _wall_things(build: _Builder, width: float, depth: float, height: float) -> 
                 wide, tall = draws.uniform(0.8, 2.0), draws.uniform(0.8, 1.5)
                 sill = at + (0, min(0.9, height - tall - 0.2), 0)
                 build.put([(box(wide, tall, 0.01), "plain")], sill, turn)
-                bars = [
-                    (box(0.04, tall, 0.04).moved((x, 0, -0.02)), "plain")
-                    for x in (-wide / 2, 0, wide / 2)
-                ]
-                build.put(bars, sill, turn)
+                places = (-wide / 2, 0, wide / 2)
+                bars = [box(0.04, tall, 0.04).moved((x, 0, -0.02)) for x in places]
+                build.put([(bar, "plain") for bar in bars], sill, turn)
                 if draws.uniform() < 0.6:
                     build.put(furniture.hanging(draws, wide, tall), sill + inward * 0.1, turn)
             else:
@@ -297,18 +285,10 @@ def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:
 def _cables(build: _Builder, width: float, depth: float, height: float) -> None:
     draws = build.draws
     for _ in range(int(draws.uniform(0, 3))):
-        ends = [
-            np.array(
-                [
-                    draws.uniform(-0.45, 0.45) * width,
-                    height - 0.02,
-                    draws.uniform(-0.2, 0.45) * depth,
-                ]
-            )
-            for _ in range(2)
-        ]
+        places = [(draws.uniform(-0.45, 0.45), draws.uniform(-0.2, 0.45)) for _ in range(2)]
+        start, end = (np.array([x * width, height - 0.02, z * depth]) for x, z in places)
         share = np.linspace(0, 1, 16)[:, None]
-        path = ends[0] + share * (ends[1] - ends[0])
+        path = start + share * (end - start)
         path[:, 1] -= draws.uniform(0.05, 0.8) * (4 * share * (1 - share))[:, 0]
         build.put([(tube(path, draws.uniform(0.003, 0.012), 5), "plain")])
 

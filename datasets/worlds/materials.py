@@ -81,13 +81,9 @@ class TextureBank:
                 texture = torch.nn.functional.avg_pool2d(texture, 2)
 
     def look_up(self, index: Tensor, x: Tensor, y: Tensor, footprint: Tensor) -> Tensor:
-        """Colours (3, N) of textures (N,) at places (N,) in texels, averaged over a footprint.
+        """Colours (3, N) of textures (N,) at periodic places (N,), averaged over footprints (N,).
 
-        Args:
-            index: which texture.
-            x: periodic, texels of the largest level.
-            y: periodic, texels of the largest level.
-            footprint: width of what a pixel sees, texels of the largest level.
+        Places and footprints, the widths of what pixels see, are texels of the largest level.
         """
         level = footprint.clamp(1.0, 2.0 ** (_LEVELS - 1)).log2().round()
         smaller = torch.exp2(-level)
@@ -118,10 +114,7 @@ def _packed(texture: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def texture_bank(folder: str | None = None) -> TextureBank:
-    """The bank of this process.
-
-    Args:
-        folder: of photographs, searched at any depth; None: drawn textures alone.
+    """The bank of this process: drawn textures, and photographs of a folder at any depth.
 
     Raises:
         FileNotFoundError: no such folder, or no picture in it.
@@ -134,14 +127,11 @@ def texture_bank(folder: str | None = None) -> TextureBank:
 
 
 def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Material:
-    """A material.
+    """A material with a texture of a bank.
 
-    Args:
-        draws: what is random.
-        bank: whose textures it may take.
-        kind: ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
-            ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for
-            leaves and cloth, which light shines through.
+    Its kind is ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
+    ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for leaves and
+    cloth, which light shines through.
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6
@@ -184,10 +174,10 @@ def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
     """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{kind}: {folder}: no such folder")
-    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
-    if not found:
+    pictures = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not pictures:
         raise FileNotFoundError(f"{kind}: {folder}: no picture in it ({', '.join(_SUFFIXES)})")
-    return found
+    return pictures
 
 
 def _page(number: int) -> Tensor:

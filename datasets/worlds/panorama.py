@@ -14,6 +14,7 @@ from ..draws import Draws
 from .base import WorldDataset
 from .cameras import Panorama, render
 from .layouts import Place
+from .world import column
 
 __all__ = ["WorldPanoramas"]
 
@@ -76,8 +77,7 @@ def _standing(place: Place, draws: Draws) -> np.ndarray:
     for _ in range(_TRIES):
         eye = place.room[0] + draws.uniforms(3) * (place.room[1] - place.room[0])
         rays = Panorama(eye, 0.0, 8).rays(x.flatten(), y.flatten())
-        hits = place.world.cast(torch.from_numpy(np.float32(eye))[:, None], rays)
-        clear = float(hits.distance.min())
+        clear = float(place.world.cast(column(eye), rays).distance.min())
         if clear > widest:
             best, widest = eye, clear
         if clear > _ROOM:

@@ -22,7 +22,6 @@ __all__ = [
     "extrusion",
     "height_field",
     "join",
-    "polygon",
     "revolution",
     "scattered",
     "sheet",
@@ -64,17 +63,14 @@ def join(shapes: Sequence[Shape]) -> Shape:
 
 
 def sheet(points: np.ndarray, places: np.ndarray | None = None) -> Shape:
-    """A surface over a grid.
+    """A surface over a grid of points (N, M, 3), N and M at least 2.
 
-    Args:
-        points: (N, M, 3), N and M at least 2. The normal is the second direction across the first.
-        places: (N, M, 2); None: lengths along the grid's lines.
+    The normal is the second direction across the first. Without texture places (N, M, 2), lengths
+    along the grid's lines are taken.
     """
-    points = np.asarray(points, float)
     if places is None:
         places = np.stack([_lengths(points, 0), _lengths(points, 1)], axis=-1)
-    normals = np.cross(_slopes(points, 1), _slopes(points, 0))
-    normals /= np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
+    normals = _unit(np.cross(_slopes(points, 1), _slopes(points, 0)))
 
     def corners(values: np.ndarray) -> np.ndarray:
         a, b = values[:-1, :-1], values[:-1, 1:]
@@ -85,13 +81,8 @@ def sheet(points: np.ndarray, places: np.ndarray | None = None) -> Shape:
     return Shape(corners(points), corners(normals), corners(places))
 
 
-def polygon(outline: np.ndarray) -> Shape:
-    """A flat star-shaped polygon, as seen from its middle.
-
-    Args:
-        outline: (N, 3) corners in turn.
-    """
-    outline = np.asarray(outline, float)
+def _polygon(outline: np.ndarray) -> Shape:
+    """A flat polygon of corners (N, 3) in turn, star-shaped as seen from its middle."""
     middle = outline.mean(axis=0)
     following = np.roll(outline, -1, axis=0)
     points = np.stack([np.broadcast_to(middle, outline.shape), outline, following], axis=1)
@@ -116,7 +107,6 @@ def boxes(sizes: ArrayLike, at: np.ndarray, rotation: np.ndarray | None = None) 
         at: (N, 3), the middle of each one's base.
         rotation: (3, 3), of each about that middle.
     """
-    at = np.asarray(at, float)
     sizes = np.broadcast_to(np.asarray(sizes, float), at.shape)
     points = _BOX.points * sizes[:, None, None]
     normals = np.broadcast_to(_BOX.normals, points.shape)
@@ -138,8 +128,7 @@ def scattered(shape: Shape, scales: np.ndarray, rotations: np.ndarray, at: np.nd
     """
     turned = np.swapaxes(rotations, 1, 2)[:, None]
     points = (shape.points * scales[:, None, None]) @ turned + at[:, None, None]
-    normals = (shape.normals / scales[:, None, None]) @ turned
-    normals /= np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
+    normals = _unit((shape.normals / scales[:, None, None]) @ turned)
     places = shape.places * scales[:, None, None, ::2]
     return Shape(*(part.reshape(-1, *part.shape[2:]) for part in (points, normals, places)))
 
@@ -160,9 +149,9 @@ def cone(radius: float, top: float, height: float, steps: int = 20) -> Shape:
     """A closed cone or frustum that stands on y = 0."""
     side = revolution(np.array([[radius, 0.0], [top, height]]), steps)
     ring = _circle(steps)[:-1]
-    caps = [polygon(radius * ring)]
+    caps = [_polygon(radius * ring)]
     if top > 0:
-        caps.append(polygon(top * ring[::-1] + (0, height, 0)))
+        caps.append(_polygon(top * ring[::-1] + (0, height, 0)))
     return join([side, *caps])
 
 
@@ -174,13 +163,7 @@ def torus(radius: float, thickness: float, steps: int = 24) -> Shape:
 
 
 def revolution(outline: np.ndarray, steps: int = 24) -> Shape:
-    """An outline turned about y.
-
-    Args:
-        outline: (N, 2): distance from the axis and height, upwards on the outside.
-        steps: round the axis.
-    """
-    outline = np.asarray(outline, float)
+    """An outline turned about y: (N, 2), distance from it and height, upwards on the outside."""
     ring = _circle(steps)
     points = ring[:, None] * outline[None, :, :1]
     points[..., 1] = outline[None, :, 1]
@@ -191,13 +174,7 @@ def revolution(outline: np.ndarray, steps: int = 24) -> Shape:
 
 
 def extrusion(outline: np.ndarray, height: float) -> Shape:
-    """A star-shaped outline drawn up from y = 0.
-
-    Args:
-        outline: (N, 2): x and z.
-        height: metres.
-    """
-    outline = np.asarray(outline, float)
+    """A star-shaped outline (N, 2), x and z, drawn up from y = 0."""
     base = np.stack([outline[:, 0], np.zeros(len(outline)), outline[:, 1]], axis=-1)
     following = np.roll(base, -1, axis=0)
     lifted = np.array([0.0, height, 0.0])
@@ -213,23 +190,14 @@ def extrusion(outline: np.ndarray, height: float) -> Shape:
         np.broadcast_to(normal[:, None, None], (len(base), 2, 3, 3)).reshape(-1, 3, 3),
         places[:, split].reshape(-1, 3, 2),
     )
-    return join([sides, polygon(base), polygon(base[::-1] + lifted)])
+    return join([sides, _polygon(base), _polygon(base[::-1] + lifted)])
 
 
 def tube(path: np.ndarray, radius: float, steps: int = 6) -> Shape:
-    """A pipe or a cable along a path.
-
-    Args:
-        path: (N, 3).
-        radius: metres.
-        steps: round it.
-    """
-    path = np.asarray(path, float)
-    along = np.gradient(path, axis=0)
-    along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-12)
+    """A pipe or a cable along a path (N, 3), of so many steps round it."""
+    along = _unit(np.gradient(path, axis=0))
     other = np.where(np.abs(along[:, 1:2]) < 0.9, [[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]])
-    across = np.cross(along, other)
-    across /= np.linalg.norm(across, axis=1, keepdims=True)
+    across = _unit(np.cross(along, other))
     third = np.cross(along, across)
     angles = np.linspace(0, 2 * math.pi, steps + 1)
     ring = across[:, None] * np.cos(angles)[:, None] + third[:, None] * np.sin(angles)[:, None]
@@ -246,6 +214,11 @@ def height_field(
         indexing="ij",
     )
     return sheet(np.stack([x, height(x, z), z], axis=-1), np.stack([x, z], axis=-1))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors (..., 3) of length 1."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _circle(steps: int) -> np.ndarray:

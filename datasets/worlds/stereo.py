@@ -16,7 +16,7 @@ from ..stereo.scene_textures import blur
 from .base import WorldDataset, quantile, reachable
 from .cameras import Pinhole, View, frame, render
 from .layouts import Place
-from .world import World
+from .world import World, column
 
 __all__ = ["WorldStereo"]
 
@@ -137,7 +137,6 @@ def _occluded(
     distance = left.distance.flatten()[seen]
     # A thousandth of the way back, so that a surface does not hide itself.
     back = 1e-3 * distance * left.normal.flatten(1)[:, seen]
-    origin, end = (torch.from_numpy(np.float32(eye))[:, None] for eye in (camera.eye, other))
-    points = origin + distance * camera.rays(x, y) + back
-    hidden.view(-1)[seen] |= world.blocked(points, end - points)
+    points = column(camera.eye) + distance * camera.rays(x, y) + back
+    hidden.view(-1)[seen] |= world.blocked(points, column(other) - points)
     return hidden

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...vision.io.images import read_image
+from ...vision.io.images import read_image, to_bytes
 from ...vision.io.pointcloud import open3d
 from ..draws import Draws
 from .materials import TextureBank, pictures_in, texture_bank
@@ -43,12 +43,12 @@ class Stock(NamedTuple):
 def stock(
     textures: str | None = None, meshes: str | None = None, panoramas: str | None = None
 ) -> Stock:
-    """The stock of this process.
+    """The stock of this process, of three folders.
 
     Args:
-        textures: folder of photographs for surfaces; None: drawn textures alone.
-        meshes: folder of .glb, .obj, .ply or .stl files; None: built things alone.
-        panoramas: folder of equirectangular pictures, seen where the sky is; None: a drawn sky.
+        textures: of photographs for surfaces; None: drawn textures alone.
+        meshes: of .glb, .obj, .ply or .stl files; None: built things alone.
+        panoramas: of equirectangular pictures, seen where the sky is; None: a drawn sky.
 
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.
@@ -58,15 +58,12 @@ def stock(
     return Stock(texture_bank(textures), tuple(shapes), tuple(around))
 
 
-def fingerprint(
-    textures: str | None = None, meshes: str | None = None, panoramas: str | None = None
-) -> str:
+def fingerprint(**folders: str | None) -> str:
     """A word that changes with what lies in the folders of `stock`: names and sizes.
 
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.
     """
-    folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
     if not any(folders.values()):
         return "drawn"
     listed = [
@@ -83,11 +80,11 @@ def _files(kind: str, folder: str | None) -> list[Path]:
         return []
     if kind != "meshes":
         return pictures_in(folder, kind)
-    found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
-    if not found:
+    files = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not files:
         missing = "no mesh in it" if os.path.isdir(folder) else "no such folder"
         raise FileNotFoundError(f"meshes: {folder}: {missing} ({', '.join(_SUFFIXES)})")
-    return found
+    return files
 
 
 def _mesh(path: Path) -> Shape:
@@ -121,10 +118,9 @@ def _mesh(path: Path) -> Shape:
 
 
 def _surroundings(path: Path) -> Tensor:
-    picture = read_image(path)
-    height, width = picture.shape[1:]
+    picture = Image.fromarray(to_bytes(read_image(path)))
+    width, height = picture.size
     if width != 2 * height:
         raise ValueError(f"panoramas: {path}: {width}x{height} pixels: want twice as wide as high")
-    pixels = (picture * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-    small = Image.fromarray(pixels).resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
+    small = picture.resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
     return torch.from_numpy(np.array(small))

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from ..draws import Draws
-from ..mvs.pairs import pairs_from_scores, score_by_poses
+from ..mvs.pairs import pair_by_poses
 from ..mvs.scene import Scene, View
 from .base import WorldDataset, quantile, reachable
 from .cameras import Pinhole, frame, render
 from .layouts import Place
 
 __all__ = ["WorldViews"]
+
+_WANDER = (0.1, 0.4)  # distance of the outermost cameras, in depths of the nearest things
 
 
 class WorldViews(WorldDataset):
@@ -30,32 +32,19 @@ class WorldViews(WorldDataset):
         height: of a picture, pixels.
         width: of a picture, pixels.
         views: in a sample, the reference included, 2 at least.
-        wander: (least, greatest) distance of the outermost cameras from the reference, in depths
-            of the nearest things.
         common: see `WorldDataset`.
 
     Raises:
         ValueError: see `WorldDataset`; or a number of these is out of range.
     """
 
-    def __init__(
-        self,
-        length: int,
-        height: int,
-        width: int,
-        views: int = 5,
-        *,
-        wander: tuple[float, float] = (0.1, 0.4),
-        **common: Any,
-    ) -> None:
-        if views < 2 or not 0 < wander[0] <= wander[1]:
-            raise ValueError(
-                f"world: views {views} (want 2 or more), wander {wander[0]:g} to {wander[1]:g} "
-                "(want more than 0, the least first)"
-            )
-        kind = f"views-{views}-{wander[0]:g}-{wander[1]:g}"
+    def __init__(self, length: int, height: int, width: int, views: int = 5, **common: Any) -> None:
+        if views < 2:
+            raise ValueError(f"world: views {views} (want 2 or more)")
+        least, greatest = _WANDER
+        kind = f"views-{views}-{least:g}-{greatest:g}"
         super().__init__(kind, ("images",), length, (height, width), **common)
-        self.views, self.wander = views, tuple(wander)
+        self.views = views
 
     def scene(self, index: int) -> Scene:
         """All views of a sample, each with its true depth, as a scene."""
@@ -76,7 +65,7 @@ class WorldViews(WorldDataset):
         depth = reference.distance * first.ahead()
         known = depth[depth.isfinite()]
         near, middle = quantile(known, 0.02), quantile(known, 0.5)
-        reach = draws.uniform(*self.wander) * near
+        reach = draws.uniform(*_WANDER) * near
         path = _ring if draws.uniform() < 0.5 else _hand_held
         cameras, rendered = [first], [reference]
         for offset in path(draws, self.views - 1):
@@ -86,29 +75,22 @@ class WorldViews(WorldDataset):
             cameras.append(self._camera(eye, turned, focal, draws))
             rendered.append(render(place.world, cameras[-1]))
         pictures = self._pictures([view.colour for view in rendered], draws)
-        views, ranges = [], []
+        views = []
         for number, (camera, seen) in enumerate(zip(cameras, rendered, strict=True)):
             depth = seen.distance * camera.ahead()
             finite = depth.isfinite()
             span = depth[finite] if finite.any() else known
-            ranges.append((0.98 * float(span.min()), 1.02 * float(span.max())))
             views.append(
                 View(
                     f"{number:08d}",
                     pictures[number],
                     torch.from_numpy(np.float32(camera.intrinsics)),
                     torch.from_numpy(np.float32(camera.extrinsics)),
-                    ranges[-1],
+                    (0.98 * float(span.min()), 1.02 * float(span.max())),
                     partial(_truth, torch.where(finite, depth, 0)[None]),
                 )
             )
-        scores = score_by_poses(
-            torch.stack([view.intrinsics for view in views]),
-            torch.stack([view.extrinsics for view in views]),
-            [(self.height, self.width)] * len(views),
-            ranges,
-        )
-        scene = Scene(self.name(index), views, pairs_from_scores(scores), "generated")
+        scene = pair_by_poses(Scene(self.name(index), views, [[] for _ in views], "generated"))
         return scene, self._surfaces(reference, axes)
 
     def _make(self, index: int) -> dict[str, Tensor]:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ...vision.io.pointcloud import open3d
 from .materials import Material, TextureBank
-from .shapes import Shape
+from .shapes import Shape, join
 
-__all__ = ["Hits", "Light", "Sky", "Thing", "World"]
+__all__ = ["Hits", "Light", "Sky", "Thing", "World", "column"]
 
 _AWAY = 1e-3  # metres from a surface at which a shadow ray starts
 _LINEAR = (torch.arange(256) / 255) ** 2.2  # of bytes
@@ -70,13 +70,12 @@ class Sky(NamedTuple):
         """Colours (3, N) in unit directions (3, N)."""
         if self.panorama is None:
             up = directions[1].clamp(0, 1).sqrt()
-            low, high = (torch.from_numpy(np.float32(c))[:, None] for c in self[:2])
-            return torch.lerp(low, high, up)
+            return torch.lerp(column(self.horizon), column(self.zenith), up)
         height, width = self.panorama.shape[:2]
         across = torch.atan2(-directions[0], directions[2]) + self.turn
-        column = (across * (width / (2 * math.pi))).floor().long() % width
-        row = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
-        shown = self.panorama.reshape(-1, 3)[row * width + column].T
+        x = (across * (width / (2 * math.pi))).floor().long() % width
+        y = (directions[1].clamp(-1, 1).acos() * (height / math.pi)).long().clamp(0, height - 1)
+        shown = self.panorama.reshape(-1, 3)[y * width + x].T
         return self.bright * _LINEAR[shown.int()]
 
 
@@ -108,7 +107,6 @@ class World:
         ambient: (3,), light from everywhere.
         sky: what is seen beyond all things.
         bank: that the materials' textures are of.
-        threads: that rays are cast by.
     """
 
     def __init__(
@@ -118,26 +116,21 @@ class World:
         ambient: np.ndarray,
         sky: Sky,
         bank: TextureBank,
-        threads: int = 1,
     ) -> None:
         o3d = open3d()
         sizes = torch.tensor([len(thing.shape.points) for thing in things])
-        self.points = np.concatenate([t.shape.points for t in things]).astype(np.float32)
-        normals = np.concatenate([t.shape.normals for t in things]).reshape(-1, 9)
-        places = np.concatenate([t.shape.places for t in things]).reshape(-1, 6)
-        self._corners = torch.from_numpy(np.hstack([normals, places]).astype(np.float32))
+        joined = join([thing.shape for thing in things])
+        points = joined.points.astype(np.float32).reshape(-1, 3)
+        corners = np.hstack([joined.normals.reshape(-1, 9), joined.places.reshape(-1, 6)])
+        self._corners = torch.from_numpy(corners.astype(np.float32))
         self._material = torch.arange(len(things)).repeat_interleave(sizes)
         self._instance = torch.tensor([t.instance for t in things]).repeat_interleave(sizes)
-        self.materials = [thing.material for thing in things]
-        self.lights, self.ambient, self.sky = list(lights), _column(ambient), sky
-        self.bank, self.threads = bank, threads
-        self._looks = torch.tensor([_flat(material) for material in self.materials])
-        self._scene = o3d.t.geometry.RaycastingScene(nthreads=threads)
-        faces = np.arange(self.points.size // 3, dtype=np.uint32).reshape(-1, 3)
-        core = o3d.core.Tensor
-        self._scene.add_triangles(
-            core.from_numpy(self.points.reshape(-1, 3)), core.from_numpy(faces)
-        )
+        self._looks = torch.tensor([_flat(thing.material) for thing in things])
+        self._lights, self._ambient, self._sky = list(lights), column(ambient), sky
+        self._bank = bank
+        self._scene = o3d.t.geometry.RaycastingScene(nthreads=1)
+        faces = np.arange(len(points), dtype=np.uint32).reshape(-1, 3)
+        self._scene.add_triangles(*map(o3d.core.Tensor.from_numpy, (points, faces)))
 
     def cast(self, origins: Tensor, directions: Tensor) -> Hits:
         """Follow rays to the nearest surface.
@@ -146,11 +139,11 @@ class World:
             origins: (3, N) or (3, 1).
             directions: (3, N); distances count in their lengths.
         """
-        found = self._scene.cast_rays(_rays(origins, directions), nthreads=self.threads)
-        distance = torch.from_numpy(found["t_hit"].numpy()).clone()  # not in Open3D's memory
+        ends = self._scene.cast_rays(_rays(origins, directions), nthreads=1)
+        distance = torch.from_numpy(ends["t_hit"].numpy()).clone()  # not in Open3D's memory
         # The sky's number is the largest of 32 bits, -1 with a sign.
-        triangle = torch.from_numpy(found["primitive_ids"].numpy().view(np.int32)).long()
-        second, third = torch.from_numpy(found["primitive_uvs"].numpy()).T.contiguous()
+        triangle = torch.from_numpy(ends["primitive_ids"].numpy().view(np.int32)).long()
+        second, third = torch.from_numpy(ends["primitive_uvs"].numpy()).T.contiguous()
         owner = triangle.clamp_min(0)
         corners = self._corners.index_select(0, owner).T.contiguous()
         weights = (1 - second - third, second, third)
@@ -162,15 +155,9 @@ class World:
         return Hits(distance, triangle, instance, normal, place)
 
     def blocked(self, origins: Tensor, ways: Tensor) -> Tensor:
-        """Whether something stands in the way, (N,) bool.
-
-        Args:
-            origins: (3, N).
-            ways: (3, N), to where the ways end.
-        """
-        rays = _rays(origins, ways)
-        found = self._scene.test_occlusions(rays, tfar=0.999, nthreads=self.threads)
-        return torch.from_numpy(found.numpy())
+        """Whether something stands in ways (3, N) from origins (3, N), (N,) bool."""
+        hit = self._scene.test_occlusions(_rays(origins, ways), tfar=0.999, nthreads=1)
+        return torch.from_numpy(hit.numpy())
 
     def colours(
         self,
@@ -179,7 +166,7 @@ class World:
         pixel: float,
         hits: Hits | None = None,
         openness: Tensor | None = None,
-    ) -> tuple[Tensor, Hits]:
+    ) -> Tensor:
         """What rays see.
 
         Args:
@@ -190,7 +177,7 @@ class World:
             openness: (N,), share of the ambient light that arrives; None: all.
 
         Returns:
-            Colours (3, N) float32, linear, not bounded above, and the hits.
+            Colours (3, N) float32, linear, not bounded above.
         """
         hits = self.cast(origin, directions) if hits is None else hits
         colours = torch.empty_like(directions)
@@ -202,13 +189,13 @@ class World:
             if seen.all():
                 colours[:, part] = self._shade(origin, along, pixel, hits, part, opened)
                 continue
-            colours[:, part] = self.sky.look(along)
+            colours[:, part] = self._sky.look(along)
             chosen = seen.nonzero()[:, 0]
             if len(chosen):
                 opened = None if opened is None else opened[chosen]
                 shaded = self._shade(origin, along[:, chosen], pixel, hits, start + chosen, opened)
                 colours[:, start + chosen] = shaded
-        return colours, hits
+        return colours
 
     def openness(self, points: Tensor, normals: Tensor, reach: float) -> Tensor:
         """How far one sees from surfaces, (N,) in [0, 1]: 1 where nothing is within reach.
@@ -218,7 +205,7 @@ class World:
         Args:
             points: (3, N).
             normals: (3, N), unit length.
-            reach: metres, beyond which things do not count.
+            reach: metres.
         """
         lifted = points + _AWAY * normals
         total, clear = torch.zeros(points.shape[1]), torch.zeros(points.shape[1])
@@ -226,7 +213,7 @@ class World:
             facing = _dot(normals, way[:, None]).clamp_min(0)
             upward = facing.nonzero()[:, 0]
             rays = _rays(lifted[:, upward], (reach * way[:, None]).expand(3, len(upward)))
-            far = self._scene.cast_rays(rays, nthreads=self.threads)["t_hit"].numpy()
+            far = self._scene.cast_rays(rays, nthreads=1)["t_hit"].numpy()
             total += facing
             clear[upward] += facing[upward] * torch.from_numpy(far).clamp_max(1.0)
         return clear / total.clamp_min(1e-6)
@@ -247,14 +234,14 @@ class World:
         footprint = distance * pixel * ahead.neg().clamp_min(0.05).rsqrt()
         albedo = self._albedo(looks, hits.place[:, part], footprint)
         gloss, mirror, shine, through = looks[10:14]
-        lit = self.ambient * (0.75 + 0.25 * normal[1])
+        lit = self._ambient * (0.75 + 0.25 * normal[1])
         if openness is not None:
             lit = lit * openness
         bright = torch.zeros_like(lit)
         near: Tensor | float
         far: Tensor | float
-        for light in self.lights:
-            way = _column(light.place)
+        for light in self._lights:
+            way = column(light.place)
             if light.far:
                 toward, near, far = way.expand_as(points), 1.0, 100.0
             else:
@@ -269,13 +256,13 @@ class World:
             start = points[:, reached] + side * normal[:, reached]
             ways = far * toward if light.far else way - points
             strength[reached] *= ~self.blocked(start, ways[:, reached])
-            colour = _column(light.colour)
+            colour = column(light.colour)
             lit = lit + colour * strength
             half = toward - along
             half = _dot(normal, half) * _dot(half, half).clamp_min(1e-12).rsqrt()
             bright = bright + colour * (gloss * near * half.clamp_min(0) ** shine * (strength > 0))
         if mirror.any():
-            bright = bright + mirror * self.sky.look(along - 2 * ahead * normal)
+            bright = bright + mirror * self._sky.look(along - 2 * ahead * normal)
         return albedo * lit + bright
 
     def _albedo(self, looks: Tensor, place: Tensor, footprint: Tensor) -> Tensor:
@@ -283,7 +270,7 @@ class World:
         cos, sin = looks[2].cos() * scale, looks[2].sin() * scale
         x = cos * place[0] + sin * place[1] + looks[3]
         y = cos * place[1] - sin * place[0] + looks[4]
-        texture = self.bank.look_up(looks[0].long(), x, y, footprint * scale)
+        texture = self._bank.look_up(looks[0].long(), x, y, footprint * scale)
         pattern = torch.lerp(texture.mean(dim=0), texture, looks[9])
         return (looks[5:8] + looks[8] * pattern).clamp(0.01, 1.0)
 
@@ -300,16 +287,14 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
     return one[0] * other[0] + one[1] * other[1] + one[2] * other[2]
 
 
-def _column(values: np.ndarray) -> Tensor:
+def column(values: np.ndarray) -> Tensor:
+    """Numbers (3,) as a column (3, 1) float32."""
     return torch.from_numpy(np.asarray(values, np.float32))[:, None]
 
 
 def _flat(material: Material) -> list[float]:
     """A material's numbers in one row."""
-    row: list[float] = []
-    for value in astuple(material):
-        row.extend(value if isinstance(value, tuple) else [value])
-    return row
+    return np.hstack(astuple(material)).tolist()
 
 
 def _spread(count: int) -> Tensor:

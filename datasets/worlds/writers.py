@@ -70,52 +70,41 @@ def write_worlds(
         )
     if layout == "matterport3d" and "street" in worlds.layouts:
         raise ValueError("layout matterport3d holds no depth beyond 16 m: leave the street out")
-    root, sheet = expand_path(folder), _ContactSheet()
+    root = expand_path(folder)
+    small: list[Tensor] = []
     if isinstance(worlds, WorldPanoramas):
-        write_panoramas({"train": _Seen(worlds, sheet)}, root, layout, report)
+        write_panoramas({"train": _Seen(worlds, small)}, root, layout, report)
     else:
         for index in range(len(worlds)):
-            sheet.add(_write(worlds, index, root, layout))
+            _add(small, _write(worlds, index, root, layout))
             if report is not None:
                 report("worlds", index + 1, len(worlds))
-    sheet.write(root / "sheet.jpg")
+    columns = min(8, len(small))
+    blank = [torch.ones_like(small[0])] * (-len(small) % columns)
+    rows = torch.stack(small + blank).unflatten(0, (-1, columns))
+    write_image(root / "sheet.jpg", rows.permute(2, 0, 3, 1, 4).flatten(1, 2).flatten(2))
     return root
 
 
-class _ContactSheet:
-    """Small pictures side by side, of the first that are added."""
-
-    def __init__(self) -> None:
-        self._pictures: list[Tensor] = []
-
-    def add(self, picture: Tensor) -> None:
-        """One more, (3, H, W) in [0, 1], all of one size."""
-        if len(self._pictures) < _SHOWN:
-            height = round(_THUMBNAIL * picture.shape[1] / picture.shape[2])
-            self._pictures.append(
-                functional.interpolate(picture[None], (height, _THUMBNAIL), mode="area")[0]
-            )
-
-    def write(self, path: Path) -> None:
-        """In rows of eight."""
-        small, columns = self._pictures, min(8, len(self._pictures))
-        blank = [torch.ones_like(small[0])] * (-len(small) % columns)
-        rows = torch.stack(small + blank).unflatten(0, (-1, columns))
-        write_image(path, rows.permute(2, 0, 3, 1, 4).flatten(1, 2).flatten(2))
+def _add(small: list[Tensor], picture: Tensor) -> None:
+    """Add a picture (3, H, W), small, to the first ones."""
+    if len(small) < _SHOWN:
+        size = round(_THUMBNAIL * picture.shape[1] / picture.shape[2]), _THUMBNAIL
+        small.append(functional.interpolate(picture[None], size, mode="area")[0])
 
 
 class _Seen:
-    """Samples of which a sheet gets the pictures while they are written."""
+    """Samples whose pictures are added to the small ones while they are written."""
 
-    def __init__(self, worlds: WorldPanoramas, sheet: _ContactSheet) -> None:
-        self.worlds, self.sheet = worlds, sheet
+    def __init__(self, worlds: WorldPanoramas, small: list[Tensor]) -> None:
+        self.worlds, self.small = worlds, small
 
     def __len__(self) -> int:
         return len(self.worlds)
 
     def __getitem__(self, index: int) -> dict:
         sample = self.worlds[index]
-        self.sheet.add(sample["image"])
+        _add(self.small, sample["image"])
         return sample
 
 

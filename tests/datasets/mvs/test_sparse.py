@@ -12,9 +12,9 @@ from vizoo.datasets.mvs.sparse import sparse_points
 
 
 def test_points_of_the_truth(scene):
-    points, colours = truth_points(scene, step=4)
-    assert points.shape == colours.shape == (4 * 12 * 16, 3) and colours.dtype == torch.uint8
-    sparse, _, tracks = sparse_points(scene, per_view=50)
+    points, colours = truth_points(scene)
+    assert points.shape == colours.shape == (4 * 48 * 64, 3) and colours.dtype == torch.uint8
+    sparse, _, tracks = sparse_points(scene)
     assert len(sparse) > 50 and len(tracks) == 4
     counts = torch.zeros(len(sparse)).index_add_(
         0, torch.cat(tracks), torch.ones(sum(map(len, tracks)))

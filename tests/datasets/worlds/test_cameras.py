@@ -125,12 +125,9 @@ def test_kept_worlds_are_those_that_were_made(tmp_path, kind):
         assert value == first[name] if name == "name" else torch.equal(value, first[name])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), [({"views": 1}, "views 1"), ({"wander": (0.5, 0.1)}, "wander")]
-)
-def test_bad_views(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        WorldViews(1, 48, 64, **arguments)
+def test_bad_views():
+    with pytest.raises(ValueError, match="views 1"):
+        WorldViews(1, 48, 64, views=1)
 
 
 def test_the_command_writes_what_readers_read(tmp_path, capsys):

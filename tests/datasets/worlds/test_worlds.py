@@ -101,7 +101,7 @@ def test_shadows_and_edges():
     lit = world(floor, roof, lights=[sun])
     down = torch.tensor([[0.0, -0.7, 4.0], [3.0, -0.7, 4.0]])
     rays = torch.nn.functional.normalize(down, dim=1).T
-    colours, _ = lit.colours(torch.zeros(3, 1), rays, 0.01)
+    colours = lit.colours(torch.zeros(3, 1), rays, 0.01)
     assert colours[:, 1].min() > 1.5 * colours[:, 0].max()
 
 
