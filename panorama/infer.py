@@ -103,8 +103,8 @@ class PanoramaResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        found = {"size": list(self.depth.shape), "depth": spread(self.depth)}
-        return {**found, "points": len(self.faces)}
+        size, depth = list(self.depth.shape), spread(self.depth)
+        return {"size": size, "depth": depth, "points": len(self.faces)}
 
     def save(
         self,
@@ -221,12 +221,12 @@ class PanoramaPredictor:
             )
         batch = planes[None].to(self.device)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            found = cast("SphereDepthNet", self.net).predict(batch)
-        depth, faces = found.depth, found.faces.float()
+            depth, faces, colours = cast("SphereDepthNet", self.net).predict(batch)
+        faces = faces.float()
         if mode != "nearest":
             depth = faces_to_equirectangular(faces[..., None], height, width, mode)
         check_prediction(faces, dtype=self.dtype)
-        colours = found.colours[0].unflatten(0, (faces.shape[1], -1)).mean(1)
+        colours = colours[0].unflatten(0, (faces.shape[1], -1)).mean(1)
         return PanoramaResult(
             depth[0, 0].float().cpu().numpy(),
             faces[0].cpu().numpy(),

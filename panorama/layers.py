@@ -249,14 +249,10 @@ def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
     Raises:
         ValueError: an unknown mode.
     """
-    children = x.unflatten(1, (-1, 4))
-    if mode == "mean":
-        return children.mean(2)
-    if mode == "max":
-        return children.amax(2)
-    if mode == "sum":
-        return children.sum(2)
-    raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+    pool = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}.get(mode)
+    if pool is None:
+        raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+    return pool(x.unflatten(1, (-1, 4)), 2)
 
 
 def unpool_faces(
@@ -275,8 +271,7 @@ def unpool_faces(
         (N, 4 F, C).
     """
     if neighbours is None or inverse is None:
-        children = x[:, :, None].expand(-1, -1, 4, -1)
-        return children.flatten(1, 2)
+        return x.repeat_interleave(4, 1)
     near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)
     corner = (2 * x + near.sum(2))[:, :, None] - near
     return torch.cat((corner / 4, x[:, :, None]), 2).flatten(1, 2)
