@@ -31,11 +31,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
-from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
-from ._dispmvs_elastic import number
+from ._dispmvs_elastic import Width, number
 from ._dispmvs_geometry import (
     depth_to_flow,
     epipolar_lines,
@@ -47,8 +46,6 @@ from ._dispmvs_geometry import (
 from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock
 
 __all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
-
-Width = int | Value
 
 _COARSE, _FINE = 16, 4  # the stages' scales
 _LEVELS = {_COARSE: 4, _FINE: 2}  # of the sources' pyramids
@@ -116,9 +113,8 @@ class DispMVS(nn.Module):
         hidden = {_COARSE: coarse_width * 16, _FINE: fine_width * 12}
         self.fnet = Extractor(widths, nn.InstanceNorm2d)
         self.cnet = Extractor(widths, nn.BatchNorm2d, (hidden[_FINE], hidden[_COARSE]))
-        self.update_block_4 = UpdateBlock(
-            hidden[_COARSE], coarse_width, _LEVELS[_COARSE], coarse_radius
-        )
+        coarse = coarse_width, _LEVELS[_COARSE], coarse_radius
+        self.update_block_4 = UpdateBlock(hidden[_COARSE], *coarse)
         self.update_block_2 = UpdateBlock(hidden[_FINE], fine_width, _LEVELS[_FINE], fine_radius)
         self.coarse_iterations = number(coarse_iterations)
         self.fine_iterations = number(fine_iterations)
@@ -330,7 +326,7 @@ class DispMVS(nn.Module):
             return hidden, flow, fuse(maps.unflatten(0, flow.shape[:2]), depth_range)
 
         flow = torch.zeros_like(lines.base[:, :, 0])
-        found = []
+        results = []
         for iteration in range(iterations):
             whole = every or iteration == iterations - 1
             if self.checkpointing and self.training:
@@ -339,12 +335,12 @@ class DispMVS(nn.Module):
                 )
             else:
                 hidden, flow, fused = iterate(hidden, flow.detach(), whole)
-            found.append(fused)
+            results.append(fused)
             if iteration < iterations - 1:
                 step = UPSAMPLING if whole else 1
                 with torch.no_grad():
                     flow = depth_to_flow(lines, fused.depth[:, :, ::step, ::step])
-        return found
+        return results
 
 
 def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
@@ -449,11 +445,7 @@ def convert_published(
 
 
 @register_model(task="mvs")
-def dispmvs(
-    *,
-    coarse_iterations: int = 8,
-    fine_iterations: int = 2,
-) -> DispMVS:
+def dispmvs(*, coarse_iterations: int = 8, fine_iterations: int = 2) -> DispMVS:
     """DispMVS as published, 10.4 M parameters."""
     return DispMVS(coarse_iterations=coarse_iterations, fine_iterations=fine_iterations)
 

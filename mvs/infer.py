@@ -181,8 +181,8 @@ class MVSPredictor:
         batch = [sample[name][None].to(self.device) for name in names]
         generator = torch.Generator().manual_seed(seed)
         predict = cast("Callable[..., tuple[Tensor, Tensor]]", self.net.predict)
-        found = predict(*batch, generator=generator)
-        depth, confidence = (x[0, 0].float().cpu() for x in found)
+        maps = predict(*batch, generator=generator)
+        depth, confidence = (x[0, 0].float().cpu() for x in maps)
         check_prediction(depth, confidence, dtype=self.dtype)
         return MVSResult(
             depth.numpy(),
