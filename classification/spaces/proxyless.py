@@ -41,10 +41,7 @@ class Proxyless(SearchedClassifier):
     """
 
     def __init__(
-        self,
-        classes: int = 1000,
-        width: float = 1.0,
-        operations: Mapping[str, str] | None = None,
+        self, classes: int = 1000, width: float = 1.0, operations: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(classes)
         if width <= 0:
@@ -98,5 +95,5 @@ def proxyless(
     """ProxylessNAS: the supernet, or a subnet; the published networks have width 1.4."""
     if subnet is None:
         return Proxyless(classes, width)
-    found = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return Proxyless(classes, width, cast("Mapping[str, str]", found))
+    architecture = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
+    return Proxyless(classes, width, cast("Mapping[str, str]", architecture))
