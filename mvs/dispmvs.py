@@ -413,9 +413,7 @@ def _check(
             )
 
 
-def convert_published(
-    state: dict[str, Tensor],
-) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:
     """Recognise a published checkpoint and rename its tensors.
 
     A shortcut's batch norm is there twice, as `norm3` and `downsample.1`; the published program

@@ -170,17 +170,13 @@ class PanoramaPredictor:
     """A network with its weights, ready for panoramas of any size.
 
     Args:
-        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
-            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
-            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. A network has
-            ``predict(image)``, which gives a `spheredepth.Prediction`.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the convolutions.
+        model: see `StereoPredictor`; a network has ``predict(image)``, which gives a
+            `spheredepth.Prediction`.
+        device: see there.
+        dtype: see there, for the convolutions.
 
     Raises:
-        FileNotFoundError: there is no such weight file.
-        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
-            device cannot use.
+        FileNotFoundError, ValueError: as `StereoPredictor`.
     """
 
     def __init__(

@@ -19,15 +19,7 @@ from ..vision.ops import gather_faces, inverse_table, mesh_convolution
 from .mesh import check_ring, face_count, kept, spherical_mesh
 from .sampling import centroids, spherical_coordinates
 
-__all__ = [
-    "FaceNorm",
-    "MeshConv",
-    "MeshTables",
-    "Ring",
-    "pool_faces",
-    "ring_of",
-    "unpool_faces",
-]
+__all__ = ["FaceNorm", "MeshConv", "MeshTables", "Ring", "pool_faces", "ring_of", "unpool_faces"]
 
 
 class Ring(NamedTuple):

@@ -222,15 +222,11 @@ def faces_to_equirectangular(
     if mode not in ("nearest", "linear"):
         raise ValueError(f"read-back {mode!r} is unknown: choose 'nearest' or 'linear'")
     level = level_of(values.shape[1])
-    # What is written as a graph computes the places of the pixels: its size may be another.
-    graph = exporting() or torch.compiler.is_compiling()
     if mode == "nearest":
-        find_faces = _faces_of_pixels if graph else _kept_faces
-        faces = find_faces(level, height, width, values.device)
+        faces = _faces_of_pixels(level, height, width, values.device)
         pixels = values.index_select(1, faces.flatten())
     else:
-        find_corners = _corners_of_pixels if graph else _kept_corners
-        vertices, shares = find_corners(level, height, width, values.device)
+        vertices, shares = _corners_of_pixels(level, height, width, values.device)
         at_vertices = vertex_values(values, weights)
         rows = (
             at_vertices.index_select(1, vertices[..., corner].flatten())
@@ -241,26 +237,25 @@ def faces_to_equirectangular(
     return pixels.transpose(1, 2).unflatten(2, (height, width))
 
 
+def _in_graph() -> bool:
+    """What is written as a graph computes the places of the pixels: its size may be another."""
+    return exporting() or torch.compiler.is_compiling()
+
+
 def _faces_of_pixels(level: int, height: int, width: int, device: torch.device) -> Tensor:
-    return locate(pixel_directions(height, width, device=device), level)
-
-
-def _corners_of_pixels(
-    level: int, height: int, width: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    face, shares = barycentric(pixel_directions(height, width, device=device), level)
-    return corners(level, device)[face], shares
-
-
-def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
+    if _in_graph():
+        return locate(pixel_directions(height, width, device=device), level)
     if device.type == "meta":  # what earlier passes keep must not make this one cost less
         return torch.empty(height, width, dtype=torch.int32, device=device)
     return _located(level, height, width, device)
 
 
-def _kept_corners(
+def _corners_of_pixels(
     level: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
+    if _in_graph():
+        face, shares = barycentric(pixel_directions(height, width, device=device), level)
+        return corners(level, device)[face], shares
     if device.type == "meta":
         shares = torch.empty(height, width, 3, dtype=torch.float64, device=device)
         return shares.int(), shares
