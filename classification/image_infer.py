@@ -253,7 +253,10 @@ class ImagePredictor:
             ImageResult(
                 self.classes,
                 probabilities[i].numpy(),
-                tuple(self._choice(each[i]) for each in answers),
+                tuple(
+                    None if log.isnan().any() else self.classes[int(log.argmax())]
+                    for log in logs[:, i]
+                ),
                 image.size,
                 image.picture,
                 None if heats is None else heats[i],
@@ -262,9 +265,6 @@ class ImagePredictor:
             )
             for i, image in enumerate(seen)
         ]
-
-    def _choice(self, logs: Tensor) -> str | None:
-        return None if logs.isnan().any() else self.classes[int(logs.argmax())]
 
     def _maps(
         self,

@@ -24,8 +24,12 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
 
     Args:
         parser: gets them.
-        defaults: False where a table, if there is one, says what holds.
+        defaults: False adds --table, which says what holds if it is given.
     """
+    if not defaults:
+        parser.add_argument(
+            "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
+        )
     table = "" if defaults else "the table's, given or beside the weights, or "
     parser.add_argument(
         "--device",

@@ -41,9 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(UNITS),
         help="what the other axis is (default: latency with a --table, else macs)",
     )
-    parser.add_argument(
-        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
-    )
     add_conditions(parser, defaults=False)
     add_limits(parser)
     parser.add_argument(

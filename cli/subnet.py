@@ -39,9 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="this subnet instead of a searched one: largest, middle, smallest, or JSON of an "
         "architecture (also that beside a subnet), or of patterns of choices and allowed values",
     )
-    parser.add_argument(
-        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
-    )
     add_conditions(parser, defaults=False)
     parser.add_argument(
         "--evaluations",

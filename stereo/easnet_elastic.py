@@ -36,7 +36,6 @@ from ._easnet_layers import (
     FeaturePyramid,
     LeakyConvolution,
     MatchingNetwork,
-    Number,
     Volumes,
     dilated_convolution,
     initialize,
@@ -115,7 +114,10 @@ class EASNetElastic(MatchingNetwork):
         middle = Choice("upsampling.width", _UPSAMPLING_CHANNELS)
         self.upsampling = elastic.Operation(
             {
-                name: _upsampling(concat(widths[count - 1], features[count - 1]), middle, step)
+                name: nn.Sequential(
+                    LeakyConvolution(concat(widths[count - 1], features[count - 1]), middle),
+                    elastic.Conv2d(middle, 9 * step**2, 1),
+                )
                 for (name, count), step in zip(_MATCHING.items(), _STEPS[1:], strict=True)
             },
             matching,
@@ -156,12 +158,6 @@ class EASNetElastic(MatchingNetwork):
             whole = convex_upsample(2 * half, enlarge(features))
             disparities.insert(0, whole[..., : size[0], : size[1]])
         return disparities, tuple(zip(reversed(scores), reversed(steps), strict=True))
-
-
-def _upsampling(channels: Number, middle: Choice, factor: int) -> nn.Module:
-    return nn.Sequential(
-        LeakyConvolution(channels, middle), elastic.Conv2d(middle, 9 * factor**2, 1)
-    )
 
 
 def _second_convolution(index: int, width: Choice) -> nn.Module:

@@ -76,16 +76,8 @@ def show_tour(
 ) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family.
 
-    Args:
-        out: folder of the page.
-        command: what infers the pair again, for the page.
-        tell: is told what begins.
-        epochs: of the training, at most a minute each.
-        tested: test what was trained.
-        device: such as `auto` or `cuda:1`.
-
-    Returns:
-        What was written and measured.
+    The training takes at most a minute for each of `epochs`; a test follows if `tested`.
+    What else is given and returned is as of `show_pair`.
     """
     where = choose_device(device)
     seconds: dict[str, float] = {}
