@@ -241,10 +241,11 @@ def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
     Raises:
         ValueError: an unknown mode.
     """
-    pool = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}.get(mode)
-    if pool is None:
+    pools: dict[str, Callable[..., Tensor]]
+    pools = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
+    if mode not in pools:
         raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
-    return pool(x.unflatten(1, (-1, 4)), 2)
+    return pools[mode](x.unflatten(1, (-1, 4)), 2)
 
 
 def unpool_faces(

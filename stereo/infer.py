@@ -380,7 +380,8 @@ class StereoPredictor:
         wanted = 1.0 if scale == "auto" else float(scale)
         if self.reach is None or width <= _GLANCE:
             return wanted
-        glance = self._match(*(reduced(view, _GLANCE / width)[0] for view in (left, right)), 1)
+        small = [reduced(view, _GLANCE / width)[0] for view in (left, right)]
+        glance = self._match(small[0], small[1], 1)
         largest = float(glance.flatten().quantile(_NEARLY_ALL)) * width / _GLANCE
         if largest * wanted <= self.reach:
             return wanted
