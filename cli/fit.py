@@ -28,7 +28,7 @@ from ..vision.configs.messages import condense, own_words
 from ..vision.progress import ProgressLines
 from ._lightning import HelpFormatter, VizooCLI
 
-SUBCOMMANDS = {
+_SUBCOMMANDS = {
     "fit": "train a model",
     "validate": "run the validation set through a model",
     "test": "run the test set through a model",
@@ -69,12 +69,12 @@ def run(args: list[str]) -> int:
         )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     if any(word in ("-h", "--help") for word in args[1:]):
-        return _help(resolve_configs(args))
+        return _help(_resolve_configs(args))
     keep_freed_memory()
     keeper = KeepLast()
     handler = signal.getsignal(signal.SIGINT)
     try:
-        _cli(resolve_configs(args), keeper)
+        _cli(_resolve_configs(args), keeper)
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
     except (Exception, SIGTERMException) as error:
@@ -99,7 +99,7 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def resolve_configs(args: list[str]) -> list[str]:
+def _resolve_configs(args: list[str]) -> list[str]:
     """Replace the names of built-in configs by their paths.
 
     Raises:
@@ -159,7 +159,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
                     "description": f"{text}.\n\n{_EXAMPLES.format(name=name)}",
                     **common,
                 }
-                for name, text in SUBCOMMANDS.items()
+                for name, text in _SUBCOMMANDS.items()
             },
         },
         args=args,

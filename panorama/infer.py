@@ -152,7 +152,7 @@ class PanoramaResult:
             return written[-1]
 
         for suffix in formats:
-            write_depth(target(f"depth.{suffix}"), self.depth)
+            _write_depth(target(f"depth.{suffix}"), self.depth)
         picture = disparity_picture(
             self.depth, label="depth [m]", palette="turbo_r", logarithmic=True
         )
@@ -231,7 +231,7 @@ class PanoramaPredictor:
         )
 
 
-def write_depth(path: Path, depth: np.ndarray) -> None:
+def _write_depth(path: Path, depth: np.ndarray) -> None:
     """Write depth (H, W) in metres in the format of the suffix, PNG in millimetres."""
     if path.suffix == ".png":
         write_image(path, np.rint(depth.astype(np.float64) * _PNG_UNIT).astype(np.uint16))

@@ -62,7 +62,7 @@ def ring_tables(ring: Ring, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def sample_coordinates(level: int, device: torch.device) -> Tensor:
+def _sample_coordinates(level: int, device: torch.device) -> Tensor:
     """Where the centroids lie in an equirectangular image, (F, 2) float32."""
     with torch.inference_mode(False), torch.no_grad():
         places = spherical_coordinates(centroids(level, torch.device("cpu"))).float()
@@ -110,7 +110,7 @@ class MeshTables(nn.Module):
             neighbours, inverse = ring_tables(ring, device)
             self.register_buffer(_name("neighbours", ring), neighbours, persistent=False)
             self.register_buffer(_name("inverse", ring), inverse, persistent=False)
-        coordinates = sample_coordinates(self.sample_level, device)
+        coordinates = _sample_coordinates(self.sample_level, device)
         self.register_buffer("coordinates", coordinates, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MeshTables:

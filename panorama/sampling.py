@@ -189,7 +189,7 @@ def centroids(level: int, device: torch.device) -> Tensor:
 
 
 @cache
-def corners(level: int, device: torch.device) -> Tensor:
+def _corners(level: int, device: torch.device) -> Tensor:
     """Vertices of each face, (F, 3) int32, kept for each device."""
     return kept(spherical_mesh(level).faces, device)
 
@@ -255,7 +255,7 @@ def _corners_of_pixels(
 ) -> tuple[Tensor, Tensor]:
     if _in_graph():
         face, shares = barycentric(pixel_directions(height, width, device=device), level)
-        return corners(level, device)[face], shares
+        return _corners(level, device)[face], shares
     if device.type == "meta":
         shares = torch.empty(height, width, 3, dtype=torch.float64, device=device)
         return shares.int(), shares
@@ -278,7 +278,7 @@ def _located_corners(
 ) -> tuple[Tensor, Tensor]:
     located = [barycentric(looks, level) for looks in _few_rows(height, width, device)]
     faces, shares = (torch.cat(parts) for parts in zip(*located, strict=True))
-    return corners(level, device)[faces], shares
+    return _corners(level, device)[faces], shares
 
 
 def _few_rows(height: int, width: int, device: torch.device) -> Iterator[Tensor]:

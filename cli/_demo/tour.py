@@ -29,7 +29,7 @@ from .training import test, train
 
 __all__ = ["show_pair", "show_tour"]
 
-Tell = Callable[[str], None]
+_Tell = Callable[[str], None]
 
 _SEED = 42
 
@@ -37,7 +37,7 @@ _SEED = 42
 def show_pair(
     out: Path,
     command: str,
-    tell: Tell,
+    tell: _Tell,
     model: str | None = None,
     device: str = "auto",
     seed: int | None = None,
@@ -72,7 +72,12 @@ def show_pair(
 
 
 def show_tour(
-    out: Path, command: str, tell: Tell, epochs: int = 1, tested: bool = False, device: str = "auto"
+    out: Path,
+    command: str,
+    tell: _Tell,
+    epochs: int = 1,
+    tested: bool = False,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family.
 
@@ -114,7 +119,7 @@ def show_tour(
 
 
 def _look(
-    sample: Sample, model: str | None, device: torch.device, tell: Tell
+    sample: Sample, model: str | None, device: torch.device, tell: _Tell
 ) -> tuple[list[Finding], Front | None]:
     for note in sample.notes:
         warn(note)
