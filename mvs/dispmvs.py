@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -144,7 +144,7 @@ class DispMVS(nn.Module):
         depth_range: Tensor,
         start: Tensor | None = None,
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Depth of view 0.
 
@@ -174,7 +174,7 @@ class DispMVS(nn.Module):
         depth_range: Tensor,
         start: Tensor | None = None,
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Depth and confidence, each (B, 1, H, W); arguments as of `forward`.
 
@@ -198,8 +198,6 @@ class DispMVS(nn.Module):
         extrinsics: Tensor,
         depth_range: Tensor,
         start: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Depth after every iteration, for training; arguments as of `forward`.
 
@@ -217,7 +215,7 @@ class DispMVS(nn.Module):
                 f"{_COARSE}, not {height}x{width}: crop or resize them (inference takes any size)"
             )
         if start is None:
-            start = self._start(depth_range, height // _COARSE, width // _COARSE, generator)
+            start = self._start(depth_range, height // _COARSE, width // _COARSE)
         coarse, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
         return [fused.depth for fused in coarse], [fused.depth for fused in fine]
 
@@ -232,10 +230,8 @@ class DispMVS(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Random images, cameras side by side, and a start; see `vision.inputs`."""
         views = self.example_views if self.views is None else self.views.value
-        like: dict[str, Any] = {
-            "device": device,
-            "dtype": torch.promote_types(dtype, torch.float32),
-        }
+        kind = torch.promote_types(dtype, torch.float32)
+        like: dict[str, Any] = {"device": device, "dtype": kind}
         images = torch.rand(batch, views, 3, height, width, device=device, dtype=dtype)
         focal = 0.8 * max(height, width)
         camera = [[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]]
@@ -251,7 +247,7 @@ class DispMVS(nn.Module):
         return images, intrinsics.clone(), extrinsics.clone(), depth_range.clone(), start
 
     def _start(
-        self, depth_range: Tensor, height: int, width: int, generator: torch.Generator | None
+        self, depth_range: Tensor, height: int, width: int, generator: Generator | None = None
     ) -> Tensor:
         if generator is None and not self.training:
             generator = torch.Generator().manual_seed(0)
