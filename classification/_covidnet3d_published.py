@@ -116,9 +116,7 @@ _CALIBRATION = re.compile(r"blocks\.(\d*[13579])\.conv\.(weight|bias)")
 _CHOICE = re.compile(r"blocks\.(\d*[02468])\.mobile_inverted_conv\.choices\.(\d+)\.(.+)")
 
 
-def convert_published(
-    state: dict[str, Tensor],
-) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:
     """Recognise a published checkpoint of the supernet or of a subnet and rename its tensors.
 
     Tensors do not tell a skip from the identity, which doubles its input where there is a
@@ -142,8 +140,8 @@ def convert_published(
     plan = PLANS[name]
     chosen: dict[int, set[int]] = {}
     for key in state:
-        if found := _CHOICE.fullmatch(key):
-            chosen.setdefault(int(found[1]) // 2 - 1, set()).add(int(found[2]))
+        if match := _CHOICE.fullmatch(key):
+            chosen.setdefault(int(match[1]) // 2 - 1, set()).add(int(match[2]))
     arguments: dict[str, object] = {"classes": len(state["classifier.linear.weight"])}
     supernet = any(len(codes) > 1 for codes in chosen.values())
     if supernet:
@@ -164,9 +162,9 @@ def convert_published(
 def _name_of(state: Mapping[str, Tensor]) -> str:
     widths = {}
     for key, tensor in state.items():
-        found = _CALIBRATION.fullmatch(key)
-        if found and found[2] == "weight":
-            widths[int(found[1]) // 2] = len(tensor)
+        match = _CALIBRATION.fullmatch(key)
+        if match and match[2] == "weight":
+            widths[int(match[1]) // 2] = len(tensor)
     for name, plan in PLANS.items():
         if widths == {n: plan.widths[plan.place(n)[0]] for n in range(plan.total)}:
             return name
@@ -177,14 +175,14 @@ def _name_of(state: Mapping[str, Tensor]) -> str:
 
 
 def _renamed(key: str, plan: Plan, supernet: bool) -> str:
-    if found := _CALIBRATION.fullmatch(key):
-        stage, index = plan.place(int(found[1]) // 2)
-        return f"stages.{stage}.{index}.calibrate.{found[2]}"
-    if found := _CHOICE.fullmatch(key):
-        stage, index = plan.place(int(found[1]) // 2 - 1)
-        code = int(found[2])
+    if match := _CALIBRATION.fullmatch(key):
+        stage, index = plan.place(int(match[1]) // 2)
+        return f"stages.{stage}.{index}.calibrate.{match[2]}"
+    if match := _CHOICE.fullmatch(key):
+        stage, index = plan.place(int(match[1]) // 2 - 1)
+        code = int(match[2])
         operation = f".{_ENCODED[code]}" if supernet and code < len(_ENCODED) else ""
-        key = f"stages.{stage}.{index}.operation{operation}.{found[3]}"
+        key = f"stages.{stage}.{index}.operation{operation}.{match[3]}"
     for pattern, replacement in _RENAMES:
         key = re.sub(pattern, replacement, key)
     return key

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["classes_and_preset"]
 
-Preset = TypeVar("Preset", bound="DataclassInstance")
+_Preset = TypeVar("Preset", bound="DataclassInstance")
 
 
 def classes_and_preset(
-    net: nn.Module, preset: type[Preset], inputs: str, source: str
-) -> tuple[tuple[str, ...], Preset]:
+    net: nn.Module, preset: type[_Preset], inputs: str, source: str
+) -> tuple[tuple[str, ...], _Preset]:
     """The names of a network's classes and the preset of its training.
 
     Args:

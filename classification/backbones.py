@@ -125,9 +125,9 @@ class ImageClassifier(nn.Module):
     def _normalised(self, image: Tensor) -> Tensor:
         check_images(image)
         if self.fixed_size and tuple(image.shape[2:]) != self.fixed_size:
-            found, wanted = ("x".join(map(str, s)) for s in (image.shape[2:], self.fixed_size))
+            size, wanted = ("x".join(map(str, s)) for s in (image.shape[2:], self.fixed_size))
             raise ValueError(
-                f"{self.backbone} takes images of {wanted} pixels, not {found}: set the data's "
+                f"{self.backbone} takes images of {wanted} pixels, not {size}: set the data's "
                 "preset to that size"
             )
         return (image - self.mean) / self.std
@@ -147,5 +147,5 @@ def _inside(pattern: Any) -> Any:
         inner = re.sub(r"(?<!\[)\^", "", pattern)  # no anchors but in [^...]
         return rf"^body\.(?:{inner})"
     if isinstance(pattern, list):
-        return [(_inside(found), *rest) for found, *rest in pattern]
+        return [(_inside(inner), *rest) for inner, *rest in pattern]
     return pattern

@@ -49,8 +49,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         return float(F.cross_entropy(logits / math.exp(log_temperature), labels))
 
     bounds = (math.log(_COLDEST), math.log(_HOTTEST))  # in the logarithm there is one minimum
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-5})
-    return math.exp(found.x)
+    best = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-5})
+    return math.exp(best.x)
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:

@@ -34,8 +34,8 @@ class PredictionTable(BasePredictionWriter):
         batch_indices: Any,
     ) -> None:
         """Write the table, of all processes."""
-        names = [name for found in predictions for name in found["name"]]
-        rows = [row for found in predictions for row in found["probabilities"].tolist()]
+        names = [name for batch in predictions for name in batch["name"]]
+        rows = [row for batch in predictions for row in batch["probabilities"].tolist()]
         if trainer.world_size > 1:
             parts: list[Any] = [None] * trainer.world_size
             torch.distributed.all_gather_object(parts, (names, rows))

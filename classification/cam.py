@@ -22,14 +22,7 @@ from ..vision.inference import evaluating
 from .activation import ActivationMap, checked_classes, resized, scaled
 from .occlusion import occlusion
 
-__all__ = [
-    "METHODS",
-    "cam",
-    "class_activation",
-    "explain",
-    "grad_cam",
-    "last_layer_with",
-]
+__all__ = ["METHODS", "cam", "class_activation", "explain", "grad_cam", "last_layer_with"]
 
 #: How `explain` can make a map.
 METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
@@ -130,9 +123,9 @@ def grad_cam(
             logits = net(inputs)
             classes = checked_classes(classes, logits)
             if len(seen) != 1 or seen[0].dim() != inputs.dim():
-                found = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
+                outputs = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
                 raise ValueError(
-                    f"layer {layer!r} gives {found}, where Grad-CAM needs one output of "
+                    f"layer {layer!r} gives {outputs}, where Grad-CAM needs one output of "
                     f"{inputs.dim()} axes: choose another layer"
                 )
             chosen = logits.gather(1, classes[:, None]).sum()
@@ -179,18 +172,18 @@ def explain(
     if layer is not None and method not in ("auto", "grad-cam"):
         raise ValueError(f"layer {layer!r} is for grad-cam, not for {method}")
     make = _maker(net, inputs, method, layer)
-    found = make(inputs, classes)
+    plain = make(inputs, classes)
     if not mirrors or method == "occlusion":
-        return found
+        return plain
     axes = range(1, inputs.dim() - 1)
     turns = [turn for n in range(1, len(axes) + 1) for turn in itertools.combinations(axes, n)]
-    raw = found.raw
+    raw = plain.raw
     for turn in turns:
-        mirrored = make(inputs.flip([axis + 1 for axis in turn]), found.classes)
+        mirrored = make(inputs.flip([axis + 1 for axis in turn]), plain.classes)
         raw = raw + mirrored.raw.flip(turn)
     raw = raw / (len(turns) + 1)
-    method = f"{found.method}, mean of {len(turns) + 1} mirror images"
-    return replace(found, values=scaled(raw, inputs.shape[2:]), raw=raw, method=method)
+    method = f"{plain.method}, mean of {len(turns) + 1} mirror images"
+    return replace(plain, values=scaled(raw, inputs.shape[2:]), raw=raw, method=method)
 
 
 def _maker(

@@ -77,7 +77,9 @@ class CTResult:
     @property
     def slices(self) -> list[int]:
         """The scan's slices that the network saw, each once."""
-        return sorted({self._scan_slice(place) for place in self.sample["slices"].tolist()})
+        factor, offset = self.sample["grid"][0].tolist()
+        places = (round((place - offset) / factor) for place in self.sample["slices"].tolist())
+        return sorted({min(max(place, 0), len(self._turned[0]) - 1) for place in places})
 
     def map(self) -> np.ndarray:
         """Where the network looked, on the scan's own voxels.
@@ -147,7 +149,7 @@ class CTResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON holds it; slices are counted from 1 there."""
-        found = {
+        summary = {
             "scan": self.volume.source,
             "class": self.predicted,
             "probabilities": dict(zip(self.classes, map(float, self.probabilities), strict=True)),
@@ -161,13 +163,13 @@ class CTResult:
         }
         if self.heat is not None:
             place, where = self.peak()
-            found["map"] = {
+            summary["map"] = {
                 "method": self.method,
                 "class": self.explained,
                 "peak_slice": place + 1,
                 "peak_mm": [round(float(axis), 2) for axis in where],
             }
-        return {**found, "notice": NOTICE}
+        return {**summary, "notice": NOTICE}
 
     def save(
         self,
@@ -228,11 +230,6 @@ class CTResult:
         half = self.preset.width / 2
         return self.volume.span or (self.preset.level - half, self.preset.level + half)
 
-    def _scan_slice(self, place: int) -> int:
-        factor, offset = self.sample["grid"][0].tolist()
-        last = len(self._turned[0]) - 1
-        return min(max(round((place - offset) / factor), 0), last)
-
 
 def is_result(path: Path) -> bool:
     """Whether a path is one that `CTResult.save` wrote, pictures and maps that look like scans."""
@@ -245,13 +242,10 @@ class CTPredictor:
     """A network with its weights, ready for scans of any size.
 
     Args:
-        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
-            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
-            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. It knows its
-            ``classes`` and its ``input``, the preset of its training.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the probabilities; maps are
-            made in float32.
+        model: see `StereoPredictor`; it knows its ``classes`` and its ``input``, the preset of its
+            training.
+        device: see there.
+        dtype: see there, for the probabilities; maps are made in float32.
 
     Attributes:
         classes: names of the classes.
@@ -322,10 +316,10 @@ class CTPredictor:
             logits = self.fast(batch)
         check_prediction(logits, dtype=self.dtype)
         probabilities = logits[0].float().softmax(0).cpu().numpy()
-        found = CTResult(self.classes, probabilities, volume, sample, self.preset)
+        result = CTResult(self.classes, probabilities, volume, sample, self.preset)
         if method is None:
-            return found
-        explained = explained or found.predicted
+            return result
+        explained = explained or result.predicted
         number = torch.tensor([self.classes.index(explained)])
         where = explain(self.net, batch, number, method, layer, mirrors)
         if not where.values.any():
@@ -334,7 +328,7 @@ class CTPredictor:
                 stacklevel=2,
             )
         heat = where.values[0].cpu()
-        return dataclasses.replace(found, heat=heat, method=where.method, explained=explained)
+        return dataclasses.replace(result, heat=heat, method=where.method, explained=explained)
 
 
 def _check_units(volume: CTVolume) -> None:

@@ -108,15 +108,24 @@ class DetectionTask(OptimisedTask):
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Count what is found in a batch against its boxes."""
-        self._measure(batch)
+        detections = self(batch["image"])
+        scores = self._scores(detections)
+        silent = scores.isnan().any(1)
+        right = (scores.nan_to_num(0).argmax(1) == batch["label"]) & ~silent
+        self.accuracy.update(right.float())
+        self.answered.update((~silent).float())
+        if self.precision is not None:
+            truth = [
+                {"boxes": boxes, "labels": labels}
+                for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
+            ]
+            self.precision.update([each._asdict() for each in detections], truth)
+
+    test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics as `val/…`."""
         self._report("val")
-
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Count what is found in a batch against its boxes."""
-        self._measure(batch)
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics as `test/…`."""
@@ -124,13 +133,13 @@ class DetectionTask(OptimisedTask):
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         """What is found in each image, by its name, with probabilities and names of the classes."""
-        found = self(batch["image"])
+        detections = self(batch["image"])
         names = self.classes or tuple(map(str, range(self.hparams.classes)))
         return {
             "name": batch["name"],
-            "probabilities": self._scores(found).nan_to_num(1 / len(names)),
+            "probabilities": self._scores(detections).nan_to_num(1 / len(names)),
             "classes": names,
-            "boxes": found,
+            "boxes": detections,
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -154,38 +163,24 @@ class DetectionTask(OptimisedTask):
             )
         self.classes, self.preset = classes, self.preset or preset
 
-    def _scores(self, found: Sequence[Detections]) -> Tensor:
+    def _scores(self, detections: Sequence[Detections]) -> Tensor:
         settings = (self.hparams.classes, self.hparams.rule, self.hparams.threshold)
-        return torch.stack([class_scores(each, *settings) for each in found])
-
-    def _measure(self, batch: dict[str, Any]) -> None:
-        found = self(batch["image"])
-        scores = self._scores(found)
-        silent = scores.isnan().any(1)
-        right = (scores.nan_to_num(0).argmax(1) == batch["label"]) & ~silent
-        self.accuracy.update(right.float())
-        self.answered.update((~silent).float())
-        if self.precision is not None:
-            truth = [
-                {"boxes": boxes, "labels": labels}
-                for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
-            ]
-            self.precision.update([each._asdict() for each in found], truth)
+        return torch.stack([class_scores(each, *settings) for each in detections])
 
     def _report(self, stage: str) -> None:
         values = {"accuracy": self.accuracy.compute(), "answered": self.answered.compute()}
         if self.precision is not None:
-            found = self.precision.compute()
+            precision = self.precision.compute()
             # -1 stands for nothing to measure.
-            values |= {k: found[k] for k in ("map", "map_50") if found[k] >= 0}
+            values |= {k: precision[k] for k in ("map", "map_50") if precision[k] >= 0}
             self.precision.reset()
         elif not self.trainer.sanity_checking:
             rank_zero_warn(f"no mean average precision: {installs('detection')}")
         for metric in (self.accuracy, self.answered):
             metric.reset()
-        shown = ("accuracy", "map")
         for name, value in values.items():
-            self.log(f"{stage}/{name}", value, prog_bar=name in shown, sync_dist=True)
+            shown = name in ("accuracy", "map")
+            self.log(f"{stage}/{name}", value, prog_bar=shown, sync_dist=True)
 
 
 def _mean_average_precision() -> Any:

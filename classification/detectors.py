@@ -23,14 +23,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 from ..vision.hub.weights import check_state, existing_file, load_pickle
 from ..vision.layers import check_images
 
-__all__ = [
-    "RULES",
-    "Detections",
-    "ImageDetector",
-    "class_scores",
-    "is_detector",
-    "load_detector",
-]
+__all__ = ["RULES", "Detections", "ImageDetector", "class_scores", "is_detector", "load_detector"]
 
 #: Kinds of detectors.
 _DETECTORS = ("fasterrcnn", "retinanet", "fcos", "ssdlite")
@@ -109,8 +102,8 @@ class ImageDetector(nn.Module):
         check_images(image)
         if self.training:
             raise ValueError("a detector in training mode gives losses: call eval() first")
-        found = self.net(list(image))
-        return [Detections(f["boxes"], f["scores"], f["labels"] - self.first) for f in found]
+        outputs = self.net(list(image))
+        return [Detections(o["boxes"], o["scores"], o["labels"] - self.first) for o in outputs]
 
     def losses(
         self, image: Tensor, boxes: Sequence[Tensor], labels: Sequence[Tensor]
@@ -143,12 +136,12 @@ class ImageDetector(nn.Module):
 
 
 def class_scores(
-    found: Detections, classes: int, rule: str = "best", threshold: float = 0.3
+    detections: Detections, classes: int, rule: str = "best", threshold: float = 0.3
 ) -> Tensor:
     """Scores of an image's classes by the boxes in it.
 
     Args:
-        found: the boxes.
+        detections: the boxes.
         classes: how many.
         rule: ``best``: a class has the score of its best box, so that the image is of the class of
             the highest-scoring one; ``sum``: the sum over its boxes.
@@ -162,12 +155,12 @@ def class_scores(
     """
     if rule not in RULES:
         raise ValueError(f"rule {rule!r} is none of {', '.join(RULES)}")
-    scores = found.scores.new_zeros(classes)
-    counts = found.scores >= threshold
+    scores = detections.scores.new_zeros(classes)
+    counts = detections.scores >= threshold
     if not counts.any():
         return scores + torch.nan
     how = "amax" if rule == "best" else "sum"
-    scores.scatter_reduce_(0, found.labels[counts], found.scores[counts], how)
+    scores.scatter_reduce_(0, detections.labels[counts], detections.scores[counts], how)
     return scores / scores.sum()
 
 
@@ -208,10 +201,7 @@ def _build(detector: str, outputs: int, backbone: str, size: int) -> nn.Module:
     kept: dict[str, Any] = {"min_size": size, "max_size": 4 * size}
     if detector == "ssdlite":
         return detection.ssdlite320_mobilenet_v3_large(
-            weights=None,
-            weights_backbone=None,
-            num_classes=outputs,
-            score_thresh=_SMALLEST_SCORE,
+            weights=None, weights_backbone=None, num_classes=outputs, score_thresh=_SMALLEST_SCORE
         )
     plain = {
         "backbone_name": backbone,

@@ -18,14 +18,7 @@ from ..common.extras import from_extra
 from .calibration import calibration_error
 from .metrics import classification_scores
 
-__all__ = [
-    "METHODS",
-    "Combination",
-    "align",
-    "check_classes",
-    "fit_combination",
-    "report_on",
-]
+__all__ = ["METHODS", "Combination", "align", "check_classes", "fit_combination", "report_on"]
 
 #: How members are combined.
 METHODS = ("mean", "weighted", "vote", "stacking")
@@ -81,9 +74,9 @@ class Combination:
                     f"stacking was fitted to {len(self.bias)} classes and "
                     f"{len(self.coefficients[0])} columns, not {classes} and {members * classes}"
                 )
-            return _stacked(
-                log_probabilities.double(), *map(torch.tensor, (self.coefficients, self.bias))
-            ).float()
+            columns = _columns(log_probabilities.double())
+            rows, bias = (torch.tensor(x).to(columns) for x in (self.coefficients, self.bias))
+            return F.linear(columns, rows, bias).softmax(1).float()
         if self.weights and len(self.weights) != members:
             raise ValueError(f"{len(self.weights)} weights for {members} members")
         weights = torch.tensor(self.weights or [1 / members] * members, dtype=torch.float64)
@@ -135,9 +128,9 @@ def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]
     surplus = [name for name in names if name not in wanted]
     if missing or surplus:
         parts = [
-            f"{word} {', '.join(found)}"
-            for word, found in (("it lacks", missing), ("it has besides", surplus))
-            if found
+            f"{word} {', '.join(few)}"
+            for word, few in (("it lacks", missing), ("it has besides", surplus))
+            if few
         ]
         raise ValueError(f"other classes than {', '.join(wanted)}: {'; '.join(parts)}")
     order = [list(names).index(name) for name in wanted]
@@ -172,8 +165,8 @@ def report_on(
         share of samples that some member has right; ``samples``.
     """
     silent, members = _abstains(log_probabilities), []
-    for found, absent in zip(log_probabilities, silent, strict=True):
-        scores = _scores(found[~absent], labels[~absent]) if not absent.all() else {}
+    for logs, absent in zip(log_probabilities, silent, strict=True):
+        scores = _scores(logs[~absent], labels[~absent]) if not absent.all() else {}
         share = {"answered": 1 - float(absent.float().mean())} if absent.any() else {}
         members.append({**scores, **share})
     right = (log_probabilities.nan_to_num(0).argmax(2) == labels) & ~silent
@@ -187,9 +180,9 @@ def report_on(
 
 
 def _scores(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    found = classification_scores(log_probabilities, labels)
+    scores = classification_scores(log_probabilities, labels)
     error = calibration_error(log_probabilities.exp(), labels)
-    return {**{name: float(value) for name, value in found.items()}, "ece": error}
+    return {**{name: float(value) for name, value in scores.items()}, "ece": error}
 
 
 def _abstains(log_probabilities: Tensor) -> Tensor:
@@ -219,7 +212,7 @@ def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
         (slope,) = torch.autograd.grad(value, w)
         return float(value.detach()), slope.numpy()
 
-    found = minimize(
+    fitted = minimize(
         loss,
         np.full(members, 1 / members),
         jac=True,
@@ -228,7 +221,7 @@ def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
         options={"maxiter": 500, "ftol": 1e-10},
     ).x.clip(0)
-    candidates = [found / found.sum(), np.full(members, 1 / members), *np.eye(members)]
+    candidates = [fitted / fitted.sum(), np.full(members, 1 / members), *np.eye(members)]
     best = min(candidates, key=lambda weights: loss(weights)[0])
     return [float(weight) for weight in best]
 
@@ -238,11 +231,6 @@ def _columns(logs: Tensor) -> Tensor:
     logs = torch.where(_abstains(logs)[..., None], -np.log(logs.shape[2]), logs)
     logs = logs.clamp(min=np.log(_FLOOR))
     return logs.permute(1, 0, 2).flatten(1)
-
-
-def _stacked(logs: Tensor, coefficients: Tensor, bias: Tensor) -> Tensor:
-    columns = _columns(logs)
-    return F.linear(columns, coefficients.to(columns), bias.to(columns)).softmax(1)
 
 
 def _fit_stacking(logs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

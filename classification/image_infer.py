@@ -82,16 +82,16 @@ class ImageResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "class": self.predicted,
             "probabilities": self.top(len(self.classes)),
             "size": list(self.size),
         }
         if len(self.members) > 1 or None in self.members:
-            found["members"] = list(self.members)
+            summary["members"] = list(self.members)
         if self.heat is not None:
-            found["map"] = {"method": self.method, "class": self.explained}
-        return {**found, "notice": NOTICE}
+            summary["map"] = {"method": self.method, "class": self.explained}
+        return {**summary, "notice": NOTICE}
 
     def overlay(self, title: str = "") -> np.ndarray:
         """The picture with the map over it, (H, W, 3) uint8 RGB.
@@ -149,17 +149,16 @@ class ImagePredictor:
     """A classifier of images, or several, ready for images of any size.
 
     Args:
-        model: a network (copied) that has `classes` and `input`, or trained weights: ``NAME`` or
-            ``NAME.TAG`` of `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder
-            of `save_pretrained`, a ``.safetensors`` file, a Lightning checkpoint, also of a
-            detector, or the ``.json`` of an ensemble.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only).
+        model: see `StereoPredictor`; it has `classes` and `input`. Also the Lightning checkpoint of
+            a detector, or the ``.json`` of an ensemble.
+        device: see there.
+        dtype: see there.
         flips: whether the image and its mirror images are asked; None: as the ensemble's file says.
 
     Attributes:
         classes: names, in the order of the probabilities.
         members: the networks.
+        name: of the network, or of the networks.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -177,30 +176,17 @@ class ImagePredictor:
             self.members = [ImageMember(model, device=device, dtype=dtype)]
             self.classes, self.combination = self.members[0].classes, Combination()
             self.flips = bool(flips)
-            return
-        ensemble = read_ensemble(model)
-        self.classes, self.combination = ensemble.classes, ensemble.combination
-        self.flips = ensemble.flips if flips is None else flips
-        self.members = []
-        for listed in ensemble.members:
-            member = ImageMember(listed.source, listed.temperature, device, dtype)
-            check_classes(member.classes, self.classes, listed.source)
-            self.members.append(member)
-
-    @property
-    def name(self) -> str:
-        """The network's, or the networks'."""
-        return ", ".join(member.name for member in self.members)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the networks are."""
-        return self.members[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What they compute in."""
-        return self.members[0].dtype
+        else:
+            ensemble = read_ensemble(model)
+            self.classes, self.combination = ensemble.classes, ensemble.combination
+            self.flips = ensemble.flips if flips is None else flips
+            self.members = []
+            for listed in ensemble.members:
+                member = ImageMember(listed.source, listed.temperature, device, dtype)
+                check_classes(member.classes, self.classes, listed.source)
+                self.members.append(member)
+        self.name = ", ".join(member.name for member in self.members)
+        self.device, self.dtype = self.members[0].device, self.members[0].dtype
 
     def __call__(self, image: Image, **options: Any) -> ImageResult:
         """Classify one image; see `many`."""
@@ -252,11 +238,11 @@ class ImagePredictor:
             return []
         seen = [i if isinstance(i, PreparedImage) else self.prepare(i) for i in images]
         batches = [torch.stack(inputs) for inputs in zip(*(s.inputs for s in seen), strict=True)]
-        found = [
+        answers = [
             align(member(batch, self.flips), member.classes, self.classes)
             for member, batch in zip(self.members, batches, strict=True)
         ]
-        logs = torch.stack(found)
+        logs = torch.stack(answers)
         probabilities = self.combination(logs)
         predicted = [self.classes[number] for number in probabilities.argmax(1).tolist()]
         wanted = [explained or name for name in predicted]
@@ -267,7 +253,10 @@ class ImagePredictor:
             ImageResult(
                 self.classes,
                 probabilities[i].numpy(),
-                tuple(self._choice(each[i]) for each in found),
+                tuple(
+                    None if log.isnan().any() else self.classes[int(log.argmax())]
+                    for log in logs[:, i]
+                ),
                 image.size,
                 image.picture,
                 None if heats is None else heats[i],
@@ -276,9 +265,6 @@ class ImagePredictor:
             )
             for i, image in enumerate(seen)
         ]
-
-    def _choice(self, logs: Tensor) -> str | None:
-        return None if logs.isnan().any() else self.classes[int(logs.argmax())]
 
     def _maps(
         self,
@@ -311,7 +297,7 @@ class ImagePredictor:
             raise refusal
         words = list(dict.fromkeys(words))
         how = words[0] if len(self.members) == 1 else f"mean of {'; '.join(words)}"
-        return [found / total for found in sums], how
+        return [heat / total for heat in sums], how
 
 
 def _reduced(plane: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ class ImageMember:
         model: a network (copied) that has `classes` and `input`, or trained weights, see
             `ImagePredictor`; also a checkpoint of `DetectionTask`.
         temperature: that its logits are divided by.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), of classifiers.
+        device: see `StereoPredictor`.
+        dtype: see there, of classifiers.
 
     Attributes:
         name: of the network.
@@ -84,8 +84,8 @@ class ImageMember:
             ValueError: the network's output is not finite.
         """
         images = images.to(self.device)
-        found = [self._ask(images.flip(axes)) for axes in (_FLIPS if flips else _FLIPS[:1])]
-        mean = torch.stack(found).exp().nanmean(0).clamp(min=_FLOOR).log() if flips else found[0]
+        logs = [self._ask(images.flip(axes)) for axes in (_FLIPS if flips else _FLIPS[:1])]
+        mean = torch.stack(logs).exp().nanmean(0).clamp(min=_FLOOR).log() if flips else logs[0]
         return (mean / self.temperature).log_softmax(1).cpu()
 
     def explain(
@@ -108,8 +108,8 @@ class ImageMember:
         images = images.to(self.device)
         numbers = torch.tensor([self.classes.index(name) for name in classes])
         if self.detects:
-            found = zip(self.net(images), numbers.tolist(), strict=True)
-            maps = [_boxes_of(each, number, images.shape[2:]) for each, number in found]
+            detections = zip(self.net(images), numbers.tolist(), strict=True)
+            maps = [_boxes_of(each, number, images.shape[2:]) for each, number in detections]
             return torch.stack(maps).cpu(), "boxes by their score"
         self._check_maps(images[:1])
         where: ActivationMap = explain(self.net, images, numbers, method, layer)
@@ -143,10 +143,10 @@ def _name(net: nn.Module) -> str:
     return f"{name} {getattr(net, 'backbone', '')}".strip() or type(net).__name__
 
 
-def _boxes_of(found: Detections, number: int, size: Sequence[int]) -> Tensor:
+def _boxes_of(detections: Detections, number: int, size: Sequence[int]) -> Tensor:
     """The highest score of a class's boxes at each pixel."""
-    heat = found.scores.new_zeros(tuple(size))
-    for box, score, label in zip(*found, strict=True):
+    heat = detections.scores.new_zeros(tuple(size))
+    for box, score, label in zip(*detections, strict=True):
         if label == number:
             left, top, right, bottom = box.round().long().tolist()
             part = heat[top:bottom, left:right]

@@ -114,12 +114,12 @@ def classification_scores(
 
 def class_report(confusion: Tensor, classes: Sequence[str]) -> dict[str, dict[str, float | int]]:
     """For each class its number of samples, and with any its precision, sensitivity and F1."""
-    each, found = _each_class(confusion), {}
+    each, report = _each_class(confusion), {}
     for number, name in enumerate(classes):
         samples = int(confusion[number].sum())
         scores = {key: float(values[number]) for key, values in each.items()} if samples else {}
-        found[name] = {"samples": samples, **scores}
-    return found
+        report[name] = {"samples": samples, **scores}
+    return report
 
 
 class ClassificationMetrics(Metric):
@@ -155,9 +155,9 @@ class ClassificationMetrics(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """The scores by name."""
-        found, labels = dim_zero_cat(self.log_probabilities), dim_zero_cat(self.labels)
-        self.confusion = confusion_of(found, labels).cpu()
-        return classification_scores(found, labels, self.positive)
+        logs, labels = dim_zero_cat(self.log_probabilities), dim_zero_cat(self.labels)
+        self.confusion = confusion_of(logs, labels).cpu()
+        return classification_scores(logs, labels, self.positive)
 
 
 def _each_class(confusion: Tensor) -> dict[str, Tensor]:

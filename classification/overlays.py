@@ -88,16 +88,12 @@ def _opacity(heat: np.ndarray) -> np.ndarray:
 
 
 def _arranged(
-    panels: list[np.ndarray],
-    captions: Sequence[str],
-    title: str,
-    note: str,
-    label: str,
-    marks: str,
+    panels: list[np.ndarray], captions: Sequence[str], title: str, note: str, label: str, marks: str
 ) -> np.ndarray:
     """Panels in rows on a dark ground, words on and around them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
 
     high, wide = (max(panel.shape[axis] for panel in panels) for axis in (0, 1))
     # As many in a row as make a landscape format.
@@ -120,7 +116,7 @@ def _arranged(
     whole = np.empty((height, width, 3), np.float32)
     whole[:] = [int(_GROUND[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     inset = round(0.5 * type_size)
-    outline = _outline()
+    outline = [withStroke(linewidth=2, foreground="black")]  # legible on bright pixels
     for number, panel in enumerate(panels):
         x = _GAP + number % columns * (wide + _GAP)
         y = top + number // columns * (high + _GAP)
@@ -173,13 +169,6 @@ def _wrapped(words: str, size: float, width: int) -> str:
     """Words broken into lines that fit a width in pixels, by the mean width of a letter."""
     letters = max(16, int((width - 2 * _GAP) / (0.62 * size * _DPI / 72)))
     return "\n".join("\n".join(textwrap.wrap(line, letters)) for line in words.splitlines())
-
-
-def _outline() -> list:
-    """A dark edge that keeps words legible on bright pixels."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=2, foreground="black")]
 
 
 def _rgb(image: np.ndarray | Tensor) -> np.ndarray:

@@ -106,8 +106,5 @@ def write_results(
 
 
 def _write_table(path: Path, header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
-    with (
-        atomic_write(path) as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])

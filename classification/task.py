@@ -98,10 +98,10 @@ class ClassificationTask(NetworkTask):
         training = []
         for role, dataset in sets_of(self.trainer.datamodule, stage):
             where = f"{role} set {type(dataset).__name__}"
-            if found := getattr(dataset, "classes", None):
-                self._take_classes(found, where)
-            if (found := getattr(dataset, "preset", None)) is not None:
-                self._take_preset(found, where)
+            if names := getattr(dataset, "classes", None):
+                self._take_classes(names, where)
+            if (preset := getattr(dataset, "preset", None)) is not None:
+                self._take_preset(preset, where)
             training += [dataset] if role == "train" else []
         if stage == "predict":
             return
@@ -144,8 +144,8 @@ class ClassificationTask(NetworkTask):
     ) -> Tensor:
         """The divergence (Kullback-Leibler) of `outputs` from a teacher's."""
         teacher = teacher_outputs.detach().float().log_softmax(1)
-        found = outputs.float().log_softmax(1)
-        return F.kl_div(found, teacher, reduction="batchmean", log_target=True)
+        student = outputs.float().log_softmax(1)
+        return F.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Count a batch."""
@@ -175,11 +175,11 @@ class ClassificationTask(NetworkTask):
         """The class of each sample by its name, with the probabilities of all."""
         probabilities = self.outputs(batch).float().softmax(1)
         names = self.classes or tuple(map(str, range(probabilities.shape[1])))
-        found = [names[number] for number in probabilities.argmax(1).tolist()]
+        predicted = [names[number] for number in probabilities.argmax(1).tolist()]
         return {
             "name": batch["name"],
             "probabilities": probabilities,
-            "class": found,
+            "class": predicted,
             "classes": names,
         }
 
@@ -230,7 +230,7 @@ class ClassificationTask(NetworkTask):
         if wanted == "none":
             return None
         if wanted == "balanced":
-            labels = [label for found in training for label in found.labels]
+            labels = [label for dataset in training for label in dataset.labels]
             return balanced_weights(labels, self.classes)
         if len(wanted) != len(self.classes) or min(wanted) <= 0:
             raise ValueError(

@@ -55,7 +55,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Maps:
+class _Maps:
     """Makes random maps of a device and type, each side divided by `shrink`."""
 
     device: torch.device
@@ -75,7 +75,7 @@ def cases(device: torch.device, dtype: torch.dtype, shrink: int) -> Iterator[Cal
         dtype: of the features.
         shrink: divides the sides of maps.
     """
-    maps = Maps(device, dtype, shrink)
+    maps = _Maps(device, dtype, shrink)
     return (partial(build, maps) for build in _CASES)
 
 
@@ -89,7 +89,7 @@ def _pair(
     shape: tuple[int, ...],
     arguments: tuple[int, ...],
     places: int,
-    maps: Maps,
+    maps: _Maps,
 ) -> Case:
     left, right = maps(*shape), maps(*shape)
     size = f"{_size(left)}, {','.join(map(str, arguments))}"
@@ -109,7 +109,7 @@ def _grouped_plain(left: Tensor, right: Tensor, displacements: int, groups: int)
 
 
 def _lines(
-    channels: int, height: int, width: int, levels: int, radius: int, texels: float, maps: Maps
+    channels: int, height: int, width: int, levels: int, radius: int, texels: float, maps: _Maps
 ) -> Case:
     """Four pairs; a pixel reads `texels` distinct texels of a view on average."""
     last = torch.channels_last
@@ -134,13 +134,13 @@ def _lines(
     )
 
 
-def _regression(maps: Maps) -> Case:
+def _regression(maps: _Maps) -> Case:
     cost = maps(1, 64, 192, 320)
     plain = partial(_soft_argmin, start=0.0, step=1.0)
     return Case("soft_argmin", _size(cost), soft_argmin, plain, [cost], 0.0)
 
 
-def _warping(maps: Maps) -> Case:
+def _warping(maps: _Maps) -> Case:
     image = maps(1, 32, 192, 320)
     ramp = torch.linspace(0, 40, image.shape[3], device=maps.device)
     disparity = ramp.expand(1, 1, *image.shape[2:]).contiguous()
@@ -149,7 +149,7 @@ def _warping(maps: Maps) -> Case:
     return Case("warp_by_disparity", _size(image), warp_by_disparity, plain, given, 0.0)
 
 
-def _mesh(maps: Maps) -> Case:
+def _mesh(maps: _Maps) -> Case:
     faces, channels = 20 * 4**6 // maps.shrink**2, 64
     near = ((torch.arange(faces)[:, None] + torch.tensor([1, 5, 9])) % faces).int()
     near, inverse = near.to(maps.device), inverse_table(near, faces).to(maps.device)

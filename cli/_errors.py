@@ -45,9 +45,9 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
         if name not in list_configs():
             raise ValueError(f"--evaluate {args.evaluate}: of {task} a config is taken, no folder")
         os.environ["PAIRS"] = str(Path(args.evaluate).resolve())  # which that config names
-        found = FitConfig.read(name)
-        found.name = args.evaluate
-        return found
+        config = FitConfig.read(name)
+        config.name = args.evaluate
+        return config
     if args.evaluate is not None:
         return FitConfig.read(args.evaluate)
     name = _BUILT_IN.format(task=task)
@@ -93,8 +93,8 @@ class Errors:
         """
         net = self.bench.network(self.bench.space.largest()).to(self.bench.device).eval()
         kept = self._kept(net) if remember and self.estimating is self.judge else None
-        if kept is not None and (found := _read(kept)) is not None:
-            self.report |= found
+        if kept is not None and (known := _read(kept)) is not None:
+            self.report |= known
             return
         name = self.judge.name
         with progress_bar(f"errors of the largest subnet ({name})") as tell:
@@ -107,14 +107,14 @@ class Errors:
             tell(2, 3)
             largest = {"before": before, "after": self._metrics(net)[0]}
             tell(3, 3)
-        found = {"shown": shown or list(before), "largest": largest}
-        self.report |= found
+        measured = {"shown": shown or list(before), "largest": largest}
+        self.report |= measured
         if kept is not None:
             from ..common.files import write_json
 
             with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
                 kept.parent.mkdir(parents=True, exist_ok=True)
-                write_json(kept, found)
+                write_json(kept, measured)
 
     def of_subnet(self, when: str, net: nn.Module) -> None:
         """Measure a subnet `before` or `after` its batch norms were estimated."""
@@ -155,10 +155,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     from ..common.files import read_json
 
     try:
-        found = read_json(path)
+        content = read_json(path)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and set(found) == {"shown", "largest"} else None
+    return content if isinstance(content, dict) and set(content) == {"shown", "largest"} else None
 
 
 def recalibrated(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import torch
+
     from ..nas.lid.leaves import Leaves
-    from ..nas.space import SearchSpace
+    from ..nas.space import Architecture, SearchSpace
     from ..vision.subnets.evaluations import Evaluations
 
-__all__ = ["add_evaluation", "mode_of", "open_evaluations"]
+__all__ = ["add_evaluation", "evaluator", "mode_of", "open_evaluations"]
 
 _LARGE_IS_GOOD = (
     *("*accuracy", "*auc", "*f1", "*precision", "*sensitivity", "*specificity", "*recall"),
@@ -57,6 +60,22 @@ def mode_of(args: argparse.Namespace) -> Literal["min", "max"]:
             "good ones: say which by --mode min or --mode max"
         )
     return "max" if any(fnmatchcase(name, pattern) for pattern in _LARGE_IS_GOOD) else "min"
+
+
+def evaluator(
+    args: argparse.Namespace, leaves: Leaves, device: torch.device
+) -> Callable[[Architecture], float]:
+    """What measures the error of a subnet on the validation data of --data."""
+    from ..vision.configs.task import FitConfig
+
+    return FitConfig.read(args.data).errors(
+        leaves,
+        args.metric,
+        mode=mode_of(args),
+        batches=args.batches,
+        val_batches=args.val_batches,
+        device=device,
+    )
 
 
 def open_evaluations(

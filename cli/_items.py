@@ -64,10 +64,10 @@ def infer_items(
                     if len(names) == 1:
                         raise ValueError(failed[name]) from error
                     print(f"vizoo: error: {failed[name]}", file=sys.stderr)
-            found = _finished(done, finish, failed, told)
+            finished = _finished(done, finish, failed, told)
             for name in names[start : start + batch]:
                 item = {"name": name, **told[name]}
-                item |= {"error": failed[name]} if name in failed else found[name]
+                item |= {"error": failed[name]} if name in failed else finished[name]
                 items.append(item)
                 for note in item.get("warnings", ()):
                     warn(_named(note, list(told[name].values())[:1]))

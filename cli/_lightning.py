@@ -102,9 +102,9 @@ def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:
             yield from _inner_modules(entry)
     elif isinstance(config, (dict, Namespace)):
         for key, value in vars(config).items() if isinstance(config, Namespace) else config.items():
-            found = pydoc.locate(value) if key == "class_path" else None
-            if isinstance(found, type) and issubclass(found, LightningModule):
-                yield found
+            described = pydoc.locate(value) if key == "class_path" else None
+            if isinstance(described, type) and issubclass(described, LightningModule):
+                yield described
             yield from _inner_modules(value)
 
 

@@ -78,8 +78,8 @@ def _pair_of(folder: Path) -> Pair | None:
     if (sides := sides_in(folder)) is None:
         return None
     calibration = folder / "calib.txt"
-    found = calibration if calibration.is_file() else None
-    return Pair(*sides, folder.resolve().name, found)
+    file = calibration if calibration.is_file() else None
+    return Pair(*sides, folder.resolve().name, file)
 
 
 def read_list(path: str) -> list[Pair]:

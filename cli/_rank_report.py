@@ -27,16 +27,16 @@ def comparisons(
     from ..nas.lid.ranking import compare
 
     worst = max(filter(math.isfinite, errors.values())) + 1
-    found = {}
+    compared = {}
     for name, group in groups.items():
         if table is None or len(group) < 2:
             continue
         truth = [table.look_up(a, column) for a in group]
-        found[name] = {
+        compared[name] = {
             "supernet": compare([-min(errors[a], worst) for a in group], truth).to_json(),
             "parameters": compare([float(parameters[a]) for a in group], truth).to_json(),
         }
-    return found
+    return compared
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]], space: SearchSpace) -> None:
@@ -53,22 +53,22 @@ def write_csv(path: Path, rows: list[dict[str, Any]], space: SearchSpace) -> Non
 def lines(report: dict[str, Any]) -> str:
     metric = report["metric"]
     good = "large" if report["mode"] == "max" else "small"
-    found = [
+    lines = [
         f"{report['out']}: {report['evaluated']} subnets ranked by {metric} ({good} is good), "
         f"{report['seconds']:.0f} s; the best has {report['best'][metric]:.5g}"
     ]
     if broken := report["not_finite"]:
         first = ", ".join(f"{k} {v}" for k, v in broken[0]["choices"].items())
-        found.append(f"  {len(broken)} without a finite {metric} come last, such as: {first}")
+        lines.append(f"  {len(broken)} without a finite {metric} come last, such as: {first}")
     for name, both in report["comparisons"].items():
-        found.append(
+        lines.append(
             f"  {name} ({both['supernet']['count']}), against {report['truth']['column']}:"
         )
         for who, figures in both.items():
             numbers = [f"{key} {_shown(figures[key])}" for key in ("kendall", "spearman")]
             numbers += [f"precision@{k} {v:.2f}" for k, v in figures["precision"].items()]
-            found.append(f"    {who:<12} {', '.join(numbers)}")
-    return "\n".join(found)
+            lines.append(f"    {who:<12} {', '.join(numbers)}")
+    return "\n".join(lines)
 
 
 def _shown(value: float | None) -> str:

@@ -32,7 +32,7 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
         FileNotFoundError: nothing is there.
         ValueError: two results would have one name.
     """
-    found: list[Path] = []
+    every: list[Path] = []
     for word in words:
         path = Path(word)
         paths = [path]
@@ -50,10 +50,10 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
                 f"{word}: no scan: no DICOM file, no NIfTI file (.nii, .nii.gz) and no PNG or TIFF "
                 "slices"
             )
-        found += scans
-    if not found:
+        every += scans
+    if not every:
         raise FileNotFoundError(f"{words[0]}: no scan: a result of this command, or a mask")
-    scans = _one_a_folder(list(dict.fromkeys(found)))
+    scans = _one_a_folder(list(dict.fromkeys(every)))
     return dict(zip(unique_names(scans, _stem), scans, strict=True))
 
 

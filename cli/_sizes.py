@@ -15,14 +15,14 @@ def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
     )
 
 
-def parse_size(text: str) -> tuple[int, int]:
+def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> tuple[int, int]:
     """Height and width of ``"384x1280"``.
 
     Raises:
-        ValueError: another form, or a zero.
+        ValueError: another form, or a zero; it names the option and gives the example.
     """
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     height, width = map(int, match.groups()) if match else (0, 0)
     if min(height, width) < 1:
-        raise ValueError(f"--size {text}: give height and width as in --size 384x1280")
+        raise ValueError(f"{option} {text}: give height and width as in {option} {example}")
     return height, width

@@ -12,7 +12,7 @@ __all__ = ["lines"]
 
 def lines(report: dict[str, Any]) -> str:
     measured = report["measured"]
-    found = [
+    lines = [
         f"{report['file']}: subnet of {report['supernet']}"
         + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
         f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
@@ -36,12 +36,12 @@ def lines(report: dict[str, Any]) -> str:
         if kind == "latency" and report["table_moved_from"]:
             told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
         met = "met" if kind not in report["missed"] else "MISSED"
-        found.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
+        lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
     same = report["difference_to_supernet"]
-    found.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
-    found += error_lines(report["errors"])
+    lines.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    lines += error_lines(report["errors"])
     if report["recalibrated"]:
-        found.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
+        lines.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
     else:
-        found.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
-    return "\n".join(found)
+        lines.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
+    return "\n".join(lines)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, cast
 
+from ._sizes import parse_size
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_conditions", "set_up", "table_of_weights"]
 
-DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
@@ -22,8 +24,12 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
 
     Args:
         parser: gets them.
-        defaults: False where a table, if there is one, says what holds.
+        defaults: False adds --table, which says what holds if it is given.
     """
+    if not defaults:
+        parser.add_argument(
+            "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
+        )
     table = "" if defaults else "the table's, given or beside the weights, or "
     parser.add_argument(
         "--device",
@@ -32,7 +38,7 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=DTYPES,
+        choices=_DTYPES,
         default="float32" if defaults else None,
         help=f"of the computation (default: {table}float32)",
     )
@@ -80,7 +86,7 @@ def set_up(
     if args.input is None and sized is not None:
         size = sized.height, sized.width
     else:
-        size = _size(args.input or "288x576")
+        size = parse_size(args.input or "288x576", "--input", "288x576")
     device = args.device or getattr(given, "device", "cpu")
     dtype = args.dtype or getattr(given, "dtype", "float32")
     bench = Bench.here(net, space, size=size, device=device, dtype=dtype)
@@ -113,12 +119,3 @@ def table_of_weights(
     model = dict(cast("dict[str, Any]", net.architecture))
     same = table.model == model and table.space.holds(space)
     return table if same and table.complete else None
-
-
-def _size(text: str) -> tuple[int, int]:
-    from ._sizes import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise ValueError(f"--input {text}: give height and width as in --input 288x576") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_apart", "check_folder", "collect_warnings", "unique_names", "warn"]
+__all__ = ["check_apart", "check_folder", "check_least", "collect_warnings", "unique_names", "warn"]
 
 
 def check_folder(name: str) -> Path:
@@ -43,6 +44,19 @@ def check_apart(inputs: Iterable[Path], out: Path) -> None:
                 f"--out {out} is where {path.name} lies: results could overwrite data there, or be "
                 "taken for it; name another folder"
             )
+
+
+def check_least(args: argparse.Namespace, **least: int) -> None:
+    """Refuse options below their least values; one that was not given (None) is passed over.
+
+    Raises:
+        ValueError: it names the first one.
+    """
+    for name, bound in least.items():
+        value = getattr(args, name)
+        if value is not None and value < bound:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} {value}: must be at least {bound}")
 
 
 def unique_names(
@@ -78,8 +92,8 @@ def collect_warnings() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield notes
-    found = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    notes += dict.fromkeys(found)
+    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    notes += dict.fromkeys(messages)
 
 
 def warn(message: str) -> None:

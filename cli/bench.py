@@ -8,8 +8,7 @@ from typing import Any
 
 from ..common.devices import DTYPES, choose_device
 from ._sizes import add_size, parse_size
-
-__all__ = ["add_arguments", "run"]
+from ._work import check_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +38,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     height, width = parse_size(args.size)
-    for name in ("batch", "threads"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}: must be at least 1")
+    check_least(args, batch=1, threads=1)
     if not 0 <= args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     device = choose_device(args.device)

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -104,7 +102,7 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
             backend, init_method=store, rank=rank, world_size=processes, timeout=wait
         )
         with progress_bar("messages") if rank == 0 else nullcontext(lambda *_: None) as tell:
-            found = measure_all_reduce(device, sizes=SIZES, seconds=words["seconds"], tell=tell)
+            times = measure_all_reduce(device, sizes=SIZES, seconds=words["seconds"], tell=tell)
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
@@ -112,12 +110,12 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
         raise ValueError(f"the processes do not reach each other: {lines[0]}") from error
     if rank:
         return
-    link = Link.fitted(processes, found)
+    link = Link.fitted(processes, times)
     report = {
         "backend": backend,
-        "messages": [{"bytes": size, "seconds": time} for size, time in found],
+        "messages": [{"bytes": size, "seconds": time} for size, time in times],
         # The worst of the model's relative errors.
-        "error": max(abs((link.alpha + link.beta * n) / time - 1) for n, time in found),
+        "error": max(abs((link.alpha + link.beta * n) / time - 1) for n, time in times),
     }
     if words["out"]:
         link.save(words["out"], **report)

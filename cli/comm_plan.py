@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -116,7 +114,7 @@ def _link(args: argparse.Namespace) -> Link:
 def _lines(report: dict[str, Any]) -> str:
     from ..nas.distributed.schedule.simulator import WAYS
 
-    found = [
+    lines = [
         f"{report['model']}: {report['gradient_bytes'] / 1e6:.2f} MB of gradients, backward pass "
         f"{report['backward_ms']:.1f} ms and the rest {report['around_ms']:.1f} ms on "
         f"{report['device']}; {report['processes']} processes, "
@@ -125,13 +123,13 @@ def _lines(report: dict[str, Any]) -> str:
     times = report["step_ms"]
     for way, time in sorted(times.items(), key=lambda item: item[1]):
         share = times["plain"] / time
-        found.append(f"  {time:10.1f} ms  {share:5.2f} x plain  {way:8} {WAYS[way]}")
-    found.append(f"  best messages: {len(report['messages'])}")
+        lines.append(f"  {time:10.1f} ms  {share:5.2f} x plain  {way:8} {WAYS[way]}")
+    lines.append(f"  best messages: {len(report['messages'])}")
     best, exact = report["best"], report["best_exact"]
     if times["plain"] < 1.1 * times[best]:
-        found.append("  plain would do: nothing is a tenth faster")
+        lines.append("  plain would do: nothing is a tenth faster")
     elif times[exact] < 1.1 * times[best]:
-        found.append(f"  {exact} would win: no compression is a tenth faster")
+        lines.append(f"  {exact} would win: no compression is a tenth faster")
     else:
-        found.append(f"  {best} would win; of those that change no gradient, {exact}")
-    return "\n".join(found)
+        lines.append(f"  {best} would win; of those that change no gradient, {exact}")
+    return "\n".join(lines)

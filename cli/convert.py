@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ._work import collect_warnings, warn
 
-__all__ = ["add_arguments", "run"]
-
 _OPTIONS = ("normalization", "max_disparity", "encoding")
 
 

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_arguments", "run"]
-
 _EPOCHS = 12  # of --train
 
 

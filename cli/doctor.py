@@ -8,8 +8,6 @@ from dataclasses import asdict
 
 from ..vision.health import examine
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..common.extras import from_extra
 from ..common.progress import progress
+from ._work import check_least
 
 if TYPE_CHECKING:
     from ..classification.ensemble_file import EnsembleFile
@@ -51,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit an ensemble, write it with a reliability diagram beside it, print its scores."""
-    if args.batch < 1:
-        raise ValueError(f"--batch {args.batch}: must be at least 1")
+    check_least(args, batch=1)
     out = Path(args.out)
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
@@ -101,13 +101,13 @@ def _data(config: str) -> dict[str, list[LabelledSamples]]:
     data = instantiate(config, content, ("data",)).data
     if not hasattr(data, "sets"):
         raise ValueError(f"{config}: {type(data).__name__} has no sets of images")
-    found = {role: list(data.sets(role)) for role in ("val", "test")}
-    if not found["val"]:
+    images = {role: list(data.sets(role)) for role in ("val", "test")}
+    if not images["val"]:
         raise ValueError(f"{config}: no validation images: give `val` or `val_share`")
-    for dataset in (each for sets in found.values() for each in sets):
+    for dataset in (each for sets in images.values() for each in sets):
         if not hasattr(dataset, "with_preset"):
             raise ValueError(f"{config}: {type(dataset).__name__} holds no images with classes")
-    return found
+    return images
 
 
 def _show(ensemble: EnsembleFile) -> None:

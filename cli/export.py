@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._sizes import add_size, parse_size
+from ._work import check_least
 
 if TYPE_CHECKING:
     from ..vision.export import Exported
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
         ImportError: a package is missing.
     """
     size = parse_size(args.size)
-    if args.batch < 1:
-        raise ValueError(f"--batch {args.batch}: must be at least 1")
+    check_least(args, batch=1)
     if args.out.exists() and Path(args.model).exists() and args.out.samefile(args.model):
         raise ValueError(f"--out {args.out}: is the model itself; choose another name")
 

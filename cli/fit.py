@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import logging
 import os
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -28,9 +28,7 @@ from ..vision.configs.messages import condense, own_words
 from ..vision.progress import ProgressLines
 from ._lightning import HelpFormatter, VizooCLI
 
-__all__ = ["run"]
-
-SUBCOMMANDS = {
+_SUBCOMMANDS = {
     "fit": "train a model",
     "validate": "run the validation set through a model",
     "test": "run the test set through a model",
@@ -71,12 +69,12 @@ def run(args: list[str]) -> int:
         )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     if any(word in ("-h", "--help") for word in args[1:]):
-        return _help(resolve_configs(args))
+        return _help(_resolve_configs(args))
     keep_freed_memory()
     keeper = KeepLast()
     handler = signal.getsignal(signal.SIGINT)
     try:
-        _cli(resolve_configs(args), keeper)
+        _cli(_resolve_configs(args), keeper)
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
     except (Exception, SIGTERMException) as error:
@@ -101,28 +99,33 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def resolve_configs(args: list[str]) -> list[str]:
+def _resolve_configs(args: list[str]) -> list[str]:
     """Replace the names of built-in configs by their paths.
 
     Raises:
         FileNotFoundError: a config is neither a file nor built in; the nearest are named.
     """
     args = list(args)
+    for index, prefix, name in _configs(args):
+        args[index] = prefix + resolve_config(name)
+    return args
+
+
+def _configs(args: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Which words name a config, what stands before the name there, and the name."""
     for index, word in enumerate(args):
         flag, equals, value = word.partition("=")
-        if flag not in ("-c", "--config"):
-            continue
-        if equals:
-            args[index] = f"{flag}={resolve_config(value)}"
-        elif index + 1 < len(args):
-            args[index + 1] = resolve_config(args[index + 1])
-    return args
+        if flag in ("-c", "--config"):
+            if equals:
+                yield index, f"{flag}=", value
+            elif index + 1 < len(args):
+                yield index + 1, "", args[index + 1]
 
 
 def _help(args: list[str]) -> int:
     """Print a subcommand's help, then the options of the model and the data that configs name."""
     classes: dict[str, str | None] = {}
-    for path in _values(args, ("-c", "--config")):
+    for _, _, path in _configs(args):
         for part, described in yaml.safe_load(Path(path).read_text(encoding="utf-8")).items():
             if part in ("model", "data") and isinstance(described, dict):
                 classes[part] = described.get("class_path", classes.get(part))
@@ -132,16 +135,6 @@ def _help(args: list[str]) -> int:
         with contextlib.suppress(SystemExit):  # how a parser ends after its help
             _cli(words, KeepLast())
     return 0
-
-
-def _values(args: list[str], flags: tuple[str, ...]) -> list[str]:
-    """What is given to an option, each time it stands there."""
-    values = []
-    for word, following in itertools.zip_longest(args, args[1:]):
-        flag, equals, value = word.partition("=")
-        if flag in flags and (equals or following is not None):
-            values.append(value if equals else following)
-    return values
 
 
 def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
@@ -166,7 +159,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
                     "description": f"{text}.\n\n{_EXAMPLES.format(name=name)}",
                     **common,
                 }
-                for name, text in SUBCOMMANDS.items()
+                for name, text in _SUBCOMMANDS.items()
             },
         },
         args=args,

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
-from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._work import check_apart, check_folder, unique_names
+from ._classified import add_class, check_class, check_map, end_classified
+from ._items import add_run_arguments, infer_items, infer_one
+from ._work import check_apart, check_folder, check_least, unique_names
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTResult
@@ -54,12 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the map of the scan alone, not the mean over its eight mirror images: faster, and "
         "as published",
     )
-    parser.add_argument(
-        "--class",
-        dest="explained",
-        metavar="NAME",
-        help="the class that the map is for (default: the most probable one)",
-    )
+    add_class(parser)
     parser.add_argument(
         "--montage", type=int, default=8, metavar="K", help="slices in the montage (default: 8)"
     )
@@ -79,14 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify all scans; return 0, or 1 if any of several failed."""
-    if args.montage < 1:
-        raise ValueError(f"--montage {args.montage}: must be at least 1")
-    if (args.no_overlays or args.out is None) and (
-        args.layer or args.explained or args.method != "auto"
-    ):
-        raise ValueError(
-            "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
-        )
+    check_least(args, montage=1)
+    drawn = check_map(args, not args.no_overlays)
     out = None if args.out is None else check_folder(args.out)
     scans = _scans(args, out)
     if out is not None:
@@ -98,12 +88,9 @@ def run(args: argparse.Namespace) -> int:
             "covidnet3d_retrain_generated.yaml); then --model FILE"
         )
     from ..classification.ct_infer import CTPredictor
-    from ..common.summaries import run_summary
 
     predictor = CTPredictor(args.model, device=args.device, dtype=args.dtype)
-    if args.explained is not None and args.explained not in predictor.classes:
-        raise ValueError(f"--class {args.explained}: none of {', '.join(predictor.classes)}")
-    drawn = not (args.no_overlays or out is None)
+    check_class(args, predictor.classes)
     options = {
         "series": args.series,
         "value_range": args.value_range and tuple(args.value_range),
@@ -120,26 +107,16 @@ def run(args: argparse.Namespace) -> int:
         return result.save(out, name, facts={**facts, "warnings": notes}, montage=args.montage)
 
     def work(name: str) -> dict:
-        found = infer_one(
+        item = infer_one(
             name,
             lambda: predictor(scans[name], **options),
             lambda result, notes: save(result, name, notes),
         )
-        return {**found, **facts}
+        return {**item, **facts}
 
     sources = {name: {"scan": scan} for name, scan in scans.items()}
     items = infer_items("scans", sources, work, None if args.json else _show)
-    if args.csv is not None:
-        from ..classification.reports import write_results
-
-        counts = ("slices", "slices_used")
-        write_results(args.csv, "scan", predictor.classes, items, predictor.name, counts)
-    said = {"network": predictor.name, "notice": NOTICE}
-    summary = run_summary(predictor, args.model, "scans", items, **said)
-    status = end_run(summary, out, args.json)
-    if not args.json:
-        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
-    return status
+    return end_classified(args, predictor, "scan", items, out, ("slices", "slices_used"))
 
 
 def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
+from ._classified import add_class, check_class, check_map, end_classified
 from ._images import find_images
-from ._items import add_run_arguments, end_run, infer_items
-from ._work import check_apart, check_folder, warn
+from ._items import add_run_arguments, infer_items
+from ._work import check_apart, check_folder, check_least, warn
 
 if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor, ImageResult, PreparedImage
@@ -53,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layer", metavar="NAME", help="of grad-cam, such as body.layer3 (default: chosen)"
     )
-    parser.add_argument(
-        "--class",
-        dest="explained",
-        metavar="NAME",
-        help="the class that the map is for (default: the most probable one)",
-    )
+    add_class(parser)
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
     add_run_arguments(parser)
@@ -66,15 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify all images; return 0, or 1 if any of several failed."""
-    for name in ("top", "batch"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} {getattr(args, name)}: must be at least 1")
-    if (not args.overlays or args.out is None) and (
-        args.layer or args.explained or args.method != "auto"
-    ):
-        raise ValueError(
-            "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
-        )
+    check_least(args, top=1, batch=1)
+    drawn = check_map(args, args.overlays)
     images = find_images(args.images)
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
@@ -85,21 +74,20 @@ def run(args: argparse.Namespace) -> int:
             "classification/skin_generated.yaml` trains a network; then --model FILE"
         )
     from ..classification.image_infer import ImagePredictor
-    from ..common.summaries import item_summary, run_summary
+    from ..common.summaries import item_summary
 
     predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None)
-    if args.explained is not None and args.explained not in predictor.classes:
-        raise ValueError(f"--class {args.explained}: none of {', '.join(predictor.classes)}")
+    check_class(args, predictor.classes)
     facts = {"model": args.model, "network": predictor.name}
-    method = args.method if args.overlays and out is not None else None
+    method = args.method if drawn else None
 
     def finish(prepared: dict[str, PreparedImage]) -> list[dict[str, Any]]:
         nonlocal method
         started = time.perf_counter()
-        found, method = _classify(predictor, list(prepared.values()), method, args)
+        results, method = _classify(predictor, list(prepared.values()), method, args)
         seconds = (time.perf_counter() - started) / max(1, len(prepared))
         items = []
-        for name, result in zip(prepared, found, strict=True):
+        for name, result in zip(prepared, results, strict=True):
             notes = [] if result.answered else [_SILENT]
             files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
             told = {**result.summary(), **facts}
@@ -115,16 +103,7 @@ def run(args: argparse.Namespace) -> int:
         finish=finish,
         batch=args.batch,
     )
-    if args.csv is not None:
-        from ..classification.reports import write_results
-
-        write_results(args.csv, "image", predictor.classes, items, predictor.name)
-    said = {"network": predictor.name, "notice": NOTICE}
-    summary = run_summary(predictor, args.model, "images", items, **said)
-    status = end_run(summary, out, args.json)
-    if not args.json:
-        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
-    return status
+    return end_classified(args, predictor, "image", items, out)
 
 
 def _classify(
@@ -141,9 +120,9 @@ def _classify(
     try:
         return predictor.many(images, method=method, **options), method
     except ValueError as error:
-        found = predictor.many(images)  # raises again where it was not about maps
+        results = predictor.many(images)  # raises again where it was not about maps
         warn(str(error))
-        return found, None
+        return results, None
 
 
 def _show(top: int, item: dict[str, Any]) -> None:

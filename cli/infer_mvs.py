@@ -11,7 +11,6 @@ from ._items import add_run_arguments, end_run
 from ._work import check_folder, collect_warnings, warn
 
 if TYPE_CHECKING:
-    from ..datasets.mvs.scene import Scene
     from ..mvs.presets import Thresholds
 
 
@@ -78,8 +77,12 @@ def run(args: argparse.Namespace) -> int:
     if args.views < 2:
         raise ValueError(f"--views {args.views}: multi-view stereo needs 2 views or more")
     thresholds = _thresholds(args)
+
+    from ..datasets.mvs import open_scene
+
     with collect_warnings() as notes:
-        scene = _scene(args)
+        scene = open_scene(args.scene, args.layout, range_form=args.range_form)
+        scene = scene if args.range is None else scene.with_range(*args.range)
     for note in notes:
         warn(note)
     if args.model is None:
@@ -124,13 +127,6 @@ def _thresholds(args: argparse.Namespace) -> Thresholds | None:
         return None
     base = DEFAULT if args.thresholds is None else preset(args.thresholds)
     return replace(base, **given)
-
-
-def _scene(args: argparse.Namespace) -> Scene:
-    from ..datasets.mvs import open_scene
-
-    scene = open_scene(args.scene, args.layout, range_form=args.range_form)
-    return scene if args.range is None else scene.with_range(*args.range)
 
 
 def _show(summary: dict) -> None:

@@ -106,12 +106,12 @@ def run(args: argparse.Namespace) -> int:
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
         chosen = {"formats": formats, "max_depth": args.max_depth}
-        found = infer_one(
+        item = infer_one(
             name,
             lambda: predictor(left, right, scale=args.scale, check=name in checked),
             lambda result, _: result.save(out, name, calibration=calibration, **chosen),
         )
-        return {**found, "replaced": sum(Path(file) in before for file in found["files"])}
+        return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)

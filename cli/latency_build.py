@@ -10,8 +10,6 @@ from pathlib import Path
 from ._supernets import add_conditions, set_up
 from .latency_show import lines, summary
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""

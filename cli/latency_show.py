@@ -69,7 +69,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     """A summary for people."""
     facts = report["software"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "cuda") if name in facts)
-    found = [
+    lines = [
         f"latency of subnets of {report['model'].get('name')}",
         f"  on {report['described']}",
         f"  {facts.get('date', 'date unknown')}, {versions}",
@@ -78,18 +78,18 @@ def lines(report: dict[str, Any]) -> list[str]:
     ]
     for quantity, (low, high) in report["ranges"].items():
         low, high = show_quantity(quantity, low), show_quantity(quantity, high)
-        found.append(f"  {quantity:<10} {low} to {high}")
+        lines.append(f"  {quantity:<10} {low} to {high}")
     names = {"regressor": "whole networks", "operators": "sum of operators"}
     for name, row in report["errors"].items():
         rank = "unknown" if row["spearman"] is None else f"{row['spearman']:.3f}"
-        found.append(
+        lines.append(
             f"  predicted from {names[name]}: Spearman {rank}, "
             f"relative error {row['median_relative_error']:.1%} (median)"
         )
-    found.append(f"  {report['operators']} operators; the dearest:")
+    lines.append(f"  {report['operators']} operators; the dearest:")
     for key, value in report["dearest_operators"].items():
         shown = key if len(key) <= 80 else f"{key[:79]}…"
-        found.append(f"    {value or 0.0:9.3f} ms  {shown}")
+        lines.append(f"    {value or 0.0:9.3f} ms  {shown}")
     if left := report["not_measured_alone"]:
-        found.append(f"  not measured alone and counted as nothing: {', '.join(left[:4])}")
-    return found
+        lines.append(f"  not measured alone and counted as nothing: {', '.join(left[:4])}")
+    return lines

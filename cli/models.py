@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError: no model matches the pattern.
         OSError: ``--fetch`` got some weights from no source.
     """
+    from ..vision.hub.download import fetch
     from ..vision.hub.registry import TIMM, list_models, model_info, refusal
 
     height, width = parse_size(args.size)
@@ -56,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
         known = list_models(pretrained=args.pretrained) or ["none"]
         raise ValueError(f"no {which} matches {args.pattern!r}; there are {', '.join(known)}")
     if args.fetch:
-        _fetch(tagged, args.pattern)
+        if not tagged:
+            raise ValueError(f"--fetch: no model that matches {args.pattern!r} has trained weights")
+        for name in tagged:
+            fetch(cast("WeightsRecord", model_info(name).record), name)
     if tagged == [args.pattern]:
         row = _describe_weights(model_info(args.pattern))
         print(json.dumps(row, indent=2) if args.json else _lines(row))
@@ -120,23 +124,13 @@ def _describe_weights(info: ModelEntry) -> dict[str, Any]:
     }
 
 
-def _fetch(names: list[str], pattern: str) -> None:
-    from ..vision.hub.download import fetch
-    from ..vision.hub.registry import model_info
-
-    if not names:
-        raise ValueError(f"--fetch: no model that matches {pattern!r} has trained weights")
-    for name in names:
-        fetch(cast("WeightsRecord", model_info(name).record), name)
-
-
 def _lines(row: dict[str, Any]) -> str:
     record = row["record"]
     lines = [f"{row['name']}: {row['task']}, {record['size'] / 1e6:.1f} MB, {record['licence']}"]
     lines += [f"  trained on    {record['trained_on']}"]
     for data, values in record.get("metrics", {}).items():
-        found = ", ".join(f"{name} {value:g}" for name, value in values.items())
-        lines.append(f"  {data:<12}  {found}")
+        scores = ", ".join(f"{name} {value:g}" for name, value in values.items())
+        lines.append(f"  {data:<12}  {scores}")
     for key, title in (
         ("command", "measured by"),
         ("training", "trained by"),

@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._evaluations import add_evaluation, mode_of, open_evaluations
+from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
 from ._leaves import add_source, load_leaves
 from ._rank_report import comparisons, lines, write_csv
-from ._work import check_folder
+from ._work import check_folder, check_least
 
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
     from ..nas.tabular import Tabular
     from ..vision.subnets.ranking import Ranked
-
-__all__ = ["add_arguments", "run"]
 
 _BENCHMARKS = ("nasbench201", "mbnet")
 
@@ -71,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
 
     from ..common.devices import choose_device
     from ..common.files import write_json
-    from ..vision.configs.task import FitConfig
     from ..vision.subnets.ranking import rank
 
     start = time.perf_counter()
@@ -80,14 +77,7 @@ def run(args: argparse.Namespace) -> int:
     table = _table(args, space)
     groups = _chosen(args, space, table)
     mode = mode_of(args)
-    evaluate = FitConfig.read(args.data).errors(
-        leaves,
-        args.metric,
-        mode=mode,
-        batches=args.batches,
-        val_batches=args.val_batches,
-        device=device,
-    )
+    evaluate = evaluator(args, leaves, device)
     evaluations, kept_at = open_evaluations(args, leaves, space)
     net.to(device)
     with progress_bar("evaluating subnets") as tell:
@@ -120,10 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> Path:
-    for name, least in (("samples", 0), ("batches", 1), ("val_batches", 0)):
-        if getattr(args, name) < least:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} {getattr(args, name)}: must be at least {least}")
+    check_least(args, samples=0, batches=1, val_batches=0)
     if (args.truth is None) != (args.benchmark is None):
         raise ValueError("--truth and --benchmark go together: a file and what it is of")
     return check_folder(args.out)

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -114,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
     record = replace(record, sources=tuple(sources))
     name = cast("dict[str, Any]", net.architecture)["name"]
     if args.json:
-        found = {"model": name, "folder": str(args.out), "record": record.to_json()}
-        print(json.dumps(found, indent=2))
+        content = {"model": name, "folder": str(args.out), "record": record.to_json()}
+        print(json.dumps(content, indent=2))
         return 0
     size = f"{record.size / 1e6:.1f} MB"
     print(f"{args.out}: {name}, {size}; loaded by create_model('local-dir:{args.out}')")
@@ -139,23 +137,23 @@ def _python_record(record: WeightsRecord) -> str:
 
 
 def _metrics(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     if args.metrics is not None:
         try:
-            found = json.loads(args.metrics.read_text(encoding="utf-8"))
+            metrics = json.loads(args.metrics.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{args.metrics}: no JSON ({error})") from error
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        if not isinstance(metrics, dict) or not all(isinstance(v, dict) for v in metrics.values()):
             raise ValueError(f'{args.metrics}: must hold {{"data set": {{"metric": value}}}}')
     for text in args.metric:
         data, _, rest = text.rpartition(":")
         name, value = _pair(rest, "--metric") if data else ("", None)
         if not name or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"--metric {text}: write DATA:NAME=VALUE, as in kitti2015:epe=0.71")
-        found.setdefault(data, {})[name] = value
-    if found and not args.command:
+        metrics.setdefault(data, {})[name] = value
+    if metrics and not args.command:
         raise ValueError("metrics need --command, the command line that made them")
-    return found
+    return metrics
 
 
 def _pair(text: str, option: str) -> tuple[str, Any]:

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 from ..common.progress import progress
 from ..common.quantities import show_quantity
 from ._costs import add_limits, limits, open_table
-from ._evaluations import add_evaluation, mode_of, open_evaluations
+from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
 from ._front_files import UNITS, metric_of, write_csv, write_picture
 from ._leaves import add_source, load_leaves
 from ._supernets import add_conditions, set_up
+from ._work import check_least
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cost",
         choices=tuple(UNITS),
         help="what the other axis is (default: latency with a --table, else macs)",
-    )
-    parser.add_argument(
-        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
     )
     add_conditions(parser, defaults=False)
     add_limits(parser)
@@ -82,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
 
     from ..common.files import write_json
     from ..nas.distributed.search.executor import QueueExecutor, SerialExecutor, job_store, serve
-    from ..vision.configs.task import FitConfig
     from ..vision.subnets.front import search
 
     start = time.perf_counter()
@@ -93,14 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
     device = _own_device(bench.device)
-    evaluate = FitConfig.read(args.data).errors(
-        leaves,
-        args.metric,
-        mode=mode,
-        batches=args.batches,
-        val_batches=args.val_batches,
-        device=device,
-    )
+    evaluate = evaluator(args, leaves, device)
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
     net.to(device)
     if (job := job_store()) is not None and job[0] > 0:
@@ -109,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     evaluations, kept_at = open_evaluations(args, leaves, space)
     executor = QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate)
     with executor, progress() as report:
-        found = search(
+        searched = search(
             bench,
             evaluate,
             cost=cost,
@@ -136,15 +124,15 @@ def run(args: argparse.Namespace) -> int:
         "cost": cost,
         "conditions": bench.conditions.to_json(),
         "evaluated": len(evaluations.errors),
-        "predictor": found.predictor,
-        "left_out": found.left_out,
+        "predictor": searched.predictor,
+        "left_out": searched.left_out,
         "front": [
             {"error": row.error, **row.costs, "architecture": row.architecture.to_json()}
-            for row in found.rows
+            for row in searched.rows
         ],
     }
     write_csv(Path(args.out, "front.csv"), content)
-    write_picture(Path(args.out, "front.png"), content, found)
+    write_picture(Path(args.out, "front.png"), content, searched)
     write_json(Path(args.out, "front.json"), content)
     print(json.dumps(content, indent=2) if args.json else _lines(content))
     return 0
@@ -160,33 +148,27 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def _check(args: argparse.Namespace) -> None:
-    least = {"population": 4, "generations": 0, "batches": 1, "val_batches": 0, "verify": 0}
-    least["samples"] = 10
-    for name, bound in least.items():
-        given = getattr(args, name)
-        if given is not None and given < bound:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} {getattr(args, name)}: must be at least {bound}")
+    check_least(args, population=4, generations=0, batches=1, val_batches=0, verify=0, samples=10)
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")
 
 
 def _lines(report: dict[str, Any]) -> str:
-    found = [
+    lines = [
         f"{report['out']}: {len(report['front'])} subnets on the front, "
         f"{report['evaluated']} evaluated, {report['seconds']:.0f} s"
     ]
     if report["predictor"] and report["predictor"]["kendall"] is not None:
-        found.append(
+        lines.append(
             f"  predictor: Kendall tau {report['predictor']['kendall']:.2f} on "
             f"{report['predictor']['count']} held-out subnets"
         )
     if report["left_out"]:
-        found.append(f"  {report['left_out']} left out: by exact count they are over a limit")
+        lines.append(f"  {report['left_out']} left out: by exact count they are over a limit")
     good = "large" if report["mode"] == "max" else "small"
-    found.append(f"  {report['metric']:>12}  {report['cost']} ({good} {report['metric']} is good)")
+    lines.append(f"  {report['metric']:>12}  {report['cost']} ({good} {report['metric']} is good)")
     for row in report["front"]:
         cost = show_quantity(report["cost"], row[report["cost"]])
-        found.append(f"  {metric_of(report, row['error']):>12.5g}  {cost}")
-    return "\n".join(found)
+        lines.append(f"  {metric_of(report, row['error']):>12.5g}  {cost}")
+    return "\n".join(lines)

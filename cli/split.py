@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
+from ._work import check_least
 
 if TYPE_CHECKING:
     from ..nas.lid.tree import SplitTree
-
-__all__ = ["add_arguments", "run"]
 
 _SPLITTER: tuple[str, ...] = ("criterion", "measure", "method", "rule", "min_group", "choices")
 _SPLITTER += ("layers", "k", "estimator", "batches", "batch_size", "seed")
@@ -95,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: no supernet, nothing to split, or a bad option.
     """
-    if args.levels < 1:
-        raise ValueError(f"--levels {args.levels}: must be at least 1")
+    check_least(args, levels=1)
     if Path(args.out).suffix != ".json":
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
 
@@ -133,11 +131,7 @@ def run(args: argparse.Namespace) -> int:
         )
     folder = Path(args.out).parent
     source = _from(folder, args.supernet)
-    tree.about = {
-        "supernet": source,
-        "data": _from(folder, args.data),
-        "splitter": vars(splitter),
-    }
+    tree.about = {"supernet": source, "data": _from(folder, args.data), "splitter": vars(splitter)}
     if trained:
         tree.checkpoints[ROOT] = source
     tree.save(args.out)
@@ -155,22 +149,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(tree: SplitTree, report: dict[str, Any]) -> str:
     note = "" if report["trained"] else " (random weights: the supernet is not trained)"
-    found = [f"{report['out']}: {len(tree.leaves)} parts, {report['seconds']:.0f} s{note}"]
+    lines = [f"{report['out']}: {len(tree.leaves)} parts, {report['seconds']:.0f} s{note}"]
     wanted = tree.about["splitter"]["batch_size"]
     if 0 < report["samples"] < wanted:
-        found.append(f"  by batches of {report['samples']} samples: the data have no {wanted}")
+        lines.append(f"  by batches of {report['samples']} samples: the data have no {wanted}")
     for name, split in tree.splits.items():
-        found.append(f"  {name}: {split}")
+        lines.append(f"  {name}: {split}")
         if split.scores:
-            found.append(f"    {'choice':<24} {'mean gap':>9} {'inside':>9} {'across':>9}")
+            lines.append(f"    {'choice':<24} {'mean gap':>9} {'inside':>9} {'across':>9}")
         for choice, row in sorted(split.scores.items(), key=lambda item: -item[1]["gap"]):
             # A choice of two values has no pair inside.
             means = (row[key] for key in ("gap", "inside", "across"))
             numbers = " ".join(f"{'-':>9}" if mean is None else f"{mean:9.4f}" for mean in means)
-            found.append(f"    {choice:<24} {numbers}")
+            lines.append(f"    {choice:<24} {numbers}")
     for name, count in report["leaves"].items():
-        found.append(f"  {name}: {count:,} subnets")
-    return "\n".join(found)
+        lines.append(f"  {name}: {count:,} subnets")
+    return "\n".join(lines)
 
 
 def _from(folder: Path, source: str) -> str:

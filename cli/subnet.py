@@ -19,13 +19,12 @@ from ._costs import add_limits, limits, open_table
 from ._errors import Errors, examiner, recalibrated
 from ._subnet_lines import lines
 from ._supernets import add_conditions, set_up, table_of_weights
+from ._work import check_least
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
     from ..vision.subnets.bench import Bench
     from ..vision.subnets.best import Subnet
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORD|FILE",
         help="this subnet instead of a searched one: largest, middle, smallest, or JSON of an "
         "architecture (also that beside a subnet), or of patterns of choices and allowed values",
-    )
-    parser.add_argument(
-        "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
     )
     add_conditions(parser, defaults=False)
     parser.add_argument(
@@ -194,6 +190,4 @@ def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> Non
         given = getattr(args, option)
         if given is not None and Path(given).resolve() in written:
             raise ValueError(f"--out {out}: would overwrite {given}; choose another name")
-    for name, least in (("batches", 1), ("generations", 0), ("population", 4)):
-        if getattr(args, name) < least:
-            raise ValueError(f"--{name} {getattr(args, name)}: must be at least {least}")
+    check_least(args, batches=1, generations=0, population=4)

@@ -11,12 +11,10 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.elastic.conv import ElasticConv2d
-from ..nas.values import Value, concat
-from ._dispmvs_elastic import DeformableConv2d, cost_convolution, deformable_layer
+from ..nas.values import concat
+from ._dispmvs_elastic import DeformableConv2d, Width, cost_convolution, deformable_layer
 
 __all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow"]
-
-Width = int | Value
 
 UPSAMPLING = 4
 _TAPS = 9

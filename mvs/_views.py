@@ -103,7 +103,7 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
     Raises:
         ValueError: one was computed from something else than is planned.
     """
-    found = {}
+    finished = {}
     for index, entry in plan.items():
         path = out / "views" / f"{entry.file}.json"
         if not path.is_file():
@@ -123,8 +123,8 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
                     f"({_show(record.get(name))}, now {_show(wanted)}); name another --out, or "
                     "--restart to compute all views anew"
                 )
-        found[index] = done
-    return found
+        finished[index] = done
+    return finished
 
 
 def mark_begun(out: Path, planned: Planned) -> None:

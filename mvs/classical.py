@@ -70,10 +70,9 @@ def plane_sweep(
         grid = ((2 * at + 1) / size - 1).mT.reshape(-1, height, width, 2)
         warped = F.grid_sample(sources, grid, align_corners=False)
         outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        found = _correlation(reference, mean, variance, warped, window)[:, 0]
-        found = found.masked_fill(outside, -1)
-        best = found.topk((len(found) + 1) // 2, dim=0).values
-        scores[plane] = best.mean(0)
+        alike = _correlation(reference, mean, variance, warped, window)[:, 0]
+        alike = alike.masked_fill(outside, -1)
+        scores[plane] = alike.topk((len(alike) + 1) // 2, dim=0).values.mean(0)
     score, index = scores.max(0)
     before, after = (
         scores.gather(0, (index + step).clamp(0, planes - 1)[None])[0] for step in (-1, 1)

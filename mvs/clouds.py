@@ -23,6 +23,7 @@ __all__ = ["TSDFMesh", "crop_to_polygon", "refine_file", "voxel_thin"]
 
 _PAIRS = 1 << 22  # of points and cameras looked at together
 _NEIGHBOURS = 20  # of a point, whose plane gives its normal
+_REACH = 4.0  # cells before and behind a depth in which a mesh's distance field is kept
 
 
 def voxel_thin(
@@ -84,14 +85,11 @@ def refine_file(
         points, colours = voxel_thin(points, colours, voxel)
     if colours is None:
         colours = np.full(points.shape, 255, np.uint8)
-    found = None
-    if normals:
-        towards = None
-        if cameras is not None:
-            towards = _nearest(points, camera_centre(cameras.double()).cpu())
-        found = _normals(points, towards)
+    towards = None
+    if normals and cameras is not None:
+        towards = _nearest(points, camera_centre(cameras.double()).cpu())
     with write_ply(path) as ply:
-        ply.write(points, colours, found)
+        ply.write(points, colours, _normals(points, towards) if normals else None)
     return len(points)
 
 
@@ -134,17 +132,16 @@ class TSDFMesh:
 
     Args:
         voxel: side of its cells, in the world's unit.
-        reach: how far before and behind a depth the distance field is kept, in cells.
 
     Raises:
         ValueError: the side is not positive.
         ImportError: Open3D cannot be had.
     """
 
-    def __init__(self, voxel: float, reach: float = 4.0) -> None:
+    def __init__(self, voxel: float) -> None:
         if not voxel > 0:
             raise ValueError(f"the mesh's cells must have a positive side, got {voxel:g}")
-        self.voxel, self.reach = float(voxel), float(reach)
+        self.voxel = float(voxel)
         self._library = library = open3d()
         kind = library.core.float32
         # Blocks of 16^3 cells, allocated where a depth is seen; room for more is made as needed.
@@ -175,11 +172,9 @@ class TSDFMesh:
         k, e = (library.core.Tensor(m.double().cpu().numpy()) for m in (intrinsics, extrinsics))
         seen = library.t.geometry.Image(np.ascontiguousarray(depth, dtype=np.float32))
         colours = library.t.geometry.Image(np.ascontiguousarray(image, dtype=np.float32) / 255)
-        scale, farthest = 1.0, 2 * float(depth.max())
-        blocks = self._grid.compute_unique_block_coordinates(
-            seen, k, e, scale, farthest, self.reach
-        )
-        self._grid.integrate(blocks, seen, colours, k, k, e, scale, farthest, self.reach)
+        limits = 1.0, 2 * float(depth.max()), _REACH  # scale, the farthest depth
+        blocks = self._grid.compute_unique_block_coordinates(seen, k, e, *limits)
+        self._grid.integrate(blocks, seen, colours, k, k, e, *limits)
 
     def write(self, path: str | os.PathLike) -> int:
         """Write the surface as a coloured PLY mesh; return its number of triangles.
@@ -204,11 +199,11 @@ def _nearest(points: np.ndarray, centres: Tensor) -> np.ndarray:
     """Return for each point, (N, 3), the nearest of the centres (V, 3) float64."""
     # Without matrix products, which lose digits far from the origin.
     apart = "donot_use_mm_for_euclid_dist"
-    found = [
+    nearest = [
         torch.cdist(part.double(), centres, compute_mode=apart).argmin(1)
         for part in torch.from_numpy(np.asarray(points)).split(max(1, _PAIRS // len(centres)))
     ]
-    return centres[torch.cat(found)].numpy()
+    return centres[torch.cat(nearest)].numpy()
 
 
 def _cloud(points: np.ndarray, colours: np.ndarray | None) -> Any:

@@ -25,17 +25,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
-from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
-from ._dispmvs_elastic import number
+from ._dispmvs_elastic import Width, number
 from ._dispmvs_geometry import (
     depth_to_flow,
     epipolar_lines,
@@ -47,8 +46,6 @@ from ._dispmvs_geometry import (
 from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock
 
 __all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
-
-Width = int | Value
 
 _COARSE, _FINE = 16, 4  # the stages' scales
 _LEVELS = {_COARSE: 4, _FINE: 2}  # of the sources' pyramids
@@ -116,9 +113,8 @@ class DispMVS(nn.Module):
         hidden = {_COARSE: coarse_width * 16, _FINE: fine_width * 12}
         self.fnet = Extractor(widths, nn.InstanceNorm2d)
         self.cnet = Extractor(widths, nn.BatchNorm2d, (hidden[_FINE], hidden[_COARSE]))
-        self.update_block_4 = UpdateBlock(
-            hidden[_COARSE], coarse_width, _LEVELS[_COARSE], coarse_radius
-        )
+        coarse = coarse_width, _LEVELS[_COARSE], coarse_radius
+        self.update_block_4 = UpdateBlock(hidden[_COARSE], *coarse)
         self.update_block_2 = UpdateBlock(hidden[_FINE], fine_width, _LEVELS[_FINE], fine_radius)
         self.coarse_iterations = number(coarse_iterations)
         self.fine_iterations = number(fine_iterations)
@@ -148,7 +144,7 @@ class DispMVS(nn.Module):
         depth_range: Tensor,
         start: Tensor | None = None,
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Depth of view 0.
 
@@ -178,7 +174,7 @@ class DispMVS(nn.Module):
         depth_range: Tensor,
         start: Tensor | None = None,
         *,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Depth and confidence, each (B, 1, H, W); arguments as of `forward`.
 
@@ -202,8 +198,6 @@ class DispMVS(nn.Module):
         extrinsics: Tensor,
         depth_range: Tensor,
         start: Tensor | None = None,
-        *,
-        generator: torch.Generator | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Depth after every iteration, for training; arguments as of `forward`.
 
@@ -221,7 +215,7 @@ class DispMVS(nn.Module):
                 f"{_COARSE}, not {height}x{width}: crop or resize them (inference takes any size)"
             )
         if start is None:
-            start = self._start(depth_range, height // _COARSE, width // _COARSE, generator)
+            start = self._start(depth_range, height // _COARSE, width // _COARSE)
         coarse, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
         return [fused.depth for fused in coarse], [fused.depth for fused in fine]
 
@@ -236,10 +230,8 @@ class DispMVS(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Random images, cameras side by side, and a start; see `vision.inputs`."""
         views = self.example_views if self.views is None else self.views.value
-        like: dict[str, Any] = {
-            "device": device,
-            "dtype": torch.promote_types(dtype, torch.float32),
-        }
+        kind = torch.promote_types(dtype, torch.float32)
+        like: dict[str, Any] = {"device": device, "dtype": kind}
         images = torch.rand(batch, views, 3, height, width, device=device, dtype=dtype)
         focal = 0.8 * max(height, width)
         camera = [[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]]
@@ -255,7 +247,7 @@ class DispMVS(nn.Module):
         return images, intrinsics.clone(), extrinsics.clone(), depth_range.clone(), start
 
     def _start(
-        self, depth_range: Tensor, height: int, width: int, generator: torch.Generator | None
+        self, depth_range: Tensor, height: int, width: int, generator: Generator | None = None
     ) -> Tensor:
         if generator is None and not self.training:
             generator = torch.Generator().manual_seed(0)
@@ -330,7 +322,7 @@ class DispMVS(nn.Module):
             return hidden, flow, fuse(maps.unflatten(0, flow.shape[:2]), depth_range)
 
         flow = torch.zeros_like(lines.base[:, :, 0])
-        found = []
+        results = []
         for iteration in range(iterations):
             whole = every or iteration == iterations - 1
             if self.checkpointing and self.training:
@@ -339,12 +331,12 @@ class DispMVS(nn.Module):
                 )
             else:
                 hidden, flow, fused = iterate(hidden, flow.detach(), whole)
-            found.append(fused)
+            results.append(fused)
             if iteration < iterations - 1:
                 step = UPSAMPLING if whole else 1
                 with torch.no_grad():
                     flow = depth_to_flow(lines, fused.depth[:, :, ::step, ::step])
-        return found
+        return results
 
 
 def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
@@ -417,9 +409,7 @@ def _check(
             )
 
 
-def convert_published(
-    state: dict[str, Tensor],
-) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:
     """Recognise a published checkpoint and rename its tensors.
 
     A shortcut's batch norm is there twice, as `norm3` and `downsample.1`; the published program
@@ -449,11 +439,7 @@ def convert_published(
 
 
 @register_model(task="mvs")
-def dispmvs(
-    *,
-    coarse_iterations: int = 8,
-    fine_iterations: int = 2,
-) -> DispMVS:
+def dispmvs(*, coarse_iterations: int = 8, fine_iterations: int = 2) -> DispMVS:
     """DispMVS as published, 10.4 M parameters."""
     return DispMVS(coarse_iterations=coarse_iterations, fine_iterations=fine_iterations)
 

@@ -121,7 +121,6 @@ def dtu_score(
     search: float = 60.0,
     cut: float = 20.0,
     seed: int = 0,
-    threads: int = -1,
 ) -> DTUScore:
     """Score a cloud as the DTU benchmark does.
 
@@ -132,7 +131,6 @@ def dtu_score(
         search: nearest neighbours are looked for up to here, mm.
         cut: distances of this and more are left out, mm.
         seed: of the random order in which points are thinned.
-        threads: of the search for neighbours; -1 for all.
 
     Raises:
         ValueError: wrong shapes; or nothing is left to score: the cloud lies elsewhere or is of
@@ -140,7 +138,7 @@ def dtu_score(
     """
     points = _points(points, "the cloud")
     scan = _points(truth.points, "the scan")
-    kept = points[thin(points, spacing, seed=seed, threads=threads)]
+    kept = points[thin(points, spacing, seed=seed)]
     observed = kept[_inside(kept, truth)]
     above = scan[scan @ truth.plane[:3] + truth.plane[3] > 0]
     for part, what in ((observed, "point of the cloud lies in the observed space"),
@@ -151,8 +149,8 @@ def dtu_score(
                 f"{_span(truth.box)} (mm)"
             )
     # The neighbours of observed points may be any of the scan's, and the other way round.
-    to_scan = _distances(observed, scan, search, threads)
-    to_cloud = _distances(above, kept, search, threads)
+    to_scan = _distances(observed, scan, search)
+    to_cloud = _distances(above, kept, search)
     near = [distances[distances < cut] for distances in (to_scan, to_cloud)]
     if not all(len(part) for part in near):
         raise ValueError(f"no point of the cloud lies within {cut:g} mm of the scan")
@@ -197,14 +195,13 @@ def read_dtu_truth(folder: str | os.PathLike, scan: int) -> DTUTruth:
     return DTUTruth(points, mask["ObsMask"] != 0, box, float(mask["Res"].item()), plane)
 
 
-def f_score(points: np.ndarray, truth: np.ndarray, distance: float, *, threads: int = -1) -> FScore:
+def f_score(points: np.ndarray, truth: np.ndarray, distance: float) -> FScore:
     """Score a cloud against true points, both aligned and cropped (see ``vizoo.mvs.clouds``).
 
     Args:
         points: (N, 3).
         truth: (M, 3), in the same frame and unit.
         distance: within which a point counts as right.
-        threads: of the search for neighbours; -1 for all.
 
     Raises:
         ValueError: wrong shapes, no point, or a distance that is not positive.
@@ -216,12 +213,12 @@ def f_score(points: np.ndarray, truth: np.ndarray, distance: float, *, threads: 
     if not distance > 0:
         raise ValueError(f"the distance must be positive, got {distance:g}")
     points, truth = _points(points, "the cloud"), _points(truth, "the truth")
-    right = _distances(points, truth, distance, threads) < distance
-    found = _distances(truth, points, distance, threads) < distance
-    return FScore(float(right.mean()), float(found.mean()), distance, len(points), len(truth))
+    right = _distances(points, truth, distance) < distance
+    covered = _distances(truth, points, distance) < distance
+    return FScore(float(right.mean()), float(covered.mean()), distance, len(points), len(truth))
 
 
-def thin(points: np.ndarray, spacing: float, *, seed: int = 0, threads: int = -1) -> np.ndarray:
+def thin(points: np.ndarray, spacing: float, *, seed: int = 0) -> np.ndarray:
     """Choose points so that no two are within a distance of each other, in random order.
 
     The points are gone through in random order; each is kept unless a point kept before it is
@@ -232,7 +229,6 @@ def thin(points: np.ndarray, spacing: float, *, seed: int = 0, threads: int = -1
         points: (N, 3).
         spacing: the least distance.
         seed: of the order.
-        threads: of the search for neighbours; -1 for all.
 
     Returns:
         Indices of the points kept, in the order in which they were chosen.
@@ -244,14 +240,12 @@ def thin(points: np.ndarray, spacing: float, *, seed: int = 0, threads: int = -1
     while start < len(order):
         batch = order[start : start + size]
         if len(kept):
-            tree = _tree(points[kept])
-            batch = batch[_distances(points[batch], tree, spacing, threads) == np.inf]
-        inner = _tree(points[batch]) if len(batch) else None
-        if inner is not None and size > 4096:
-            if inner.count_neighbors(inner, spacing) - len(batch) > 2 * _PAIRS:
+            batch = batch[_distances(points[batch], points[kept], spacing) == np.inf]
+        if len(batch):
+            inner = _tree(points[batch])
+            if size > 4096 and inner.count_neighbors(inner, spacing) - len(batch) > 2 * _PAIRS:
                 size //= 2
                 continue
-        if inner is not None:
             kept = np.concatenate([kept, batch[_greedy(inner, len(batch), spacing)]])
         start += size
         size *= 2
@@ -271,17 +265,14 @@ def _greedy(tree: cKDTree, count: int, spacing: float) -> np.ndarray:
     return alive
 
 
-def _distances(
-    points: np.ndarray, to: np.ndarray | cKDTree, limit: float, threads: int
-) -> np.ndarray:
+def _distances(points: np.ndarray, to: np.ndarray, limit: float) -> np.ndarray:
     """Return each point's distance to its nearest neighbour, infinite beyond ``limit``."""
-    tree = _tree(to) if isinstance(to, np.ndarray) else to
-    limit = np.nextafter(limit, np.inf)
-    found = np.empty(len(points))
+    tree, limit = _tree(to), np.nextafter(limit, np.inf)
+    distances = np.empty(len(points))
     for start in range(0, len(points), _QUERY):
         part = slice(start, start + _QUERY)
-        found[part] = tree.query(points[part], distance_upper_bound=limit, workers=threads)[0]
-    return found
+        distances[part] = tree.query(points[part], distance_upper_bound=limit, workers=-1)[0]
+    return distances
 
 
 def _tree(points: np.ndarray) -> cKDTree:
@@ -312,13 +303,13 @@ def _read_mat(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
-        found = loadmat(path, variable_names=names)
+        content = loadmat(path, variable_names=names)
     except Exception as error:  # whatever a damaged file makes of the reader
         raise ValueError(f"{path}: not a MATLAB file of version 5 to 7.2 ({error})") from error
-    lacking = [name for name in names if name not in found]
+    lacking = [name for name in names if name not in content]
     if lacking:
         raise ValueError(f"{path}: holds no variable {lacking[0]}")
-    return found
+    return content
 
 
 def _span(points: np.ndarray) -> str:

@@ -250,12 +250,12 @@ class _Pair:
         # Half a thousandth of a pixel of slack: rounding must not cut off the outermost pixels.
         ok = (u >= -5e-4) & (u <= width - 0.9995) & (v >= -5e-4) & (v <= height - 0.9995)
         grid = torch.stack([u * (2 / max(width - 1, 1)) - 1, v * (2 / max(height - 1, 1)) - 1], -1)
-        found = grid_sample(
+        sampled = grid_sample(
             source[None, None], grid[None], mode="bilinear", padding_mode="border",
             align_corners=True,
         )[0, 0]  # fmt: skip
-        qx, qy, qz = ((a * u + b * v).add_(c).mul_(found).add_(d) for a, b, c, d in self.back)
-        ok &= (found > 0) & (depth > 0) & (qz > 0)
+        qx, qy, qz = ((a * u + b * v).add_(c).mul_(sampled).add_(d) for a, b, c, d in self.back)
+        ok &= (sampled > 0) & (depth > 0) & (qz > 0)
         scale = qz.clamp(min=torch.finfo(depth.dtype).tiny).reciprocal_()
         error = qx.mul_(scale).sub_(x).square_().add_(qy.mul_(scale).sub_(y).square_())
         ok &= error < thresholds.pixels**2

@@ -73,18 +73,16 @@ class MVSResult:
             folder: made if it is missing.
             name: of the files in its folders ``depth`` and ``confidence``.
         """
-        folder = Path(folder)
-        depth, confidence = folder / "depth" / name, folder / "confidence" / name
-        files = [path.with_name(f"{name}{end}") for path in (depth, confidence)
-                 for end in (".pfm", ".png")]  # fmt: skip
-        write_pfm(files[0], self.depth)
-        picture = disparity_picture(self.depth, label="depth", palette="turbo_r", logarithmic=True)
-        write_image(files[1], picture)
-        write_pfm(files[2], self.confidence)
-        picture = disparity_picture(
-            self.confidence, label="confidence", palette="viridis", low=0.0, high=1.0
-        )
-        write_image(files[3], picture)
+        styles: dict[str, dict[str, Any]] = {
+            "depth": {"palette": "turbo_r", "logarithmic": True},
+            "confidence": {"palette": "viridis", "low": 0.0, "high": 1.0},
+        }
+        files = []
+        for label, style in styles.items():
+            values, path = getattr(self, label), Path(folder) / label / name
+            files += [path.with_name(f"{name}{suffix}") for suffix in (".pfm", ".png")]
+            write_pfm(files[-2], values)
+            write_image(files[-1], disparity_picture(values, label=label, **style))
         return files
 
 
@@ -92,22 +90,16 @@ class MVSPredictor:
     """A network with its weights, ready for views of any number and size.
 
     Args:
-        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
-            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
-            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. A network has
-            ``predict(images, intrinsics, extrinsics, depth_range, generator=)``, which gives depth
-            and confidence.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the convolutions; geometry
-            is always computed in float32.
+        model: see `StereoPredictor`; a network has ``predict(images, intrinsics, extrinsics,
+            depth_range, generator=)``, which gives depth and confidence.
+        device: see there.
+        dtype: see there, for the convolutions; geometry is always computed in float32.
 
     Attributes:
         fingerprint: of the weights and the architecture; a hexadecimal number.
 
     Raises:
-        FileNotFoundError: there is no such weight file.
-        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
-            device cannot use.
+        FileNotFoundError, ValueError: as `StereoPredictor`.
     """
 
     def __init__(
@@ -181,8 +173,8 @@ class MVSPredictor:
         batch = [sample[name][None].to(self.device) for name in names]
         generator = torch.Generator().manual_seed(seed)
         predict = cast("Callable[..., tuple[Tensor, Tensor]]", self.net.predict)
-        found = predict(*batch, generator=generator)
-        depth, confidence = (x[0, 0].float().cpu() for x in found)
+        maps = predict(*batch, generator=generator)
+        depth, confidence = (x[0, 0].float().cpu() for x in maps)
         check_prediction(depth, confidence, dtype=self.dtype)
         return MVSResult(
             depth.numpy(),

@@ -200,13 +200,13 @@ def _compute(
         seconds = time.perf_counter() - started
         mark_begun(out, entry)
         files = result.save(out, entry.file)
-        found = {
+        facts = {
             "sources": [scene.views[i].name for i in entry.sources],
             "depth_range": list(entry.depth_range),
             **result.summary(),
         }
         relative = [file.relative_to(out) for file in files]  # the folder may be moved
-        entries[index] = item_summary(name, found, seconds, relative)
+        entries[index] = item_summary(name, facts, seconds, relative)
         mark_finished(out, entry, entries[index])
     report("views", len(plan), len(plan))
     return entries
@@ -298,20 +298,20 @@ def _fuse(
             surface.add(part.depth, image, view.intrinsics, view.extrinsics)
         report("fusion", number + 1, len(views))
 
-    found = fuse_to_file(views, out / "cloud.ply", thresholds, device=predictor.device, each=each)
+    fused = fuse_to_file(views, out / "cloud.ply", thresholds, device=predictor.device, each=each)
     for index, number in place.items():
-        entries[index]["points"] = found.kept_by_view[views[number].name]
+        entries[index]["points"] = fused.kept_by_view[views[number].name]
     write_image(out / "cloud.png", sampler.picture(views, size))
     if surface is not None:
         surface.write(out / "mesh.ply")
     return {
-        "points": found.points,
+        "points": fused.points,
         "fusion": {
             **asdict(thresholds),
-            "pixels_of_all_views": found.pixels,
-            "without_depth": found.unknown,
-            "unconfirmed": found.unconfirmed,
-            "out_of_range": found.out_of_range,
+            "pixels_of_all_views": fused.pixels,
+            "without_depth": fused.unknown,
+            "unconfirmed": fused.unconfirmed,
+            "out_of_range": fused.out_of_range,
             "seconds": round(time.perf_counter() - started, 3),
         },
     }

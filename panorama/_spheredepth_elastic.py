@@ -89,19 +89,9 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         *,
         kernel: Width,
         dilation: Width,
-        stride: int,
-        symmetric: bool,
-        normalize: bool,
-        bias: bool,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            maximum(in_channels),
-            maximum(out_channels),
-            stride=stride,
-            symmetric=symmetric,
-            normalize=normalize,
-            bias=bias,
-        )
+        super().__init__(maximum(in_channels), maximum(out_channels), **settings)
         self.set_numbers(
             in_channels=in_channels, out_channels=out_channels, kernel=kernel, dilation=dilation
         )
@@ -159,24 +149,12 @@ def mesh_conv(
     *,
     kernel: Width = 3,
     dilation: Width = 1,
-    stride: int = 1,
-    symmetric: bool = False,
-    normalize: bool = False,
-    bias: bool = True,
+    **settings: Any,
 ) -> MeshConv:
-    """A `MeshConv`."""
+    """A `MeshConv`; `settings` are its other arguments."""
     numbers = in_channels, out_channels, kernel, dilation
     layer: Callable[..., MeshConv] = _ElasticMeshConv if is_elastic(numbers) else MeshConv
-    return layer(
-        in_channels,
-        out_channels,
-        kernel=kernel,
-        dilation=dilation,
-        stride=stride,
-        symmetric=symmetric,
-        normalize=normalize,
-        bias=bias,
-    )
+    return layer(in_channels, out_channels, kernel=kernel, dilation=dilation, **settings)
 
 
 def conv_use(conv: MeshConv, level: Width) -> Use:

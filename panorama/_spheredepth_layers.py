@@ -146,10 +146,7 @@ class DecoderStep(nn.Module):
         self, in_channels: Width, skip: Width, out_channels: Width, count: Width, pattern: Pattern
     ) -> None:
         super().__init__()
-        widths: Sequence[Width] = [
-            concat(in_channels, skip),
-            *[out_channels] * maximum(count),
-        ]
+        widths: Sequence[Width] = [concat(in_channels, skip), *[out_channels] * maximum(count)]
         pairs = zip(widths, widths[1:], strict=False)
         self.convs = elastic.ModuleList([ConvNorm(a, b, pattern) for a, b in pairs], length=count)
 

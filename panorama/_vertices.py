@@ -14,6 +14,7 @@ from .mesh import kept, level_of, spherical_mesh
 __all__ = ["vertex_values", "vertex_weights"]
 
 
+@cache
 def vertex_weights(
     level: int, kind: Literal["area", "exact"] = "exact"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -32,11 +33,6 @@ def vertex_weights(
     """
     if kind not in ("area", "exact"):
         raise ValueError(f"vertex weights {kind!r} are unknown: choose 'area' or 'exact'")
-    return _vertex_weights(level, kind)
-
-
-@cache
-def _vertex_weights(level: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
     mesh = spherical_mesh(level)
     faces, degrees = mesh.incident
     there = np.arange(6) < degrees[:, None]

@@ -103,8 +103,8 @@ class PanoramaResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        found = {"size": list(self.depth.shape), "depth": spread(self.depth)}
-        return {**found, "points": len(self.faces)}
+        size, depth = list(self.depth.shape), spread(self.depth)
+        return {"size": size, "depth": depth, "points": len(self.faces)}
 
     def save(
         self,
@@ -152,7 +152,7 @@ class PanoramaResult:
             return written[-1]
 
         for suffix in formats:
-            write_depth(target(f"depth.{suffix}"), self.depth)
+            _write_depth(target(f"depth.{suffix}"), self.depth)
         picture = disparity_picture(
             self.depth, label="depth [m]", palette="turbo_r", logarithmic=True
         )
@@ -170,17 +170,13 @@ class PanoramaPredictor:
     """A network with its weights, ready for panoramas of any size.
 
     Args:
-        model: a network (copied), or trained weights: ``NAME`` or ``NAME.TAG`` of
-            `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a folder of
-            `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint. A network has
-            ``predict(image)``, which gives a `spheredepth.Prediction`.
-        device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
-        dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the convolutions.
+        model: see `StereoPredictor`; a network has ``predict(image)``, which gives a
+            `spheredepth.Prediction`.
+        device: see there.
+        dtype: see there, for the convolutions.
 
     Raises:
-        FileNotFoundError: there is no such weight file.
-        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
-            device cannot use.
+        FileNotFoundError, ValueError: as `StereoPredictor`.
     """
 
     def __init__(
@@ -221,12 +217,12 @@ class PanoramaPredictor:
             )
         batch = planes[None].to(self.device)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            found = cast("SphereDepthNet", self.net).predict(batch)
-        depth, faces = found.depth, found.faces.float()
+            depth, faces, colours = cast("SphereDepthNet", self.net).predict(batch)
+        faces = faces.float()
         if mode != "nearest":
             depth = faces_to_equirectangular(faces[..., None], height, width, mode)
         check_prediction(faces, dtype=self.dtype)
-        colours = found.colours[0].unflatten(0, (faces.shape[1], -1)).mean(1)
+        colours = colours[0].unflatten(0, (faces.shape[1], -1)).mean(1)
         return PanoramaResult(
             depth[0, 0].float().cpu().numpy(),
             faces[0].cpu().numpy(),
@@ -235,7 +231,7 @@ class PanoramaPredictor:
         )
 
 
-def write_depth(path: Path, depth: np.ndarray) -> None:
+def _write_depth(path: Path, depth: np.ndarray) -> None:
     """Write depth (H, W) in metres in the format of the suffix, PNG in millimetres."""
     if path.suffix == ".png":
         write_image(path, np.rint(depth.astype(np.float64) * _PNG_UNIT).astype(np.uint16))

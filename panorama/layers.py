@@ -19,15 +19,7 @@ from ..vision.ops import gather_faces, inverse_table, mesh_convolution
 from .mesh import check_ring, face_count, kept, spherical_mesh
 from .sampling import centroids, spherical_coordinates
 
-__all__ = [
-    "FaceNorm",
-    "MeshConv",
-    "MeshTables",
-    "Ring",
-    "pool_faces",
-    "ring_of",
-    "unpool_faces",
-]
+__all__ = ["FaceNorm", "MeshConv", "MeshTables", "Ring", "pool_faces", "ring_of", "unpool_faces"]
 
 
 class Ring(NamedTuple):
@@ -70,7 +62,7 @@ def ring_tables(ring: Ring, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def sample_coordinates(level: int, device: torch.device) -> Tensor:
+def _sample_coordinates(level: int, device: torch.device) -> Tensor:
     """Where the centroids lie in an equirectangular image, (F, 2) float32."""
     with torch.inference_mode(False), torch.no_grad():
         places = spherical_coordinates(centroids(level, torch.device("cpu"))).float()
@@ -118,7 +110,7 @@ class MeshTables(nn.Module):
             neighbours, inverse = ring_tables(ring, device)
             self.register_buffer(_name("neighbours", ring), neighbours, persistent=False)
             self.register_buffer(_name("inverse", ring), inverse, persistent=False)
-        coordinates = sample_coordinates(self.sample_level, device)
+        coordinates = _sample_coordinates(self.sample_level, device)
         self.register_buffer("coordinates", coordinates, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MeshTables:
@@ -249,14 +241,11 @@ def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
     Raises:
         ValueError: an unknown mode.
     """
-    children = x.unflatten(1, (-1, 4))
-    if mode == "mean":
-        return children.mean(2)
-    if mode == "max":
-        return children.amax(2)
-    if mode == "sum":
-        return children.sum(2)
-    raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+    pools: dict[str, Callable[..., Tensor]]
+    pools = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
+    if mode not in pools:
+        raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+    return pools[mode](x.unflatten(1, (-1, 4)), 2)
 
 
 def unpool_faces(
@@ -275,8 +264,7 @@ def unpool_faces(
         (N, 4 F, C).
     """
     if neighbours is None or inverse is None:
-        children = x[:, :, None].expand(-1, -1, 4, -1)
-        return children.flatten(1, 2)
+        return x.repeat_interleave(4, 1)
     near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)
     corner = (2 * x + near.sum(2))[:, :, None] - near
     return torch.cat((corner / 4, x[:, :, None]), 2).flatten(1, 2)

@@ -12,6 +12,7 @@ from .sampling import pixel_directions
 
 __all__ = ["NAMES", "PanoramaMetrics", "depth_errors", "sphere_weights"]
 
+_MIN_DEPTH = 0.1  # metres
 NAMES = ("mae", "mre", "sq_rel", "rmse", "rmse_log10", "log10", "d1", "d2", "d3")
 
 
@@ -21,7 +22,6 @@ def depth_errors(
     valid: Tensor,
     weights: Tensor | None = None,
     *,
-    min_depth: float = 0.1,
     max_depth: float = 10.0,
 ) -> Tensor:
     """Scores of each image, as UniFuse's program defines them.
@@ -38,8 +38,7 @@ def depth_errors(
         valid: where it is known, the same shape, bool. Of these count finite depths above 0 and
             not above `max_depth`.
         weights: how much each value counts, broadcast to the shape; None counts all alike.
-        min_depth: lower bound of the clipping.
-        max_depth: upper bound.
+        max_depth: upper bound of the clipping; the lower one is 0.1.
 
     Returns:
         (N, 9) float64 in the order of `NAMES`; NaN for an image of which nothing counts.
@@ -54,7 +53,8 @@ def depth_errors(
         )
     counted = valid & depth.isfinite() & (depth > 0) & (depth <= max_depth)
     p, g = (
-        torch.where(counted, x.double(), 1).clamp(min_depth, max_depth) for x in (prediction, depth)
+        torch.where(counted, x.double(), 1).clamp(_MIN_DEPTH, max_depth)
+        for x in (prediction, depth)
     )
     error, logs = (p - g).abs(), (p.log10() - g.log10()).abs()
     ratio = torch.maximum(p / g, g / p)
@@ -104,17 +104,16 @@ class PanoramaMetrics(Metric):
     is NaN.
 
     Args:
-        min_depth: see `depth_errors`.
-        max_depth: see there.
+        max_depth: see `depth_errors`.
     """
 
     full_state_update = False
     total: Tensor
     images: Tensor
 
-    def __init__(self, min_depth: float = 0.1, max_depth: float = 10.0) -> None:
+    def __init__(self, max_depth: float = 10.0) -> None:
         super().__init__()
-        self.min_depth, self.max_depth = min_depth, max_depth
+        self.max_depth = max_depth
         total = torch.zeros(2, len(NAMES), dtype=torch.float64)
         self.add_state("total", total, dist_reduce_fx="sum")
         self.add_state("images", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
@@ -130,11 +129,11 @@ class PanoramaMetrics(Metric):
         Raises:
             ValueError: the shapes differ.
         """
-        bounds = {"min_depth": self.min_depth, "max_depth": self.max_depth}
         counted = valid & depth.isfinite() & (depth > 0) & (depth <= self.max_depth)
         seen = counted.flatten(1).any(1)
         for total, weights in zip(self.total, (None, sphere_weights(depth)), strict=True):
-            total += depth_errors(prediction, depth, valid, weights, **bounds)[seen].sum(0)
+            errors = depth_errors(prediction, depth, valid, weights, max_depth=self.max_depth)
+            total += errors[seen].sum(0)
         self.images += seen.sum()
 
     def compute(self) -> dict[str, Tensor]:

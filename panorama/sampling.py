@@ -38,14 +38,10 @@ _PIXELS = 1 << 14  # located at once: what is made of them stays in the cache
 
 
 def pixel_directions(
-    height: int,
-    width: int,
-    *,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float64,
+    height: int, width: int, *, device: torch.device | str | None = None
 ) -> Tensor:
-    """Where the pixels look: (H, W, 3) unit vectors, x right, y up, z forward."""
-    return _looks(torch.arange(height, device=device, dtype=dtype), height, width)
+    """Where the pixels look: (H, W, 3) float64 unit vectors, x right, y up, z forward."""
+    return _looks(torch.arange(height, device=device, dtype=torch.float64), height, width)
 
 
 def _looks(row: Tensor, height: int, width: int) -> Tensor:
@@ -109,8 +105,8 @@ def sample_at(image: Tensor, coordinates: Tensor, mode: str = "bilinear") -> Ten
     x = 2 * (u * width + 0.5) / (width + 1) - 1
     y = 2 * (v * height + 0.5) / (height + 1) - 1
     grid = torch.stack((x, y), -1).expand(batch, -1, 2)[:, None]
-    found = F.grid_sample(padded, grid, mode="bilinear", align_corners=True)
-    return found[:, :, 0].transpose(1, 2).to(image.dtype)
+    sampled = F.grid_sample(padded, grid, mode="bilinear", align_corners=True)
+    return sampled[:, :, 0].transpose(1, 2).to(image.dtype)
 
 
 def _pad(image: Tensor) -> Tensor:
@@ -118,11 +114,10 @@ def _pad(image: Tensor) -> Tensor:
 
     With an odd width half a turn ends between two pixels: their mean.
     """
-    width = image.shape[3]
+    half = image.shape[3] // 2, image.shape[3] - image.shape[3] // 2
     rows = []
     for row in (image[:, :, :1], image[:, :, -1:]):
-        one, other = width // 2, width - width // 2
-        turned = [torch.cat((row[..., k:], row[..., :k]), 3) for k in (one, other)]
+        turned = [torch.cat((row[..., k:], row[..., :k]), 3) for k in half]
         rows.append((turned[0] + turned[1]) / 2)
     image = torch.cat((rows[0], image, rows[1]), 2)
     return torch.cat((image[..., -1:], image, image[..., :1]), 3)
@@ -153,27 +148,21 @@ def equirectangular_to_faces(
     """
     if mode not in ("samples", "mean"):
         raise ValueError(f"mode {mode!r} is unknown: choose 'samples' or 'mean'")
-    found = sample_equirectangular(image, _directions(image, level + texture_level, rotation))
+    samples = sample_equirectangular(image, _directions(image, level + texture_level, rotation))
     if mode == "samples":
-        return found
-    return found.unflatten(1, (face_count(level), 4**texture_level)).mean(2)
+        return samples
+    return samples.unflatten(1, (face_count(level), 4**texture_level)).mean(2)
 
 
 def face_labels(
-    depth: Tensor,
-    valid: Tensor,
-    level: int,
-    texture_level: int = 0,
-    *,
-    rotation: Tensor | None = None,
+    depth: Tensor, valid: Tensor, level: int, *, rotation: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Depth of faces for training: never a mean across an edge or a hole of one sample.
+    """Depth of faces for training: that of one pixel each, never a mean across an edge or a hole.
 
     Args:
         depth: (N, 1, H, W), anything where it is not valid.
         valid: where it is known, the same shape, bool.
         level: of the labels.
-        texture_level: k above 0: mean of the valid ones of 4^k samples instead of one.
         rotation: as in `equirectangular_to_faces`.
 
     Returns:
@@ -181,10 +170,8 @@ def face_labels(
     """
     known = torch.where(valid, depth, 0)
     both = torch.cat((known, valid.to(known.dtype)), 1)
-    directions = _directions(depth, level + texture_level, rotation)
-    found = sample_equirectangular(both, directions, "nearest")
-    total, count = found.unflatten(1, (-1, 4**texture_level)).sum(2).unbind(2)
-    return total / count.clamp(min=1), count > 0
+    labels = sample_equirectangular(both, _directions(depth, level, rotation), "nearest")
+    return labels[..., 0], labels[..., 1] > 0
 
 
 def _directions(image: Tensor, level: int, rotation: Tensor | None) -> Tensor:
@@ -202,7 +189,7 @@ def centroids(level: int, device: torch.device) -> Tensor:
 
 
 @cache
-def corners(level: int, device: torch.device) -> Tensor:
+def _corners(level: int, device: torch.device) -> Tensor:
     """Vertices of each face, (F, 3) int32, kept for each device."""
     return kept(spherical_mesh(level).faces, device)
 
@@ -235,44 +222,40 @@ def faces_to_equirectangular(
     if mode not in ("nearest", "linear"):
         raise ValueError(f"read-back {mode!r} is unknown: choose 'nearest' or 'linear'")
     level = level_of(values.shape[1])
-    # What is written as a graph computes the places of the pixels: its size may be another.
-    graph = exporting() or torch.compiler.is_compiling()
     if mode == "nearest":
-        find_faces = _faces_of_pixels if graph else _kept_faces
-        found = values.index_select(1, find_faces(level, height, width, values.device).flatten())
+        faces = _faces_of_pixels(level, height, width, values.device)
+        pixels = values.index_select(1, faces.flatten())
     else:
-        find_corners = _corners_of_pixels if graph else _kept_corners
-        vertices, shares = find_corners(level, height, width, values.device)
+        vertices, shares = _corners_of_pixels(level, height, width, values.device)
         at_vertices = vertex_values(values, weights)
         rows = (
             at_vertices.index_select(1, vertices[..., corner].flatten())
             * shares[..., corner].reshape(-1, 1).to(values.dtype)
             for corner in range(3)
         )
-        found = sum(rows, start=next(rows))
-    return found.transpose(1, 2).unflatten(2, (height, width))
+        pixels = sum(rows, start=next(rows))
+    return pixels.transpose(1, 2).unflatten(2, (height, width))
+
+
+def _in_graph() -> bool:
+    """What is written as a graph computes the places of the pixels: its size may be another."""
+    return exporting() or torch.compiler.is_compiling()
 
 
 def _faces_of_pixels(level: int, height: int, width: int, device: torch.device) -> Tensor:
-    return locate(pixel_directions(height, width, device=device), level)
-
-
-def _corners_of_pixels(
-    level: int, height: int, width: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    face, shares = barycentric(pixel_directions(height, width, device=device), level)
-    return corners(level, device)[face], shares
-
-
-def _kept_faces(level: int, height: int, width: int, device: torch.device) -> Tensor:
+    if _in_graph():
+        return locate(pixel_directions(height, width, device=device), level)
     if device.type == "meta":  # what earlier passes keep must not make this one cost less
         return torch.empty(height, width, dtype=torch.int32, device=device)
     return _located(level, height, width, device)
 
 
-def _kept_corners(
+def _corners_of_pixels(
     level: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
+    if _in_graph():
+        face, shares = barycentric(pixel_directions(height, width, device=device), level)
+        return _corners(level, device)[face], shares
     if device.type == "meta":
         shares = torch.empty(height, width, 3, dtype=torch.float64, device=device)
         return shares.int(), shares
@@ -293,9 +276,9 @@ def _located(level: int, height: int, width: int, device: torch.device) -> Tenso
 def _located_corners(
     level: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    found = [barycentric(looks, level) for looks in _few_rows(height, width, device)]
-    faces, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return corners(level, device)[faces], shares
+    located = [barycentric(looks, level) for looks in _few_rows(height, width, device)]
+    faces, shares = (torch.cat(parts) for parts in zip(*located, strict=True))
+    return _corners(level, device)[faces], shares
 
 
 def _few_rows(height: int, width: int, device: torch.device) -> Iterator[Tensor]:

@@ -33,7 +33,6 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.space import Architecture, Choice
@@ -98,12 +97,10 @@ class SphereDepthNet(nn.Module):
         dilation: the same; of those of kernel 3.
         symmetric: dilated convolutions look both ways round, see `SphericalMesh.ring`.
         normalize: scale the sums of more than three neighbours to those of three.
-        side_outputs: also predict depth at the decoder's levels, for training.
-        max_depth: the largest depth in metres.
-        activation: `sigmoid` of 0 to `max_depth`, or `softplus` without a bound.
+        max_depth: the largest depth in metres, which the sigmoid of an output is multiplied by.
 
     Raises:
-        ValueError: a level or number too small, or an unknown stem, head or activation.
+        ValueError: a level or number too small, or an unknown stem or head.
     """
 
     output_names = ("depth",)
@@ -122,15 +119,12 @@ class SphereDepthNet(nn.Module):
         dilation: Width | Sequence[Width] = 1,
         symmetric: bool = False,
         normalize: bool = False,
-        side_outputs: bool = True,
         max_depth: float = 10.0,
-        activation: Literal["sigmoid", "softplus"] = "sigmoid",
     ) -> None:
         super().__init__()
         for name, value, known in (
             ("stem", stem, ("mesh", "concat")),
             ("head", head, ("mesh", "concat", "face")),
-            ("activation", activation, ("sigmoid", "softplus")),
         ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is unknown: choose {' or '.join(known)}")
@@ -143,45 +137,30 @@ class SphereDepthNet(nn.Module):
                 f"widths must be {_SCALES} numbers from 1 on, blocks and decoder_convs at least "
                 f"1, not {list(widths)}, {blocks} and {decoder_convs}"
             )
-        self.max_depth, self.activation = max_depth, activation
+        self.max_depth = max_depth
         shared = Pattern(symmetric=symmetric, normalize=normalize)
-        rings = zip(
-            _each("kernel", kernel, 1 + 2 * _STEPS),
-            _each("dilation", dilation, 1 + 2 * _STEPS),
-            strict=True,
-        )
+        kernels = _each("kernel", kernel, 1 + 2 * _STEPS)
+        dilations = _each("dilation", dilation, 1 + 2 * _STEPS)
+        rings = zip(kernels, dilations, strict=True)
         patterns = [Pattern(kernel=k, dilation=d, **shared) for k, d in rings]
         self.stem = Stem(stem, widths[0], texture_level, patterns[0])
+        scales = zip(widths[:-1], widths[1:], blocks, patterns[1 : 1 + _STEPS], strict=True)
         self.encoder = nn.ModuleList(
-            [
-                elastic.ModuleList(
-                    [
-                        ResidualBlock(b if block else a, b, 1 if block else 2, pattern)
-                        for block in range(maximum(count))
-                    ],
-                    length=count,
-                )
-                for a, b, count, pattern in zip(
-                    widths[:-1], widths[1:], blocks, patterns[1 : 1 + _STEPS], strict=True
-                )
-            ]
+            elastic.ModuleList(
+                [
+                    ResidualBlock(b if block else a, b, 1 if block else 2, pattern)
+                    for block in range(maximum(count))
+                ],
+                length=count,
+            )
+            for a, b, count, pattern in scales
         )
         outs = [*reversed(widths[1:-1]), widths[0]]  # 256, 128, 64, 64
-        self.decoder = nn.ModuleList(
-            [
-                DecoderStep(before, skip, out, count, pattern)
-                for before, skip, out, count, pattern in zip(
-                    (widths[-1], *outs[:-1]),
-                    widths[-2::-1],
-                    outs,
-                    decoder_convs,
-                    patterns[1 + _STEPS :],
-                    strict=True,
-                )
-            ]
-        )
+        joined = (widths[-1], *outs[:-1]), widths[-2::-1]
+        steps = zip(*joined, outs, decoder_convs, patterns[1 + _STEPS :], strict=True)
+        self.decoder = nn.ModuleList(DecoderStep(*step) for step in steps)
         self.head = Head(head, widths[0], texture_level)
-        self.sides = nn.ModuleList([elastic.Linear(o, 1) for o in outs[:-1] if side_outputs])
+        self.sides = nn.ModuleList(elastic.Linear(width, 1) for width in outs[:-1])
         self.tables = mesh_tables(self._uses(mesh_level, sample_level), sample_level, mesh_level)
         if isinstance(mesh_level, Value):  # the largest level goes with the least texture level
             activate(self, search_space(self).largest())
@@ -232,7 +211,7 @@ class SphereDepthNet(nn.Module):
             rotation: (3, 3) or (N, 3, 3), orthogonal: face f looks where R c_f does.
 
         Returns:
-            (N, F) at the output's level, and with `side_outputs` at L − 1, L − 2 and L − 3.
+            (N, F) at the output's level, and at L − 1, L − 2 and L − 3.
         """
         return self.forward_faces(self.texture(image, rotation))
 
@@ -270,8 +249,7 @@ class SphereDepthNet(nn.Module):
         return self._depth(self.head(x, tables, level)), decoded
 
     def _depth(self, x: Tensor) -> Tensor:
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        return F.softplus(x) if self.activation == "softplus" else self.max_depth * x.sigmoid()
+        return self.max_depth * x.to(torch.promote_types(x.dtype, torch.float32)).sigmoid()
 
     def _scales(self) -> Iterable[Iterable[ResidualBlock]]:
         return cast("Iterable[Iterable[ResidualBlock]]", self.encoder)

@@ -136,15 +136,15 @@ def depth_comparison(image: Tensor, depth: Tensor, truth: Tensor) -> np.ndarray:
     Returns:
         (4 H, W, 3) uint8 RGB; black where nothing is known.
     """
-    true, found = truth[0].cpu().numpy(), depth[0].detach().float().cpu().numpy()
+    true, predicted = truth[0].cpu().numpy(), depth[0].detach().float().cpu().numpy()
     known = np.isfinite(true) & (true > 0)
     low, high = colour_range(true, known)
     colours: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
-    error = np.abs(found - true) / np.where(known, true, 1)
+    error = np.abs(predicted - true) / np.where(known, true, 1)
     panels = [
         to_bytes(image),
         colourise(true, known, **colours),
-        colourise(found, np.ones_like(known), **colours),
+        colourise(predicted, np.ones_like(known), **colours),
         colourise(np.maximum(error, 1e-9), known, low=0.0, high=0.3, palette="inferno"),
     ]
     return np.vstack(panels)

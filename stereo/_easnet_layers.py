@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,7 +15,9 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.space import Choice
 from ..nas.values import Computed, Value, maximum
+from ..vision.inference import convert
 from ..vision.layers import ConvNorm, DeformableConv2d
+from ..vision.ops import soft_argmin
 from ._easnet_inference import FusedBottleneck, FusedInvertedResidual, folded
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
@@ -23,7 +26,9 @@ __all__ = [
     "AggregationModule",
     "FeaturePyramid",
     "LeakyConvolution",
+    "MatchingNetwork",
     "Number",
+    "Volumes",
     "dilated_convolution",
     "initialize",
     "peak_argmin",
@@ -260,6 +265,65 @@ class LeakyConvolution(ConvNorm):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         return folded(cast(nn.Conv2d, self[0]), cast(nn.BatchNorm2d, self[1]), dtype, 0.2)
+
+
+Volumes = tuple[tuple[Tensor, int], ...]
+"""Of each level the matching scores, with the pixels between two candidates; finest first."""
+
+
+class MatchingNetwork(nn.Module):
+    """What EASNet and its relatives have in common; a subclass defines `_predict`."""
+
+    output_names = ("disparity",)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """Disparity of the left view.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1], any size.
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            (B, 1, H, W), non-negative, in pixels.
+
+        Raises:
+            ValueError: the views differ in shape or are not RGB.
+        """
+        return self._predict(left, right)[0][0]
+
+    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+        """All predictions, for training: one stage, finest first.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1].
+            right: the same shape, rectified to `left`.
+
+        Returns:
+            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, what
+            led to it, and a half of the one before for each further level.
+        """
+        return self.forward_volumes(left, right)[0]
+
+    def forward_volumes(
+        self, left: Tensor, right: Tensor
+    ) -> tuple[tuple[tuple[Tensor, ...], ...], Volumes]:
+        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
+
+        Returns:
+            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
+            match is good, with the pixels of full resolution between two candidates.
+        """
+        disparities, volumes = self._predict(left, right)
+        coarser = (soft_argmin(-scores.float(), step=step) for scores, step in volumes[1:])
+        return ((*disparities, *coarser),), volumes
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return convert(copy.deepcopy(self).eval(), dtype)
+
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
+        """Disparities, finest first, in full-resolution pixels, and what they come from."""
+        raise NotImplementedError
 
 
 def dilated_convolution(channels: Number) -> nn.Module:

@@ -73,9 +73,7 @@ _RENAMES = (
 )
 
 
-def convert_published(
-    state: dict[str, Tensor],
-) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:
     """Recognise a published checkpoint of the supernet or of a subnet and rename its tensors.
 
     The supernet is known by the doubled parts in its keys. Kernel matrices that a file trained

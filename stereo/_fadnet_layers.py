@@ -159,11 +159,7 @@ class CorrelationStage(_Hourglass):
     head = "pred_flow"
 
     def __init__(
-        self,
-        encoder: Sequence[Width],
-        decoder: Sequence[Width],
-        redirect: Width,
-        fuse: ResBlock,
+        self, encoder: Sequence[Width], decoder: Sequence[Width], redirect: Width, fuse: ResBlock
     ) -> None:
         super().__init__(encoder, decoder)
         self.conv_redir = ResBlock(encoder[2], redirect)

@@ -38,15 +38,15 @@ def semi_global_matching(
     )
     # A margin on the left, so that the first columns have somewhere to match.
     views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
-    found = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
-    before, after = (_carry(found[:, ::step])[:, ::step] for step in (1, -1))
-    filled = np.where(found > 0, found, np.fmin(before, after))
+    disparity = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
+    before, after = (_carry(disparity[:, ::step])[:, ::step] for step in (1, -1))
+    filled = np.where(disparity > 0, disparity, np.fmin(before, after))
     return np.where(np.isfinite(filled), filled, 0)
 
 
-def _carry(found: np.ndarray) -> np.ndarray:
+def _carry(disparity: np.ndarray) -> np.ndarray:
     """Fill holes with the last value before them in the row; infinite where there is none."""
-    column = np.where(found > 0, np.arange(found.shape[1]), -1)
+    column = np.where(disparity > 0, np.arange(disparity.shape[1]), -1)
     last = np.maximum.accumulate(column, axis=1)
-    carried = np.take_along_axis(found, np.maximum(last, 0), axis=1)
+    carried = np.take_along_axis(disparity, np.maximum(last, 0), axis=1)
     return np.where(last >= 0, carried, np.inf).astype(np.float32)

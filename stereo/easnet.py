@@ -18,7 +18,6 @@ deformable convolutions start at zero.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -31,7 +30,6 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract, search_space
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
-from ..vision.inference import convert
 from ..vision.layers import DeformableConv2d, convex_upsample, normalize_pair
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
 from ._easnet_inference import FusedDilatedBlock
@@ -40,7 +38,9 @@ from ._easnet_layers import (
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
+    MatchingNetwork,
     Number,
+    Volumes,
     dilated_convolution,
     initialize,
     peak_argmin,
@@ -97,11 +97,7 @@ class Refinement(nn.Module):
     """
 
     def __init__(
-        self,
-        blocks: Number,
-        published_warp: bool,
-        certainty: bool = False,
-        half_width: Number = 16,
+        self, blocks: Number, published_warp: bool, certainty: bool = False, half_width: Number = 16
     ) -> None:
         super().__init__()
         self.published_warp = published_warp
@@ -136,7 +132,7 @@ class Refinement(nn.Module):
         return F.relu(disparity + self.final_conv(x).to(disparity.dtype)), x
 
 
-class EASNet(nn.Module):
+class EASNet(MatchingNetwork):
     """The network of all widths, depths and kernels; elastic where `nas` layers stand.
 
     Args:
@@ -152,8 +148,6 @@ class EASNet(nn.Module):
     Raises:
         ValueError: `max_disparity` is no positive multiple of 24, or `levels` out of range.
     """
-
-    output_names = ("disparity",)
 
     def __init__(
         self,
@@ -204,57 +198,18 @@ class EASNet(nn.Module):
             with torch.no_grad():
                 cast(Tensor, self.upsampling.bias)[16:20] = 3  # starts near the middle of the nine
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Disparity of the left view.
-
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1], any size.
-            right: the same shape, rectified to `left`.
-
-        Returns:
-            (B, 1, H, W), non-negative, in pixels.
-
-        Raises:
-            ValueError: the views differ in shape or are not RGB.
-        """
-        return self._predict(left, right)[0][-1]
-
-    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-        """All predictions, for training: one stage, finest first.
-
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1].
-            right: the same shape, rectified to `left`.
-
-        Returns:
-            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, 1/2, 1/3,
-            and a half of the one before for each further level.
-        """
-        return self.forward_volumes(left, right)[0]
-
     def forward_volumes(
         self, left: Tensor, right: Tensor
-    ) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[tuple[Tensor, int], ...]]:
-        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
-
-        Returns:
-            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
-            match is good, with the pixels of full resolution between two candidates.
-        """
-        found, scores = self._predict(left, right)
-        steps = (FINEST << level for level in range(len(scores)))
-        return (tuple(reversed(found)),), tuple(zip(scores, steps, strict=True))
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return convert(copy.deepcopy(self).eval(), dtype)
+    ) -> tuple[tuple[tuple[Tensor, ...], ...], Volumes]:
+        """As of `MatchingNetwork`: full size, 1/2, 1/3, and halves of that."""
+        disparities, volumes = self._predict(left, right)
+        return (tuple(disparities),), volumes
 
     def cost_volumes(self, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""
         return [correlation(*level) for level in zip(left, right, self.candidates, strict=False)]
 
-    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Disparities, coarsest first, in full-resolution pixels; scores, finest level first."""
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
         height, width = left.shape[-2:]
         left, right = normalize_pair(left, right)
         if self.sharp:  # 1/3 and 1/2 shall be whole pixels
@@ -263,23 +218,24 @@ class EASNet(nn.Module):
             left, right = (F.pad(view, beyond, mode="replicate") for view in (left, right))
         costs = self.aggregation(self.cost_volumes(self.features(left), self.features(right)))
         scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
-        found = [soft_argmin(-level.float()) for level in reversed(scores)]
+        disparities = [soft_argmin(-level.float()) for level in reversed(scores)]
         share = None
         if self.sharp:
-            found[-1], share = peak_argmin(scores[0].float())
+            disparities[-1], share = peak_argmin(scores[0].float())
         half = [_half(view) for view in (left, right)]
         sizes = zip(self.refinement, (half, (left, right)), (share, None), strict=False)
         for refine, images, certainty in sizes:
-            disparity, features = refine(found[-1], *images, certainty)
-            found.append(disparity)
+            disparity, features = refine(disparities[-1], *images, certainty)
+            disparities.append(disparity)
         if len(self.refinement) == 1:
             ratio = left.shape[-1] / disparity.shape[-1]
             if self.sharp:
                 disparity = convex_upsample(disparity, self.upsampling(features))
-            found.append(resize(disparity, left.shape[-2:]) * ratio)
-        found = [disparity * (left.shape[-1] / disparity.shape[-1]) for disparity in found]
-        found[-1] = found[-1][..., :height, :width]
-        return found, scores
+            disparities.append(resize(disparity, left.shape[-2:]) * ratio)
+        disparities = [d * (left.shape[-1] / d.shape[-1]) for d in reversed(disparities)]
+        disparities[0] = disparities[0][..., :height, :width]
+        steps = (FINEST << level for level in range(len(scores)))
+        return disparities, tuple(zip(scores, steps, strict=True))
 
 
 def _second_convolution(index: int, kind: Choice, extended: bool, channels: int) -> nn.Module:

@@ -18,7 +18,6 @@ subnet; the refinement starts from it and ends in the same way.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -31,20 +30,19 @@ from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
-from ..vision.inference import convert
 from ..vision.layers import convex_upsample, normalize_pair
-from ..vision.ops import soft_argmin
 from ._easnet_layers import (
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
-    Number,
+    MatchingNetwork,
+    Volumes,
     dilated_convolution,
     initialize,
     peak_argmin,
 )
 from .easnet import Refinement
-from .easnet_light import cosines
+from .easnet_light import match
 
 __all__ = ["EASNetElastic", "easnet_elastic"]
 
@@ -64,7 +62,7 @@ _BLOCKS = (0, 1, 2, 4, 6)
 _HALF_WIDTHS = (8, 16)
 
 
-class EASNetElastic(nn.Module):
+class EASNetElastic(MatchingNetwork):
     """The network of all widths, depths and kernels; elastic where `nas` layers stand.
 
     Args:
@@ -73,8 +71,6 @@ class EASNetElastic(nn.Module):
     Raises:
         ValueError: `max_disparity` is no positive multiple of 24.
     """
-
-    output_names = ("disparity",)
 
     def __init__(self, *, max_disparity: int = 192) -> None:
         super().__init__()
@@ -118,7 +114,10 @@ class EASNetElastic(nn.Module):
         middle = Choice("upsampling.width", _UPSAMPLING_CHANNELS)
         self.upsampling = elastic.Operation(
             {
-                name: _upsampling(concat(widths[count - 1], features[count - 1]), middle, step)
+                name: nn.Sequential(
+                    LeakyConvolution(concat(widths[count - 1], features[count - 1]), middle),
+                    elastic.Conv2d(middle, 9 * step**2, 1),
+                )
                 for (name, count), step in zip(_MATCHING.items(), _STEPS[1:], strict=True)
             },
             matching,
@@ -139,89 +138,26 @@ class EASNetElastic(nn.Module):
         with torch.no_grad():
             cast(Tensor, enlargement.bias)[16:20] = 3
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Disparity of the left view.
-
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1], any size.
-            right: the same shape, rectified to `left`.
-
-        Returns:
-            (B, 1, H, W), non-negative, in pixels.
-
-        Raises:
-            ValueError: the views differ in shape or are not RGB.
-        """
-        return self._predict(left, right)[0][0]
-
-    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-        """All predictions, for training: one stage, finest first.
-
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1].
-            right: the same shape, rectified to `left`.
-
-        Returns:
-            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, where it is
-            refined full size before that, the finest level's, and a half of the one before for each
-            further level.
-        """
-        return self.forward_volumes(left, right)[0]
-
-    def forward_volumes(
-        self, left: Tensor, right: Tensor
-    ) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[tuple[Tensor, int], ...]]:
-        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
-
-        Returns:
-            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
-            match is good, with the pixels of full resolution between two candidates.
-        """
-        found, scores = self._predict(left, right)
-        volumes = tuple(zip(reversed(scores), reversed(_STEPS[: len(scores)]), strict=True))
-        coarser = (soft_argmin(-level.float(), step=step) for level, step in volumes[1:])
-        return ((*found, *coarser),), volumes
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return convert(copy.deepcopy(self).eval(), dtype)
-
-    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Disparities, finest first, in full-resolution pixels; scores, coarsest level first."""
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
+        """Full size, where it is refined full size before that, and the finest level's."""
         size = left.shape[-2:]
         views = torch.cat(normalize_pair(left, right))
         # 1/3 and 1/2 shall be whole pixels.
         bottom, right_edge = ((length + 5) // 6 * 6 - length for length in size)
         views = F.pad(views, (0, right_edge, 0, bottom), mode="replicate")
-        reading, scores = self._match(views)
-        disparity, share = peak_argmin(scores[-1].float(), step=_STEPS[len(scores) - 1])
-        found = [disparity]
+        lefts, costs, scores = match(self, reversed(self.features(views)))
+        steps = _STEPS[: len(scores)]
+        disparity, share = peak_argmin(scores[-1].float(), step=steps[-1])
+        reading = torch.cat((costs[-1], lefts[len(costs) - 1]), 1)
         whole = convex_upsample(disparity, self.upsampling(reading))
         whole = whole[..., : views.shape[-2], : views.shape[-1]]
-        found.insert(0, whole[..., : size[0], : size[1]])
+        disparities = [whole[..., : size[0], : size[1]], disparity]
         if len(self.refinement):
             refine, enlarge = self.refinement
             half, features = refine(whole, *F.avg_pool2d(views, 2).chunk(2), share)
             whole = convex_upsample(2 * half, enlarge(features))
-            found.insert(0, whole[..., : size[0], : size[1]])
-        return found, scores
-
-    def _match(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the upsampling reads, (B, C, h, w), and each level's scores, coarsest first."""
-        levels = [level.chunk(2) for level in reversed(self.features(views))]
-        volumes = [
-            stem(torch.cat((cosines(level[0], level[1], candidates), level[0]), 1))
-            for stem, level, candidates in zip(self.stems, levels, self.candidates, strict=False)
-        ]
-        volumes = self.aggregation(volumes)
-        scores = [head(volume) for head, volume in zip(self.heads, volumes, strict=True)]
-        return torch.cat((volumes[-1], levels[len(volumes) - 1][0]), 1), scores
-
-
-def _upsampling(channels: Number, middle: Choice, factor: int) -> nn.Module:
-    return nn.Sequential(
-        LeakyConvolution(channels, middle), elastic.Conv2d(middle, 9 * factor**2, 1)
-    )
+            disparities.insert(0, whole[..., : size[0], : size[1]])
+        return disparities, tuple(zip(reversed(scores), reversed(steps), strict=True))
 
 
 def _second_convolution(index: int, width: Choice) -> nn.Module:

@@ -19,8 +19,7 @@ aggregation modules.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -31,14 +30,15 @@ from ..nas import elastic
 from ..nas.space import Architecture, Choice
 from ..nas.supernet import extract
 from ..vision.hub.registry import register_model
-from ..vision.inference import convert
 from ..vision.layers import convex_upsample, normalize_pair
-from ..vision.ops import correlation, soft_argmin
+from ..vision.ops import correlation
 from ._easnet_layers import (
     FINEST,
     AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
+    MatchingNetwork,
+    Volumes,
     dilated_convolution,
     initialize,
     peak_argmin,
@@ -55,7 +55,7 @@ _DILATED_FROM = 3
 _UPSAMPLING_CHANNELS = 48
 
 
-class EASNetLight(nn.Module):
+class EASNetLight(MatchingNetwork):
     """The network of all widths, depths and kernels; elastic where `nas` layers stand.
 
     Args:
@@ -64,8 +64,6 @@ class EASNetLight(nn.Module):
     Raises:
         ValueError: `max_disparity` is no positive multiple of 12.
     """
-
-    output_names = ("disparity",)
 
     def __init__(self, *, max_disparity: int = 96) -> None:
         super().__init__()
@@ -107,76 +105,31 @@ class EASNetLight(nn.Module):
         # Starts near the mean of neighbours.
         nn.init.normal_(cast(Tensor, self.upsampling[-1].weight), 0, 0.01)
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Disparity of the left view.
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
+        """Full size, and at 1/3."""
+        height, width = left.shape[-2:]
+        lefts, costs, scores = match(self, self.features(torch.cat(normalize_pair(left, right))))
+        disparity, _ = peak_argmin(scores[0].float(), step=FINEST)
+        full = convex_upsample(disparity, self.upsampling(torch.cat((costs[0], lefts[0]), 1)))
+        steps = (FINEST << level for level in range(len(scores)))
+        return [full[..., :height, :width], disparity], tuple(zip(scores, steps, strict=True))
 
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1], any size.
-            right: the same shape, rectified to `left`.
 
-        Returns:
-            (B, 1, H, W), non-negative, in pixels.
+def match(net: Any, features: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Left features, aggregated costs and matching scores of the levels.
 
-        Raises:
-            ValueError: the views differ in shape or are not RGB.
-        """
-        features, scores = self._match(left, right)
-        return self._full_size(features, scores[0], left.shape[-2:])[0]
-
-    def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-        """All predictions, for training: one stage, finest first.
-
-        Args:
-            left: (B, 3, H, W), RGB in [0, 1].
-            right: the same shape, rectified to `left`.
-
-        Returns:
-            One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, 1/3, and
-            a half of the one before for each further level.
-        """
-        return self.forward_volumes(left, right)[0]
-
-    def forward_volumes(
-        self, left: Tensor, right: Tensor
-    ) -> tuple[tuple[tuple[Tensor, ...], ...], tuple[tuple[Tensor, int], ...]]:
-        """Predictions as `forward_stages`, and what they come from, for `matching_loss`.
-
-        Returns:
-            The stages; and for each level, finest first, the scores (B, D, h, w), high where the
-            match is good, with the pixels of full resolution between two candidates.
-        """
-        features, scores = self._match(left, right)
-        full, finest = self._full_size(features, scores[0], left.shape[-2:])
-        steps = [FINEST << level for level in range(len(scores))]
-        coarser = [
-            soft_argmin(-level.float(), step=step)
-            for level, step in zip(scores[1:], steps[1:], strict=True)
-        ]
-        return ((full, finest, *coarser),), tuple(zip(scores, steps, strict=True))
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return convert(copy.deepcopy(self).eval(), dtype)
-
-    def _match(self, left: Tensor, right: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the upsampling reads, (B, C, h, w), and each level's scores, finest first."""
-        both = torch.cat(normalize_pair(left, right))
-        views = [level.chunk(2) for level in self.features(both)]
-        volumes = [
-            stem(torch.cat((cosines(view[0], view[1], candidates), view[0]), 1))
-            for stem, view, candidates in zip(self.stems, views, self.candidates, strict=False)
-        ]
-        volumes = self.aggregation(volumes)
-        scores = [head(volume) for head, volume in zip(self.heads, volumes, strict=True)]
-        return torch.cat((volumes[0], views[0][0]), 1), scores
-
-    def _full_size(
-        self, features: Tensor, scores: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Disparity of full size and at 1/3, both in full-resolution pixels."""
-        disparity, _ = peak_argmin(scores.float(), step=FINEST)
-        full = convex_upsample(disparity, self.upsampling(features))
-        return full[..., : size[0], : size[1]], disparity
+    Args:
+        net: with `stems`, `candidates`, `aggregation` and `heads`.
+        features: of the left and then the right views, (2 B, C, h, w), in the order of the stems.
+    """
+    pairs = [level.chunk(2) for level in features]
+    costs = [
+        stem(torch.cat((cosines(left, right, candidates), left), 1))
+        for stem, (left, right), candidates in zip(net.stems, pairs, net.candidates, strict=False)
+    ]
+    costs = net.aggregation(costs)
+    scores = [head(cost) for head, cost in zip(net.heads, costs, strict=True)]
+    return [left for left, _ in pairs], costs, scores
 
 
 def cosines(left: Tensor, right: Tensor, displacements: int) -> Tensor:

@@ -234,9 +234,7 @@ _PLUS_RATIOS = {
 }
 
 
-def convert_published(
-    state: dict[str, Tensor],
-) -> tuple[str, dict[str, object], dict[str, Tensor]]:
+def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:
     """Recognise a published checkpoint and rename its tensors.
 
     Reads FADNet (`dispnetc`, `dispnetres`), FADNet++ (`extract_network`, `cunet`, `dispnetres`)

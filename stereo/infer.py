@@ -131,8 +131,8 @@ class StereoResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        found = {"size": list(self.disparity.shape), "disparity": spread(self.disparity)}
-        return {**found, "scale": self.scale}
+        size, disparity = list(self.disparity.shape), spread(self.disparity)
+        return {"size": size, "disparity": disparity, "scale": self.scale}
 
     def save(
         self,
@@ -380,9 +380,8 @@ class StereoPredictor:
         wanted = 1.0 if scale == "auto" else float(scale)
         if self.reach is None or width <= _GLANCE:
             return wanted
-        glance = self._match(
-            reduced(left, _GLANCE / width)[0], reduced(right, _GLANCE / width)[0], 1
-        )
+        small = [reduced(view, _GLANCE / width)[0] for view in (left, right)]
+        glance = self._match(small[0], small[1], 1)
         largest = float(glance.flatten().quantile(_NEARLY_ALL)) * width / _GLANCE
         if largest * wanted <= self.reach:
             return wanted

@@ -78,8 +78,7 @@ def upsampled_loss(
     """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
 
     Args:
-        stages: for each stage its predictions, finest first; each (B, 1, h, w), any size, in
-            full-resolution pixels.
+        stages: as of `multiscale_loss`, but (B, 1, h, w) of any size.
         disparity: ground truth, (B, 1, H, W).
         valid: where it is known, (B, 1, H, W) bool.
         weights: coarsest first; further predictions take the last weight.

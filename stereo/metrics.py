@@ -9,6 +9,8 @@ from torchmetrics import Metric
 
 __all__ = ["DisparityMetrics"]
 
+_OF_PIXELS = ("epe_pixel", "smooth_l1", "bad1", "bad2", "bad3", "d1")
+
 
 class DisparityMetrics(Metric):
     """End-point error and the usual shares of wrong pixels.
@@ -28,18 +30,15 @@ class DisparityMetrics(Metric):
     image_error: Tensor
     images: Tensor
     pixels: Tensor
-    error: Tensor
-    smooth: Tensor
-    b1: Tensor
-    b2: Tensor
-    b3: Tensor
-    d1: Tensor
+    totals: Tensor
 
     def __init__(self, max_disparity: float | None = 192.0) -> None:
         super().__init__()
         self.max_disparity = max_disparity
-        for name in ("image_error", "images", "pixels", "error", "smooth", "b1", "b2", "b3", "d1"):
+        for name in ("image_error", "images", "pixels"):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        totals = torch.zeros(len(_OF_PIXELS), dtype=torch.float64)
+        self.add_state("totals", totals, dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, disparity: Tensor, valid: Tensor) -> None:
         """Count a batch.
@@ -67,25 +66,14 @@ class DisparityMetrics(Metric):
         self.image_error += (image_error[seen] / pixels[seen]).sum()
         self.images += seen.sum()
         self.pixels += pixels.sum()
-        self.error += image_error.sum()
-        self.smooth += F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none").sum(
-            dtype=torch.float64
-        )
+        smooth = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
+        right = [error <= bound for bound in (1, 2, 3)]
+        right.append(right[-1] | (error <= 0.05 * disparity))
         # Written as "not right", so that a prediction that is not a number is wrong.
-        self.b1 += (counted & ~(error <= 1)).sum()
-        self.b2 += (counted & ~(error <= 2)).sum()
-        self.b3 += (counted & ~(error <= 3)).sum()
-        self.d1 += (counted & ~((error <= 3) | (error <= 0.05 * disparity))).sum()
+        parts = [image_error, smooth, *(counted & ~each for each in right)]
+        self.totals += torch.stack([part.sum(dtype=torch.float64) for part in parts])
 
     def compute(self) -> dict[str, Tensor]:
         """The metrics by name, float32 scalars."""
-        totals = {
-            "epe_pixel": self.error,
-            "smooth_l1": self.smooth,
-            "bad1": self.b1,
-            "bad2": self.b2,
-            "bad3": self.b3,
-            "d1": self.d1,
-        }
-        means = {name: (total / self.pixels).float() for name, total in totals.items()}
+        means = dict(zip(_OF_PIXELS, (self.totals / self.pixels).float().unbind(), strict=True))
         return {"epe": (self.image_error / self.images).float(), **means}

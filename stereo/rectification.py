@@ -41,19 +41,19 @@ class PairGeometry:
 
     def warnings(self) -> list[str]:
         """Why this is no rectified pair, one line each; empty where it looks like one."""
-        found = []
+        doubts = []
         if self.row_offset > _ROWS_OFF or self.row_trend > 3 * _ROWS_OFF:
-            found.append(
+            doubts.append(
                 f"the pair is not rectified: median vertical offset {self.row_offset:.1f} px, "
                 f"varying by {self.row_trend:.1f} px over the image ({self.matches} matches); "
                 "rectify it first, or expect wrong disparities"
             )
         if self.swapped_share > _SWAPPED_SHARE and self.shift < -0.5:
-            found.append(
+            doubts.append(
                 f"left and right look swapped: {100 * self.swapped_share:.0f} % of {self.matches} "
                 f"matches lie further right in the right image (median {-self.shift:.1f} px)"
             )
-        return found
+        return doubts
 
 
 def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
@@ -66,8 +66,8 @@ def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
     Returns:
         An empty list where nothing is wrong, or where too few keypoints match to tell.
     """
-    found = measure_pair(left, right)
-    return [] if found is None else found.warnings()
+    geometry = measure_pair(left, right)
+    return [] if geometry is None else geometry.warnings()
 
 
 def require_content(left: Tensor, right: Tensor) -> None:

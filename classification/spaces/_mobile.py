@@ -52,8 +52,8 @@ def inverted_residual(
 
 def rounded(channels: float) -> int:
     """The nearest multiple of 8, unless that is less than 0.9 of it (MobileNetV2's rule)."""
-    found = max(8, int(channels + 4) // 8 * 8)
-    return found + 8 if found < 0.9 * channels else found
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest
 
 
 def _of(number: Value | int, function: Callable[[int], int]) -> Value | int:

@@ -74,5 +74,5 @@ def mbnet(*, classes: int = 10, subnet: Mapping[str, Any] | None = None) -> MBNe
     """MBNet: the supernet of 6,561 networks, or one of them."""
     if subnet is None:
         return MBNet(classes)
-    found = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return MBNet(classes, cast("list[str]", list(found.values())))
+    architecture = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
+    return MBNet(classes, cast("list[str]", list(architecture.values())))

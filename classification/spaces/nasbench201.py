@@ -147,10 +147,10 @@ def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any],
     for needed in ("lastact.0.weight", "stem.0.weight", "classifier.bias"):
         if needed not in state:
             raise ValueError(f"these are not the weights of NASBench-201: no {needed}")
-    found, count = {}, 0
+    renamed, count = {}, 0
     for name, value in state.items():
         try:
-            found[_renamed(name)] = value
+            renamed[_renamed(name)] = value
             if name.startswith("cells."):
                 count = max(count, 1 + int(name.split(".")[1]))
         except (IndexError, ValueError):
@@ -163,7 +163,7 @@ def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any],
             "halve"
         )
     shape = {"channels": len(state["stem.0.weight"]), "cells": (count - 2) // 3}
-    return "nasbench201", {"classes": len(state["classifier.bias"]), **shape}, found
+    return "nasbench201", {"classes": len(state["classifier.bias"]), **shape}, renamed
 
 
 def _renamed(name: str) -> str:
@@ -193,11 +193,11 @@ def nasbench201(
     """NASBench-201: the supernet, the network of a cell (`|none~0|+|none~0|…`), or a subnet."""
     if cell is not None and subnet is not None:
         raise ValueError("give either a cell or a subnet, not both")
-    found = None if cell is None else cell_architecture(cell)
+    architecture = None if cell is None else cell_architecture(cell)
     if subnet is not None:
-        found = Architecture.from_json(subnet)
-    if found is None:
+        architecture = Architecture.from_json(subnet)
+    if architecture is None:
         return NASBench201(classes, channels, cells)
-    found = SearchSpace(map(_choice, CELL_EDGES)).validate(found)
-    operations = {edge: str(found[f"edges.{edge}"]) for edge in CELL_EDGES}
+    architecture = SearchSpace(map(_choice, CELL_EDGES)).validate(architecture)
+    operations = {edge: str(architecture[f"edges.{edge}"]) for edge in CELL_EDGES}
     return NASBench201(classes, channels, cells, operations)

@@ -21,10 +21,10 @@ from ._searched import SearchedClassifier
 
 __all__ = ["OFAMobileNet", "ofa_mobilenet"]
 
-WIDTHS = (24, 40, 80, 112, 160)
-STRIDES = (2, 2, 2, 1, 2)
-SQUEEZED = (False, True, False, True, True)
-DEPTHS, KERNELS, EXPANSIONS = (2, 3, 4), (3, 5, 7), (3, 4, 6)
+_WIDTHS = (24, 40, 80, 112, 160)
+_STRIDES = (2, 2, 2, 1, 2)
+_SQUEEZED = (False, True, False, True, True)
+_DEPTHS, _KERNELS, _EXPANSIONS = (2, 3, 4), (3, 5, 7), (3, 4, 6)
 _FIRST, _EXPANDED, _HEAD = 16, 960, 1280
 
 
@@ -47,12 +47,12 @@ class OFAMobileNet(SearchedClassifier):
         self.stem = ConvNorm(3, channels, 3, 2, activation=nn.Hardswish)
         self.first = inverted_residual(channels, channels, 3, 1)
         stages = []
-        for stage, (out, stride) in enumerate(zip(WIDTHS, STRIDES, strict=True)):
+        for stage, (out, stride) in enumerate(zip(_WIDTHS, _STRIDES, strict=True)):
             out, blocks, name = rounded(out * width), [], f"stages.{stage}"
             activation = nn.ReLU if stage < 2 else nn.Hardswish
-            for index in range(max(DEPTHS)):
-                kernel = Choice(f"{name}.{index}.kernel", KERNELS)
-                expansion = Choice(f"{name}.{index}.expand", EXPANSIONS)
+            for index in range(max(_DEPTHS)):
+                kernel = Choice(f"{name}.{index}.kernel", _KERNELS)
+                expansion = Choice(f"{name}.{index}.expand", _EXPANSIONS)
                 step = stride if index == 0 else 1
                 block = inverted_residual(
                     channels,
@@ -61,11 +61,11 @@ class OFAMobileNet(SearchedClassifier):
                     expansion,
                     step,
                     activation=activation,
-                    squeezed=SQUEEZED[stage],
+                    squeezed=_SQUEEZED[stage],
                 )
                 blocks.append(block)
                 channels = out
-            stages.append(elastic.Sequential(*blocks, length=Choice(f"{name}.depth", DEPTHS)))
+            stages.append(elastic.Sequential(*blocks, length=Choice(f"{name}.depth", _DEPTHS)))
         self.stages = nn.Sequential(*stages)
         expanded = rounded(_EXPANDED * width)
         self.final = ConvNorm(channels, expanded, activation=nn.Hardswish)

@@ -20,10 +20,10 @@ from ._searched import SearchedClassifier, searched_operation
 
 __all__ = ["Proxyless", "proxyless"]
 
-WIDTHS = (24, 40, 80, 96, 192, 320)
-CELLS = (4, 4, 4, 4, 4, 1)
-STRIDES = (2, 2, 2, 1, 2, 1)
-OPERATIONS = tuple(f"mb{kernel}x{kernel}e{ratio}" for ratio in (3, 6) for kernel in (3, 5, 7))
+_WIDTHS = (24, 40, 80, 96, 192, 320)
+_CELLS = (4, 4, 4, 4, 4, 1)
+_STRIDES = (2, 2, 2, 1, 2, 1)
+_OPERATIONS = tuple(f"mb{kernel}x{kernel}e{ratio}" for ratio in (3, 6) for kernel in (3, 5, 7))
 _STEM, _FIRST, _HEAD = 32, 16, 1280
 _SAME: dict[str, Any] = {"activation": nn.ReLU6, "eps": 1e-3}  # in all blocks
 
@@ -41,10 +41,7 @@ class Proxyless(SearchedClassifier):
     """
 
     def __init__(
-        self,
-        classes: int = 1000,
-        width: float = 1.0,
-        operations: Mapping[str, str] | None = None,
+        self, classes: int = 1000, width: float = 1.0, operations: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(classes)
         if width <= 0:
@@ -54,7 +51,7 @@ class Proxyless(SearchedClassifier):
         self.stem = ConvNorm(3, stem, 3, 2, **_SAME)
         self.first = inverted_residual(stem, channels, 3, 1, **_SAME)
         stages = []
-        for stage, (out, count, stride) in enumerate(zip(WIDTHS, CELLS, STRIDES, strict=True)):
+        for stage, (out, count, stride) in enumerate(zip(_WIDTHS, _CELLS, _STRIDES, strict=True)):
             out, blocks = rounded(out * width), []
             for index in range(count):
                 choice, step = choices[_name(stage, index)], stride if index == 0 else 1
@@ -85,8 +82,8 @@ def _name(stage: int, index: int) -> str:
 def _choices() -> list[Choice]:
     """The first block of a stage changes the shape, so that it cannot be skipped."""
     return [
-        Choice(_name(stage, index), (*(("skip",) if index else ()), *OPERATIONS))
-        for stage, count in enumerate(CELLS)
+        Choice(_name(stage, index), (*(("skip",) if index else ()), *_OPERATIONS))
+        for stage, count in enumerate(_CELLS)
         for index in range(count)
     ]
 
@@ -98,5 +95,5 @@ def proxyless(
     """ProxylessNAS: the supernet, or a subnet; the published networks have width 1.4."""
     if subnet is None:
         return Proxyless(classes, width)
-    found = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return Proxyless(classes, width, cast("Mapping[str, str]", found))
+    architecture = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
+    return Proxyless(classes, width, cast("Mapping[str, str]", architecture))

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from ...nas.space import Architecture
     from ...vision.hub.record import WeightsRecord
 
-__all__ = [
-    "Candidate",
-    "Weights",
-    "candidates",
-    "choose",
-    "open_weights",
-    "recalibrate_on_scenes",
-]
+__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights", "recalibrate_on_scenes"]
 
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
@@ -147,18 +140,18 @@ def candidates(
     Raises:
         ValueError: a front that cannot be read, or of another supernet.
     """
-    found: list[Candidate] = []
+    shown: list[Candidate] = []
     front = None
     elastic = [weights for weights in opened if weights.elastic]
     for weights in opened:
         if weights not in elastic:
-            found.append(Candidate(weights.name, weights.net, weights))
+            shown.append(Candidate(weights.name, weights.net, weights))
         elif weights is elastic[0]:
             tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
             subnets, front = _subnets(weights)
             recalibrate_on_scenes([subnet.net for subnet in subnets], device)
-            found += subnets
-    return found, front
+            shown += subnets
+    return shown, front
 
 
 def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
@@ -173,11 +166,11 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
         middle = space.build(lambda choice: choice.values[len(choice.values) // 2])
         chosen = [space.largest(), middle, space.smallest()]
     names = _SIZES if len(chosen) == 3 else (_SIZES[0], _SIZES[-1])
-    found = [
+    subnets = [
         Candidate(name, extract(weights.net, architecture).eval(), weights, architecture)
         for name, architecture in zip(names, chosen, strict=False)
     ]
-    return found, front
+    return subnets, front
 
 
 def recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:

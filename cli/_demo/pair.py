@@ -18,14 +18,7 @@ if TYPE_CHECKING:
     from ...stereo.infer import StereoResult
     from .networks import Candidate, Weights
 
-__all__ = [
-    "Finding",
-    "Sample",
-    "generated_sample",
-    "own_sample",
-    "scores",
-    "show_all",
-]
+__all__ = ["Finding", "Sample", "generated_sample", "own_sample", "scores", "show_all"]
 
 _CLASSICAL = "StereoSGBM (OpenCV)"
 _ROOM: dict[str, Any] = {

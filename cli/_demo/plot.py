@@ -72,13 +72,7 @@ def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str)
 
 
 def loss_plot(losses: Series, interrupted: float | None, x_label: str, y_label: str) -> str:
-    """A training's curve, with a line where it was interrupted and resumed.
-
-    Args:
-        losses: step and loss, at least one.
-        interrupted: a step, or None.
-        x_label: what the horizontal axis is.
-        y_label: what the vertical axis is.
+    """A training's curve, with a line at the step where it was interrupted and resumed, if any.
 
     Raises:
         ValueError: no point, or one that is not finite.

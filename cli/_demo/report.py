@@ -69,17 +69,7 @@ def tour_page(
     machine: dict[str, Any],
     command: str,
 ) -> str:
-    """The page of the whole tour.
-
-    Args:
-        sample: as of `pair_page`.
-        findings: as of `pair_page`.
-        subnets: cut out of the shipped supernet.
-        training: what `vizoo fit` did.
-        cards: of the other families.
-        machine: as of `pair_page`.
-        command: as of `pair_page`.
-    """
+    """The page of the whole tour: of a pair as `pair_page`, and of what else was done."""
     parts = _seen(sample, findings, command)
     parts += [_measured(sample, findings, machine), _subnets(sample, subnets)]
     parts += [_training(training), _families(cards), _next(), _origins(findings)]
@@ -179,18 +169,14 @@ def _cloud(sample: Sample, main: Finding) -> str:
         f"{len(points):,} points from the disparity found. Drag to turn (one finger), pinch or "
         "click and scroll to zoom, arrow keys and + and − too, double click to return."
     )
-    view = cloud_viewer(
-        points, colours, focal=sample.calibration.focal, size=sample.size, caption=caption
-    )
-    parts = [view]
+    focal = sample.calibration.focal
+    parts = [cloud_viewer(points, colours, focal=focal, size=sample.size, caption=caption)]
     if not sample.metric:
-        parts.append(
-            page.paragraph(
-                "No calibration was given: a camera whose focal length is the image's width is "
-                "assumed, so the shape may be stretched in depth. --calib FILE makes it true.",
-                "note",
-            )
+        text = (
+            "No calibration was given: a camera whose focal length is the image's width is "
+            "assumed, so the shape may be stretched in depth. --calib FILE makes it true."
         )
+        parts.append(page.paragraph(text, "note"))
     return page.section("Point cloud", *parts)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from .training import test, train
 
 __all__ = ["show_pair", "show_tour"]
 
-Tell = Callable[[str], None]
+_Tell = Callable[[str], None]
 
 _SEED = 42
 
@@ -36,7 +37,7 @@ _SEED = 42
 def show_pair(
     out: Path,
     command: str,
-    tell: Tell,
+    tell: _Tell,
     model: str | None = None,
     device: str = "auto",
     seed: int | None = None,
@@ -71,52 +72,54 @@ def show_pair(
 
 
 def show_tour(
-    out: Path, command: str, tell: Tell, epochs: int = 1, tested: bool = False, device: str = "auto"
+    out: Path,
+    command: str,
+    tell: _Tell,
+    epochs: int = 1,
+    tested: bool = False,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family.
 
-    Args:
-        out: folder of the page.
-        command: what infers the pair again, for the page.
-        tell: is told what begins.
-        epochs: of the training, at most a minute each.
-        tested: test what was trained.
-        device: such as `auto` or `cuda:1`.
-
-    Returns:
-        What was written and measured.
+    The training takes at most a minute for each of `epochs`; a test follows if `tested`.
+    What else is given and returned is as of `show_pair`.
     """
     where = choose_device(device)
-    clock = _Clock(tell)
-    clock.start("pair", "1/4 a generated pair, its disparity and StereoSGBM's; about 20 s")
-    sample = generated_sample(_SEED)
-    findings, _ = _look(sample, None, where, tell)
-    folder = out / "pair"
-    files = _write_pair(folder, sample, findings[0], own=False)
-    clock.start(
-        "subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute"
-    )
-    subnets = cut_subnets(sample, out / "subnets", tell)
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(name: str, said: str) -> Iterator[None]:
+        tell(said)
+        started = time.perf_counter()
+        yield
+        seconds[name] = round(time.perf_counter() - started, 1)
+
+    with part("pair", "1/4 a generated pair, its disparity and StereoSGBM's; about 20 s"):
+        sample = generated_sample(_SEED)
+        findings, _ = _look(sample, None, where, tell)
+        folder = out / "pair"
+        files = _write_pair(folder, sample, findings[0], own=False)
+    with part("subnets", "2/4 networks cut out of a supernet, for three latencies; about a minute"):
+        subnets = cut_subnets(sample, out / "subnets", tell)
     minutes = "a minute" if epochs == 1 else f"about {0.8 * epochs:.0f} minutes"
-    clock.start("training", f"3/4 a training of {minutes}, interrupted once and resumed")
-    training = train(out, epochs, device, tell)
-    scores = test(training, device, tell) if tested else None
-    clock.start("families", "4/4 the other families; seconds")
-    views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
-    cards = family_cards(sample, device, views)
-    clock.stop()
+    with part("training", f"3/4 a training of {minutes}, interrupted once and resumed"):
+        training = train(out, epochs, device, tell)
+        scores = test(training, device, tell) if tested else None
+    with part("families", "4/4 the other families; seconds"):
+        views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
+        cards = family_cards(sample, device, views)
     machine = _machine(where)
     page = tour_page(sample, findings, subnets, training, cards, machine, command)
     report = _write(out / "index.html", page, sample, findings, None, machine, files)
     report["subnets"] = [subnet.to_json() for subnet in subnets]
     report["training"] = {**training.to_json(), "test": scores}
     report["families"] = [card.title for card in cards]
-    report["seconds"] = clock.seconds
+    report["seconds"] = seconds
     return report
 
 
 def _look(
-    sample: Sample, model: str | None, device: torch.device, tell: Tell
+    sample: Sample, model: str | None, device: torch.device, tell: _Tell
 ) -> tuple[list[Finding], Front | None]:
     for note in sample.notes:
         warn(note)
@@ -174,25 +177,3 @@ def _write_pair(folder: Path, sample: Sample, main: Finding, own: bool) -> list[
     write_image(folder / "comparison.png", picture)
     written = [folder / name for name in ("left.png", "right.png", "calib.txt", "comparison.png")]
     return written + main.result.save(folder, "scene", calibration=camera)
-
-
-class _Clock:
-    """Says what begins and how long each part took."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self.seconds: dict[str, float] = {}
-        self._part = ""
-        self._started = 0.0
-
-    def start(self, part: str, said: str) -> None:
-        """End the part before and begin another."""
-        self.stop()
-        self._part, self._started = part, time.perf_counter()
-        self._tell(said)
-
-    def stop(self) -> None:
-        """End the part that runs, if one does."""
-        if self._part:
-            self.seconds[self._part] = round(time.perf_counter() - self._started, 1)
-        self._part = ""

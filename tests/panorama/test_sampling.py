@@ -105,15 +105,13 @@ def test_labels_ignore_what_is_not_valid():
     depth = torch.rand(2, 1, 32, 64) + 1
     valid = torch.rand(2, 1, 32, 64) > 0.3
     spoilt = torch.where(valid, depth, torch.tensor(float("nan")))
-    for texture_level in (0, 1):
-        labels, known = face_labels(spoilt, valid, 2, texture_level)
-        assert labels.shape == known.shape == (2, 320) and labels.isfinite().all()
-        assert (labels[~known] == 0).all() and (labels[known] >= 1).all()
-        every, all_known = face_labels(depth, torch.ones_like(valid), 2, texture_level)
-        assert all_known.all() and (labels[known].unique().numel() > 1)
-        if texture_level == 0:
-            assert torch.equal(labels[known], every[known])
-            assert set(every.flatten().tolist()) <= set(depth.flatten().tolist())
+    labels, known = face_labels(spoilt, valid, 2)
+    assert labels.shape == known.shape == (2, 320) and labels.isfinite().all()
+    assert (labels[~known] == 0).all() and (labels[known] >= 1).all()
+    every, all_known = face_labels(depth, torch.ones_like(valid), 2)
+    assert all_known.all() and (labels[known].unique().numel() > 1)
+    assert torch.equal(labels[known], every[known])
+    assert set(every.flatten().tolist()) <= set(depth.flatten().tolist())
 
 
 def test_labels_are_what_rays_along_the_centroids_find():

@@ -169,7 +169,7 @@ def test_levels_share_one_state():
     [
         {"texture_level": 0, "head": "concat"},
         {"texture_level": 2, "stem": "concat", "head": "concat"},
-        {"head": "face", "side_outputs": False, "activation": "softplus"},
+        {"head": "face"},
         {"kernel": 1, "blocks": 2, "decoder_convs": 2},
         {"kernel": 5, "normalize": True},
         {"dilation": 2, "symmetric": True},
@@ -182,7 +182,7 @@ def test_other_networks(arguments):
     stages = net.forward_stages(image)
     level = 4 if arguments.get("head") == "face" else 4 + arguments.get("texture_level", 1)
     assert stages[0].shape == (2, 20 * 4**level)
-    assert len(stages) == (1 if "side_outputs" in arguments else 4)
+    assert len(stages) == 4
     sum(x.mean() for x in stages).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
     assert net(image).shape == (2, 1, 16, 32)
@@ -254,7 +254,6 @@ def test_refuses(net):
         ({"texture_level": -1}, "texture_level -1"),
         ({"stem": "image"}, "stem 'image'"),
         ({"head": "vertex"}, "head 'vertex'"),
-        ({"activation": "relu"}, "activation 'relu'"),
         ({"widths": (4, 4)}, "widths must be 5"),
         ({"blocks": 0}, "at least 1"),
         ({"kernel": 7}, "kernel 7"),
