@@ -16,11 +16,10 @@ from .shapes import Shape, box, boxes, sheet, tube
 from .stock import Stock
 from .world import Light, Sky, Thing, World
 
-__all__ = ["LAYOUTS", "Place", "build_place"]
+__all__ = ["LAYOUTS", "WORLD_VERSION", "Place", "build_place"]
 
 WORLD_VERSION = 4
 """Changes with every change of what a seed gives, so that caches know; no draw depends on it."""
-
 
 _T = TypeVar("_T")
 _MESHES = 0.3  # share of things that are meshes, where there are any
