@@ -129,8 +129,9 @@ def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> Ster
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = f"at byte {error.start}"
-        raise ValueError(f"{path}: not a calibration file: not text {where}") from None
+        raise ValueError(
+            f"{path}: not a calibration file: not text at byte {error.start}"
+        ) from None
     if len(data) > _FILE_LIMIT:
         raise ValueError(f"{path}: too long for a calibration file (over {_FILE_LIMIT} bytes)")
     lines = (_FIELD.match(line) for line in text.splitlines())

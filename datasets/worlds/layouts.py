@@ -72,7 +72,8 @@ class _Builder:
             panorama = self.pick(self.stock.panoramas)
             mean = float(((panorama / 255) ** 2.2).mean())
             bright = float(sky.mean()) / max(mean, 0.02)
-            around = Sky(*sky, panorama, self.draws.uniform(0, 2 * math.pi), bright)
+            turn = self.draws.uniform(0, 2 * math.pi)
+            around = Sky(sky[0], sky[1], panorama, turn, bright)
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:
