@@ -34,6 +34,8 @@ class GeneratedCT(MadeDataset):
         preset: how the scans are prepared.
         depth: slices of a scan, from which the preset's are taken.
         seed: names the series of scans.
+        paired: each patient is scanned once with every class, so that nothing but lesions tells the
+            classes apart; else each scan has a patient of its own.
         cache: folder that keeps the prepared scans, so that later epochs read what the first one
             made. None: every scan is made anew.
 
@@ -50,6 +52,7 @@ class GeneratedCT(MadeDataset):
         preset: CTPreset = CTPreset((64, 64), 16),  # noqa: B008 (it is frozen)
         depth: int = 24,
         seed: int = 0,
+        paired: bool = False,
         cache: str | None = None,
     ) -> None:
         if classes not in CLASSES:
@@ -59,8 +62,9 @@ class GeneratedCT(MadeDataset):
                 f"generated scans: length {length} and depth {depth} must be at least 1 and 2"
             )
         self.length, self.depth, self.seed, self.preset = length, depth, seed, preset
-        self.classes = CLASSES[classes]
-        name = f"chests{CHEST_VERSION}-{seed}-{classes}-{depth}-{preset}".replace(" ", "")
+        self.classes, self.paired = CLASSES[classes], paired
+        kind = f"{seed}-{classes}-{depth}" + ("-paired" if paired else "")
+        name = f"chests{CHEST_VERSION}-{kind}-{preset}".replace(" ", "")
         self.cache = SampleCache(cache, name, [])
 
     @property
@@ -71,7 +75,7 @@ class GeneratedCT(MadeDataset):
     @property
     def groups(self) -> list[str]:
         """The patient of every scan."""
-        return [self.name(index) for index in range(self.length)]
+        return [self._patient(index) for index in range(self.length)]
 
     def __getitem__(self, index: int) -> dict[str, Tensor | str]:
         """Scan ``index``, with the slices of the preset's sampler.
@@ -84,7 +88,8 @@ class GeneratedCT(MadeDataset):
     def chest(self, index: int) -> Chest:
         """The chest of a scan, to scan it at another resolution."""
         kind = self.classes[index % len(self.classes)]
-        return Chest(Draws("item", self.seed, index).bits(), _FINDING_OF[kind])
+        number = index // len(self.classes) if self.paired else index
+        return Chest(Draws("item", self.seed, number).bits(), _FINDING_OF[kind])
 
     def draw(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         """The same with random slices; without a generator those of the preset's sampler."""
@@ -94,7 +99,7 @@ class GeneratedCT(MadeDataset):
         made = self.cache.recall(index, self._make)
         scan = take(made, self.preset, generator)
         lesion = made["lesion"][scan["slices"]][None]
-        whose = {"name": self.name(index), "patient": self.name(index)}
+        whose = {"name": self.name(index), "patient": self._patient(index)}
         return {**scan, "label": torch.tensor(self.labels[index]), "lesion": lesion, **whose}
 
     def _make(self, index: int) -> dict[str, Tensor]:
@@ -104,6 +109,9 @@ class GeneratedCT(MadeDataset):
         frames = frames_of(CTVolume(values, affine, source=source), self.preset)
         lesion = frames_of(CTVolume(mask, affine, source=source), self.preset, window=False)
         return {**frames, "lesion": lesion["frames"].int() > 32767}
+
+    def _patient(self, index: int) -> str:
+        return self.name(index // len(self.classes) * len(self.classes) if self.paired else index)
 
     def __repr__(self) -> str:
         kinds = ", ".join(self.classes)

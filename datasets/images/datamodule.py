@@ -23,7 +23,7 @@ from ..datamodule import MixedDataModule
 from ..mixture import LabelledSamples, Mixture, Part, Samples, check_disjoint, collate
 from .transforms import augmentation as make_augmentation
 
-__all__ = ["ImageDataModule"]
+__all__ = ["ImageDataModule", "collate_images"]
 
 
 class ImageDataModule(MixedDataModule):
@@ -92,8 +92,13 @@ class ImageDataModule(MixedDataModule):
 
     @staticmethod
     def collate(samples: Sequence[dict]) -> dict:
-        """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
-        names = ("boxes", "box_labels")
-        plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
-        lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
-        return {**plain, **lists}
+        """See `collate_images`."""
+        return collate_images(samples)
+
+
+def collate_images(samples: Sequence[dict]) -> dict:
+    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
+    names = ("boxes", "box_labels")
+    plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
+    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
+    return {**plain, **lists}

@@ -98,11 +98,9 @@ def read_model(folder: str | os.PathLike) -> Model:
     for kind in ("cameras", "images"):
         if not paths[kind].is_file():
             raise FileNotFoundError(f"{paths[kind]}: no such file of a COLMAP model")
-    readers: tuple[Callable, ...] = (
-        (_binary_cameras, _binary_images, _binary_points)
-        if suffix == ".bin"
-        else (_text_cameras, _text_images, _text_points)
-    )
+    readers: tuple[Callable, ...] = (_text_cameras, _text_images, _text_points)
+    if suffix == ".bin":
+        readers = (_binary_cameras, _binary_images, _binary_points)
     cameras, photographs = readers[0](paths["cameras"]), readers[1](paths["images"])
     points = readers[2](paths["points3D"]) if paths["points3D"].is_file() else {}
     if not photographs:

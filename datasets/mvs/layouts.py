@@ -16,7 +16,7 @@ from .scene import Scene
 __all__ = ["LAYOUTS", "open_scene", "recognise"]
 
 
-class Layout(NamedTuple):
+class _Layout(NamedTuple):
     """A layout: how to tell it, what to look for in a sentence, how to open it."""
 
     tells: Callable[[Path], bool]
@@ -43,42 +43,42 @@ def _open_dtu_training(path: Path, form: str, light: int) -> Scene:
 
 
 #: Layouts by name, in the order in which they are tried.
-LAYOUTS: dict[str, Layout] = {
-    "dtu_training": Layout(
+LAYOUTS: dict[str, _Layout] = {
+    "dtu_training": _Layout(
         lambda path: path.parent.name == "Rectified" or (path / "Rectified").is_dir(),
         "Rectified/SCAN_train",
         _open_dtu_training,
     ),
-    "blendedmvs": Layout(
+    "blendedmvs": _Layout(
         lambda path: (path / "blended_images").is_dir(),
         "blended_images/",
         lambda path, form, light: blendedmvs.open_blendedmvs(path, form),
     ),
-    "eth3d": Layout(
+    "eth3d": _Layout(
         lambda path: find_model(*(path / name for name in eth3d.FOLDERS)) is not None,
         "dslr_calibration_undistorted/cameras.txt",
         lambda path, form, light: eth3d.open_eth3d(path),
     ),
-    "folder": Layout(
+    "folder": _Layout(
         lambda path: path.suffix == ".json" or (path / folder.CAMERAS_FILE).is_file(),
         "cameras.json",
         lambda path, form, light: folder.open_folder(path),
     ),
-    "dtu": Layout(
+    "dtu": _Layout(
         _is_dtu,
         "pair.txt with cams_1/ and images/",
         lambda path, form, light: dtu.open_dtu(path, form),
     ),
     # On disk the same as DTU's evaluation layout; for who wants to say so.
-    "tanks": Layout(
+    "tanks": _Layout(
         lambda path: False, "", lambda path, form, light: dtu.open_dtu(path, form, "tanks")
     ),
-    "colmap": Layout(
+    "colmap": _Layout(
         lambda path: find_model(path / "sparse", path / "sparse" / "0", path) is not None,
         "sparse/cameras.bin or .txt",
         lambda path, form, light: colmap.open_colmap(path),
     ),
-    "middlebury": Layout(
+    "middlebury": _Layout(
         lambda path: any(path.glob("*_par.txt")),
         "*_par.txt",
         lambda path, form, light: folder.open_middlebury(path),

@@ -11,10 +11,8 @@ __all__ = ["range_from_cameras", "range_from_points"]
 
 _LEAST_POINTS = 10
 _PERCENTILES = (0.01, 0.99)
-# Around the distance at which the cameras look at the same place.
-_CONVERGING = (1 / 3, 3.0)
-# Times the baseline, for cameras that look in parallel.
-_PARALLEL = (2.0, 60.0)
+_CONVERGING = (1 / 3, 3.0)  # times the distance at which the cameras look at the same place
+_PARALLEL = (2.0, 60.0)  # times the baseline, for cameras that look in parallel
 
 
 def range_from_points(depths: Tensor) -> tuple[float, float] | None:

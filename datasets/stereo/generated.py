@@ -1,5 +1,7 @@
 """A data set of generated stereo scenes, made on the fly: nothing to download."""
 
+from typing import Any
+
 from torch import Tensor
 
 from ..cache import MadeDataset, SampleCache
@@ -48,7 +50,7 @@ class GeneratedStereo(MadeDataset):
         if length < 1:
             raise ValueError(f"generated scenes: length {length}: want at least 1")
         self.length, self.height, self.width, self.seed = length, height, width, seed
-        self.look = {
+        self._look: dict[str, Any] = {
             "max_disparity": max_disparity,
             "vertical_offset": vertical_offset,
             "photometric": photometric,
@@ -61,7 +63,7 @@ class GeneratedStereo(MadeDataset):
 
     def _make(self, index: int) -> dict[str, Tensor]:
         scene = generate_scenes(
-            1, self.height, self.width, seed=self.seed, first=index, **self.look
+            1, self.height, self.width, seed=self.seed, first=index, **self._look
         )
         return {name: value[0] for name, value in scene.items()}
 

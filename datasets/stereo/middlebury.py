@@ -19,7 +19,7 @@ from pathlib import Path
 from ..files import check_choice, expand_path
 from .base import StereoDataset, StereoRecord, published_records
 
-__all__ = ["Middlebury2014", "MiddleburyV3"]
+__all__ = ["Middlebury2014", "MiddleburyV3", "scene_records"]
 
 _NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 

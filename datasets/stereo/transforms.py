@@ -25,6 +25,7 @@ __all__ = [
     "RandomScale",
     "RandomVerticalFlip",
     "recipe",
+    "resize",
 ]
 
 GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # parts of the channels in brightness

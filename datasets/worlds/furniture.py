@@ -33,7 +33,7 @@ Parts = list[tuple[Shape, str]]
 """Shapes, each with what `materials.draw_material` takes as kind."""
 
 
-def table(draws: Draws) -> Parts:
+def _table(draws: Draws) -> Parts:
     """A table on four legs or on one."""
     width, depth, height = draws.uniform(0.6, 1.8), draws.uniform(0.5, 0.9), draws.uniform(0.4, 0.8)
     top = box(width, 0.04, depth).moved((0, height - 0.04, 0))
@@ -43,7 +43,7 @@ def table(draws: Draws) -> Parts:
     return [(top, "any"), (_legs(width, depth, height - 0.04, draws.uniform(0.02, 0.06)), "any")]
 
 
-def chair(draws: Draws) -> Parts:
+def _chair(draws: Draws) -> Parts:
     """A chair with a back of slats or a panel."""
     width, seat = draws.uniform(0.38, 0.5), draws.uniform(0.4, 0.5)
     back = draws.uniform(0.35, 0.6)
@@ -58,7 +58,7 @@ def chair(draws: Draws) -> Parts:
     return [(join(parts), "any"), (box(width, 0.04, width).moved((0, seat, 0)), "any")]
 
 
-def shelf(draws: Draws) -> Parts:
+def _shelf(draws: Draws) -> Parts:
     """A bookcase with books and boxes."""
     width, depth = draws.uniform(0.6, 1.4), draws.uniform(0.25, 0.4)
     height = draws.uniform(0.8, 2.1)
@@ -84,7 +84,7 @@ def shelf(draws: Draws) -> Parts:
     return [(join(frame), "any"), *parts]
 
 
-def bed(draws: Draws) -> Parts:
+def _bed(draws: Draws) -> Parts:
     """A bed with a blanket that is not quite flat."""
     width, length, height = draws.uniform(0.9, 1.8), 2.0, draws.uniform(0.35, 0.55)
     phase = draws.uniform(0, 6)
@@ -99,7 +99,7 @@ def bed(draws: Draws) -> Parts:
     return [(body, "any"), (blanket.moved((0, 0, -0.2)), "any"), (pillow, "plain"), (board, "any")]
 
 
-def sofa(draws: Draws) -> Parts:
+def _sofa(draws: Draws) -> Parts:
     """A sofa with cushions."""
     width, depth = draws.uniform(1.2, 2.2), draws.uniform(0.75, 0.95)
     arms = [box(0.18, 0.6, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)]
@@ -112,7 +112,7 @@ def sofa(draws: Draws) -> Parts:
     return [(frame, "any"), *cushions]
 
 
-def lamp(draws: Draws) -> Parts:
+def _lamp(draws: Draws) -> Parts:
     """A standing lamp."""
     height, shade = draws.uniform(1.2, 1.8), draws.uniform(0.12, 0.25)
     stem = join([cylinder(0.012, height, 8), cylinder(0.14, 0.02)])
@@ -120,7 +120,7 @@ def lamp(draws: Draws) -> Parts:
     return [(stem, "shiny"), (top, "plain")]
 
 
-def plant(draws: Draws) -> Parts:
+def _plant(draws: Draws) -> Parts:
     """A pot with leaves."""
     pot = revolution(np.array([[0.0, 0.0], [0.1, 0.0], [0.14, 0.22], [0.11, 0.22], [0.0, 0.2]]), 16)
     tips, stems = [], []
@@ -135,7 +135,7 @@ def plant(draws: Draws) -> Parts:
     return [(pot, "any"), (join(stems), "plain"), (_leaves(draws, np.array(tips), 1.0), "thin")]
 
 
-def cabinet(draws: Draws) -> Parts:
+def _cabinet(draws: Draws) -> Parts:
     """A chest of drawers, a fridge or a box, with handles."""
     width, depth = draws.uniform(0.4, 1.2), draws.uniform(0.35, 0.6)
     height = draws.uniform(0.5, 1.9)
@@ -145,7 +145,7 @@ def cabinet(draws: Draws) -> Parts:
     return [(box(width, height, depth), "any"), (handles, "shiny")]
 
 
-def vase(draws: Draws) -> Parts:
+def _vase(draws: Draws) -> Parts:
     """A vase, a bottle or a cup: an outline turned."""
     height = draws.uniform(0.1, 0.4)
     up = np.linspace(0, 1, 9)
@@ -155,7 +155,7 @@ def vase(draws: Draws) -> Parts:
     return [(revolution(outline, 18), "shiny" if draws.uniform() < 0.5 else "any")]
 
 
-def book(draws: Draws) -> Parts:
+def _book(draws: Draws) -> Parts:
     """Books, one on the other."""
     pile, level = [], 0.0
     for _ in range(1 + int(draws.uniform(0, 4))):
@@ -166,7 +166,7 @@ def book(draws: Draws) -> Parts:
     return pile
 
 
-def screen(draws: Draws) -> Parts:
+def _screen(draws: Draws) -> Parts:
     """A monitor on its foot."""
     width = draws.uniform(0.3, 0.7)
     panel = box(width, width * 0.6, 0.02).moved((0, 0.12, 0))
@@ -174,7 +174,7 @@ def screen(draws: Draws) -> Parts:
     return [(panel, "shiny"), (foot, "plain")]
 
 
-def fruit(draws: Draws) -> Parts:
+def _fruit(draws: Draws) -> Parts:
     """A bowl of balls, or single ones."""
     radius = draws.uniform(0.03, 0.06)
     balls = [
@@ -184,7 +184,7 @@ def fruit(draws: Draws) -> Parts:
     return balls[: 1 + int(draws.uniform(0, 3))]
 
 
-def loop(draws: Draws) -> Parts:
+def _loop(draws: Draws) -> Parts:
     """A cable that lies about."""
     share = np.linspace(0, 1, 40)
     turns = draws.uniform(2, 9)
@@ -271,18 +271,18 @@ def picture(draws: Draws) -> Parts:
     return [(frame, "any"), (box(width, height, 0.002).moved((0, 0.03, -0.017)), "print")]
 
 
-def ball(draws: Draws) -> Parts:
+def _ball(draws: Draws) -> Parts:
     """A ball or an egg."""
     return [(sphere(draws.uniform(0.1, 0.4), draws.uniform(0.5, 1.6)), "any")]
 
 
-def ring(draws: Draws) -> Parts:
+def _ring(draws: Draws) -> Parts:
     """A torus."""
     radius = draws.uniform(0.12, 0.4)
     return [(torus(radius, radius * draws.uniform(0.06, 0.4)), "any")]
 
 
-def block(draws: Draws) -> Parts:
+def _block(draws: Draws) -> Parts:
     """A box, a cylinder or a cone of any proportions."""
     sides = [draws.uniform(0.08, 0.6) for _ in range(3)]
     kind = int(draws.uniform(0, 4))
@@ -293,7 +293,7 @@ def block(draws: Draws) -> Parts:
     return [(box(*sides), "any")]
 
 
-def star(draws: Draws) -> Parts:
+def _star(draws: Draws) -> Parts:
     """A prism over a star."""
     points = 3 + int(draws.uniform(0, 6))
     angles = np.linspace(0, 2 * math.pi, 2 * points, endpoint=False)
@@ -302,7 +302,7 @@ def star(draws: Draws) -> Parts:
     return [(extrusion(outline, draws.uniform(0.02, 0.3)), "any")]
 
 
-def bent(draws: Draws) -> Parts:
+def _bent(draws: Draws) -> Parts:
     """A bent sheet, like paper or cloth."""
     side, curl = draws.uniform(0.2, 0.8), draws.uniform(1, 6)
     phase = draws.uniform(0, 6)
@@ -348,6 +348,6 @@ def _leaf() -> Shape:
 _LEAF = _leaf()
 
 
-FURNITURE = (table, table, chair, chair, shelf, bed, sofa, lamp, plant, cabinet)
-SMALL = (vase, vase, book, screen, fruit, loop, block, plant)
-BODIES = (ball, ring, block, block, star, bent, loop, chair)
+FURNITURE = (_table, _table, _chair, _chair, _shelf, _bed, _sofa, _lamp, _plant, _cabinet)
+SMALL = (_vase, _vase, _book, _screen, _fruit, _loop, _block, _plant)
+BODIES = (_ball, _ring, _block, _block, _star, _bent, _loop, _chair)

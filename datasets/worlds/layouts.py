@@ -16,11 +16,10 @@ from .shapes import Shape, box, boxes, sheet, tube
 from .stock import Stock
 from .world import Light, Sky, Thing, World
 
-__all__ = ["LAYOUTS", "Place", "build_place"]
+__all__ = ["LAYOUTS", "WORLD_VERSION", "Place", "build_place"]
 
 WORLD_VERSION = 4
 """Changes with every change of what a seed gives, so that caches know; no draw depends on it."""
-
 
 _T = TypeVar("_T")
 _MESHES = 0.3  # share of things that are meshes, where there are any
@@ -73,7 +72,8 @@ class _Builder:
             panorama = self.pick(self.stock.panoramas)
             mean = float(((panorama / 255) ** 2.2).mean())
             bright = float(sky.mean()) / max(mean, 0.02)
-            around = Sky(*sky, panorama, self.draws.uniform(0, 2 * math.pi), bright)
+            turn = self.draws.uniform(0, 2 * math.pi)
+            around = Sky(sky[0], sky[1], panorama, turn, bright)
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:

@@ -80,6 +80,16 @@ class TestGenerated:
         assert not set(scans.groups) & set(GeneratedCT(6, 3, PRESET, seed=3).groups)
         assert torch.equal(scans[-1]["volume"], scans[5]["volume"])
 
+    def test_pairs_differ_in_their_lesions_alone(self):
+        scans = GeneratedCT(6, 3, CTPreset((20, 20), 8, margin=1), depth=8, paired=True)
+        assert scans.groups[0] == scans.groups[2] != scans.groups[3] == scans.groups[5]
+        assert len({sample["name"] for sample in scans}) == 6
+        ill, other, well = scans[0], scans[1], scans[2]
+        lesions = ill["lesion"] | other["lesion"]
+        same = ill["volume"] == well["volume"]
+        assert same[~lesions].all() and not same[ill["lesion"]].all()
+        assert not torch.equal(well["volume"], scans[5]["volume"])
+
     def test_draws_follow_the_generator(self):
         scans = GeneratedCT(2, preset=PRESET)
         seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
