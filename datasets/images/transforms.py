@@ -1,6 +1,8 @@
 """Augmentation of images through torchvision: mirrors, RandAugment, TrivialAugment.
 
-It is called as those of ``vizoo.datasets.stereo.transforms``.
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state).
 """
 
 from __future__ import annotations
@@ -30,17 +32,18 @@ class ImageAugmentation:
             saturation by factors of 0.7 to 1.3 and hue by up to 0.03 of the circle;
             ``randaugment`` adds two operations of RandAugment (Cubuk et al., CVPRW 2020) instead,
             ``trivialaugment`` one of TrivialAugment (Müller and Hutter, ICCV 2021).
+        magnitude: of RandAugment's operations, 0 to 30.
 
     Raises:
         ValueError: an unknown name.
     """
 
-    def __init__(self, name: str = "colour") -> None:
+    def __init__(self, name: str = "colour", magnitude: int = 9) -> None:
         check_choice("augmentation", name, _AUGMENTATIONS[1:])
         more = {
             "flips": [v2.Identity()],
             "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
-            "randaugment": [v2.RandAugment(2, magnitude=9)],
+            "randaugment": [v2.RandAugment(2, magnitude)],
             "trivialaugment": [v2.TrivialAugmentWide()],
         }
         flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
@@ -75,6 +78,13 @@ class ImageAugmentation:
 
 
 def augmentation(name: str) -> Callable | None:
-    """Return the augmentation of a name, ``none`` or as `ImageAugmentation`, which raises."""
+    """Return the augmentation of a name.
+
+    Args:
+        name: ``none``, or see `ImageAugmentation`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
     check_choice("augmentation", name, _AUGMENTATIONS)
     return None if name == "none" else ImageAugmentation(name)

@@ -1,6 +1,8 @@
 """Augmentation of panoramas: the sphere is turned and mirrored, colours are changed.
 
-It is called as those of ``vizoo.datasets.stereo.transforms``.
+A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
+tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
+PyTorch's global state).
 """
 
 from __future__ import annotations
@@ -22,31 +24,32 @@ class SphereAugmentation:
     """Turn the sphere by any angle, mirror it, change its colours.
 
     Distances from the camera stay as they are, and nothing is resampled: the sample gets a
-    ``rotation``, by which the network's directions are turned before it looks. Half of the samples
-    are mirrored, left and right exchanged; half get other colours, as UniFuse (Jiang et al., RA-L
-    2021): brightness, contrast and saturation by factors of 0.8 to 1.2, hue by up to 0.1 of the
-    circle.
+    ``rotation``, by which the network's directions are turned before it looks.
 
     Args:
         tilt: the largest angle in degrees by which the vertical axis is tilted.
+        flip: probability of a mirror image, left and right exchanged.
+        jitter: probability of other colours: brightness, contrast and saturation by factors of
+            0.8 to 1.2, hue by up to 0.1 of the circle, as UniFuse (Jiang et al., RA-L 2021).
     """
 
-    def __init__(self, tilt: float = 0.0) -> None:
-        if not 0 <= tilt <= 180:
-            raise ValueError(f"tilt {tilt} must be 0 to 180 degrees")
-        self.tilt = tilt
+    def __init__(self, tilt: float = 0.0, flip: float = 0.5, jitter: float = 0.5) -> None:
+        if not (0 <= flip <= 1 and 0 <= jitter <= 1 and 0 <= tilt <= 180):
+            raise ValueError(
+                f"flip {flip} and jitter {jitter} must be 0 to 1, tilt {tilt} 0 to 180 degrees"
+            )
+        self.tilt, self.flip, self.jitter = tilt, flip, jitter
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample in other colours, with a `rotation` (3, 3) of directions."""
         draws = torch.rand(9, generator=generator, dtype=torch.float64).tolist()
         yaw, towards = (2 * math.pi * draw for draw in draws[:2])
         tilt = math.radians(self.tilt) * draws[2]
-        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < 0.5)
+        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < self.flip)
         image = sample["image"]
-        if draws[4] < 0.5:
+        if draws[4] < self.jitter:
             brightness, contrast, saturation = (0.8 + 0.4 * draw for draw in draws[5:8])
-            image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
-            image = F.adjust_hue(F.adjust_saturation(image, saturation), 0.2 * draws[8] - 0.1)
+            image = _other_colours(image, brightness, contrast, saturation, 0.2 * draws[8] - 0.1)
         return {**sample, "image": image, "rotation": rotation.float()}
 
 
@@ -69,7 +72,11 @@ def sphere_rotation(
 
 
 def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
-    """Return the augmentation of a name: ``none`` or ``sphere``, see `SphereAugmentation`.
+    """Return the augmentation of a name.
+
+    Args:
+        name: ``none`` or ``sphere``, see `SphereAugmentation`.
+        tilt: see there.
 
     Raises:
         ValueError: there is none of that name, or the tilt is out of its range.
@@ -77,6 +84,13 @@ def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
     if name not in _AUGMENTATIONS:
         raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
     return SphereAugmentation(tilt) if name == "sphere" else None
+
+
+def _other_colours(
+    image: Tensor, brightness: float, contrast: float, saturation: float, hue: float
+) -> Tensor:
+    image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
+    return F.adjust_hue(F.adjust_saturation(image, saturation), hue)
 
 
 def _about_vertical(angle: float) -> Tensor:
