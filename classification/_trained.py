@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["classes_and_preset"]
 
-_Preset = TypeVar("Preset", bound="DataclassInstance")
+_Preset = TypeVar("_Preset", bound="DataclassInstance")
 
 
 def classes_and_preset(
