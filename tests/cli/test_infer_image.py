@@ -275,7 +275,7 @@ def test_an_ensemble_from_the_command_line(photos, tmp_path, capsys, method):
             ("a.safetensors", "other.safetensors"),
             "other.safetensors: other classes than mole, ring",
         ),
-        (("other.safetensors",), "val set GeneratedLesions: other classes than mole, wart: it lacks wart"),
+        (("other.safetensors",), "GeneratedLesions: other classes than mole, wart: it lacks wart"),
         (("a.safetensors", "--out", "e.txt"), "written as .json"),
         (("a.safetensors", "--data", "none.yaml"), "none.yaml: no such config"),
         (("a.safetensors", "--data", "ct.yaml"), "GeneratedCT holds no images"),
