@@ -39,9 +39,9 @@ class Named(GeneratedCT):
         self.only = only
         self.classes = names or self.classes
 
-    def _sample(self, index, generator):
+    def draw(self, index, generator):
         self.classes, names = ("Normal", "NCP"), self.classes
-        found = super()._sample(index, generator)
+        found = super().draw(index, generator)
         self.classes = names
         return found if self.only is None else {**found, "label": torch.tensor(self.only)}
 

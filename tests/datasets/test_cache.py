@@ -59,8 +59,9 @@ def test_damaged_files_are_made_again(tmp_path_factory, cut, junk, flipped):
     file.write_bytes(damaged)
     again = cache.recall(0, sample)
     assert again.keys() == sample().keys()
-    if not flipped:
-        assert torch.equal(again["picture"], sample()["picture"]) and file.read_bytes() == data
+    if not flipped:  # what lies there now can be read, and is right
+        kept = cache.recall(0, lambda _: {})
+        assert all(torch.equal(each["picture"], sample()["picture"]) for each in (again, kept))
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_a_training(tmp_path):
