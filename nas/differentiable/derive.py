@@ -91,7 +91,10 @@ def derive(
 
     For a network that is trained without Lightning; `DifferentiableSearch` ranks what it validates.
 
-    Args as of `draw_architectures`, but for:
+    Args:
+        space: see `draw_architectures`.
+        probabilities: see there.
+        constraints: see there.
         evaluate: architectures → one score for each, small is good; such as the error with
             inherited weights after `recalibrate`.
         samples: how many, the most likely one among them.
