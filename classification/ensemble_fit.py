@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from ..common.extras import from_extra
 from ..datasets.images.datamodule import collate_images
 from ..datasets.mixture import LabelledSamples
 from .calibration import fit_temperature
@@ -52,8 +53,12 @@ def fit_ensemble(
     Raises:
         FileNotFoundError: there is no such weight file.
         ImportError: something is to be fitted, and SciPy is not installed.
-        ValueError: classes differ, or a member answers for no validation image.
+        ValueError: no validation set, classes differ, or a member answers for no image of it.
     """
+    if not validation:
+        raise ValueError("no validation images: an ensemble is fitted to some")
+    if method == "weighted" or calibrate:  # said before the members are asked, which takes minutes
+        from_extra("scipy", "scipy.optimize", "vizoo ensemble")
     asked = [ImageMember(source, device=device) for source in members]
     classes = asked[0].classes
     for source, member in zip(members, asked, strict=True):

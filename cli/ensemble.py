@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.extras import from_extra
 from ..common.progress import progress
 from ._work import check_least
 
@@ -56,9 +55,6 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
-    # Said before the members are asked, which takes minutes.
-    if args.method == "weighted" or not args.no_calibration:
-        from_extra("scipy", "scipy.optimize", "vizoo ensemble")
     data = _data(args.data)
 
     from ..classification.calibration import reliability_picture

@@ -54,8 +54,11 @@ RENAMED: dict[str, str] = {
 REPLACED: dict[str, str] = {
     "vizoo.datasets.mvs.GeneratedMVS": _VIEWS,
     "vizoo.datasets.mvs.generated": _VIEWS,
+    "vizoo.datasets.mvs.generator": _VIEWS,
+    "vizoo.datasets.mvs.meshes": _VIEWS,
     "vizoo.datasets.panorama.GeneratedRooms": _ROOMS,
     "vizoo.datasets.panorama.generated": _ROOMS,
+    "vizoo.datasets.panorama.rooms": _ROOMS,
 }
 """Name that is no longer there to what does its work today, with arguments of its own."""
 
@@ -83,6 +86,10 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname in REPLACED:
+            raise ModuleNotFoundError(
+                f"{fullname} is no longer there; take {REPLACED[fullname]}", name=fullname
+            )
         name = present_name(fullname)
         if name == fullname or importlib.util.find_spec(name) is None:
             return None

@@ -27,6 +27,7 @@ FLOORS = [
 ]
 PUBLIC = {
     "vizoo": "The door",
+    "vizoo.vision.training": "What tasks share",
     "vizoo.stereo.task": "Training stereo networks",
     "vizoo.mvs.task": "Training multi-view networks",
     "vizoo.panorama.task": "Training panorama networks",
@@ -39,6 +40,7 @@ PUBLIC = {
     "vizoo.datasets.worlds.stereo": "Generated pairs",
     "vizoo.datasets.worlds.views": "Generated views",
     "vizoo.datasets.worlds.panorama": "Generated panoramas",
+    "vizoo.datasets.worlds.writers": "Writing generated worlds",
     "vizoo.nas": "The search engine",
     "vizoo.nas.elastic": "Elastic layers",
     "vizoo.nas.training": "Training supernets",
@@ -46,6 +48,16 @@ PUBLIC = {
     "vizoo.nas.differentiable": "Differentiable search",
     "vizoo.nas.lid": "NAS-LID",
     "vizoo.nas.distributed": "Many processes",
+    "vizoo.nas.distributed.schedule.ways": "How gradients should travel",
+    "vizoo.nas.distributed.schedule.link": "Links between processes",
+    "vizoo.nas.efficiency.table": "Latency tables",
+    "vizoo.classification.ensemble_fit": "Fitting ensembles",
+    "vizoo.classification.ensemble_file": "Ensembles on disk",
+    "vizoo.mvs.evaluation": "Scores of clouds",
+    "vizoo.vision.health": "What works here",
+    "vizoo.vision.io.ply": "Point clouds on disk",
+    "vizoo.vision.hub.published": "Published checkpoints",
+    "vizoo.vision.hub.weights": "Weight files",
     "vizoo.vision.ops": "Operators",
 }
 """Modules whose `__all__` is the reference, and their headings."""
@@ -243,13 +255,9 @@ def write_llms(app: object, error: Exception | None) -> None:
     """`llms.txt`, the list of pages, and `llms-full.txt`, all their text."""
     if error is not None:
         return
-    source, out = Path(app.srcdir), Path(app.outdir)
-    pages = sorted(app.env.found_docs - {"index"})
-    titles = {page: app.env.titles[page].astext() for page in pages}
+    out, pages = Path(app.outdir), sorted(app.env.found_docs - {"index"})
     about = "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning."
-    listed = [f"- [{titles[page]}]({page}.html)" for page in pages]
+    listed = [f"- [{app.env.titles[page].astext()}]({page}.html)" for page in pages]
     (out / "llms.txt").write_text("\n".join(["# vizoo", "", f"> {about}", "", *listed, ""]))
-    texts = [
-        (source / f"{page}.md").read_text() for page in pages if (source / f"{page}.md").exists()
-    ]
+    texts = [app.env.get_doctree(page).astext() for page in pages]
     (out / "llms-full.txt").write_text("\n\n".join(texts))

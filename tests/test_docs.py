@@ -78,6 +78,14 @@ def test_python_compiles(page):
             ast.parse(text)
 
 
+def test_the_reference_holds_what_the_page_of_python_imports(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import _reference
+
+    modules = re.findall(r"^from (vizoo[\w.]*) import", (ROOT / "docs/python.md").read_text(), re.M)
+    assert modules and set(modules) <= set(_reference.PUBLIC)
+
+
 def test_every_page_is_in_the_contents():
     index = (ROOT / "docs/index.md").read_text()
     listed = set(re.findall(r"^(\S+/?\S*)$", index, re.MULTILINE))
@@ -95,6 +103,8 @@ def test_figures_in_the_readme_are_those_of_the_results(monkeypatch):
 
     text = (ROOT / "README.md").read_text()
     assert _reference.quoted() and [x for x in _reference.quoted() if x not in text] == []
+    speed = next(x for x in _reference.measured() if x["title"] == "FADNet on a processor")
+    assert "\n".join(_reference.table(speed)) in (ROOT / "docs/guides/speed.md").read_text()
     for record in _reference.measured():
         assert {len(row) for row in record["rows"]} == {len(record["columns"])}
         assert all(record[key] for key in ("title", "command", "machine", "commit", "date"))

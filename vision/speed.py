@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, cast
 
 import torch
@@ -29,7 +30,7 @@ def benchmark(
     """Time a network of the zoo as it is, and as `inference.optimize` makes it.
 
     Args:
-        net: left on `device`.
+        net: copied, so that it stays as it is; timed in evaluation mode.
         height: of the images, in pixels.
         width: of the images, in pixels.
         batch: images at once.
@@ -47,7 +48,7 @@ def benchmark(
     device = torch.device(device)
     macs = count(net, *example_inputs(net, height, width, device="meta")).macs
     inputs = example_inputs(net, height, width, batch=batch, device=device)
-    net = net.to(device)
+    net = copy.deepcopy(net).eval().to(device)
     runs = {"plain": _time(net, inputs, dtype, seconds)}
     # The optimised copy casts by itself, so it runs without autocast.
     runs["optimised"] = _time(optimize(net, dtype), inputs, torch.float32, seconds)

@@ -19,8 +19,6 @@ from .layouts import Place
 
 __all__ = ["WorldViews"]
 
-_WANDER = (0.1, 0.4)  # distance of the outermost cameras, in depths of the nearest things
-
 
 class WorldViews(WorldDataset):
     """Views by a ring of cameras or by a hand-held one (see ``vizoo.datasets.mvs.scene``).
@@ -32,19 +30,32 @@ class WorldViews(WorldDataset):
         height: of a picture, pixels.
         width: of a picture, pixels.
         views: in a sample, the reference included, 2 at least.
+        wander: (least, greatest) distance of the outermost cameras from the reference, in depths
+            of the nearest things.
         common: see `WorldDataset`.
 
     Raises:
         ValueError: see `WorldDataset`; or a number of these is out of range.
     """
 
-    def __init__(self, length: int, height: int, width: int, views: int = 5, **common: Any) -> None:
-        if views < 2:
-            raise ValueError(f"world: views {views} (want 2 or more)")
-        least, greatest = _WANDER
-        kind = f"views-{views}-{least:g}-{greatest:g}"
+    def __init__(
+        self,
+        length: int,
+        height: int,
+        width: int,
+        views: int = 5,
+        *,
+        wander: tuple[float, float] = (0.1, 0.4),
+        **common: Any,
+    ) -> None:
+        if views < 2 or not 0 < wander[0] <= wander[1]:
+            raise ValueError(
+                f"world: views {views} (want 2 or more), wander {wander[0]:g} to {wander[1]:g} "
+                "(want more than 0, the least first)"
+            )
+        kind = f"views-{views}-{wander[0]:g}-{wander[1]:g}"
         super().__init__(kind, ("images",), length, (height, width), **common)
-        self.views = views
+        self.views, self.wander = views, tuple(wander)
 
     def scene(self, index: int) -> Scene:
         """All views of a sample, each with its true depth, as a scene."""
@@ -65,7 +76,7 @@ class WorldViews(WorldDataset):
         depth = reference.distance * first.ahead()
         known = depth[depth.isfinite()]
         near, middle = quantile(known, 0.02), quantile(known, 0.5)
-        reach = draws.uniform(*_WANDER) * near
+        reach = draws.uniform(*self.wander) * near
         path = _ring if draws.uniform() < 0.5 else _hand_held
         cameras, rendered = [first], [reference]
         for offset in path(draws, self.views - 1):

@@ -106,3 +106,8 @@ def test_a_checkpoint_agrees_with_a_config_of_new_names(tmp_path):
 @pytest.mark.parametrize("name", ["vizoo.stereo.task", "other.vision.device", "vizoo", "text", ""])
 def test_other_words_stay(name):
     assert present_name(name) == name
+
+
+def test_a_module_that_is_replaced_says_by_what():
+    with pytest.raises(ModuleNotFoundError, match="no longer there; take vizoo.datasets.worlds"):
+        importlib.import_module("vizoo.datasets.mvs.generated")
