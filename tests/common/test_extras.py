@@ -127,7 +127,10 @@ def test_commands_say_which_extra_they_need(monkeypatch, tmp_path, capsys):
         with write_ply(tmp_path / name) as ply:
             ply.write(np.zeros((3, 3)), np.zeros((3, 3), np.uint8), None)
     words = ["evaluate", "mvs", str(tmp_path / "a.ply"), str(tmp_path / "b.ply"), "--distance", "1"]
-    for command in (words, ["ensemble", "no.ckpt", "--data", "no.yaml", "--out", "e.json"]):
+    for command in (
+        words,
+        ["ensemble", "no.ckpt", "--data", "classification/skin_generated.yaml", "--out", "e.json"],
+    ):
         assert main(command) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
