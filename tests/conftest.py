@@ -70,6 +70,14 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
         _seed()
 
 
+@pytest.fixture(autouse=True)
+def no_group_is_left():
+    """Ends a group of processes that a trainer left, which the next test here would meet."""
+    yield
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository's root, which is also the folder of the package."""

