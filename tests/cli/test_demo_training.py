@@ -104,8 +104,8 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
         files = (out / "training.yaml", out / "fadnet_demo.safetensors")
         return training.Training(commands, *files, losses, [(2, 4.0)], 1, 60.0)
 
-    monkeypatch.setattr(subnets, "cut_subnets", cut)
-    monkeypatch.setattr(training, "train", fit)
+    monkeypatch.setattr(tour, "cut_subnets", cut)
+    monkeypatch.setattr(tour, "train", fit)
     assert main(["demo", "--json"]) == 0
     said = capsys.readouterr()
     report = json.loads(said.out)
