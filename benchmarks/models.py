@@ -42,7 +42,7 @@ def size_of(name: str) -> tuple[int, int]:
 
 
 def row(name: str, least: float) -> list[str]:
-    """A model's line: three calls where they end within half a minute, more within `least` seconds."""
+    """A model's line, of three calls where they end within half a minute, or of `least` seconds."""
     torch.manual_seed(0)
     height, width = size_of(name)
     net = create_model(name).eval()
@@ -87,7 +87,7 @@ def main() -> None:
         record = {
             "title": "Every model, what it costs",
             "about": "Batch 1, float32, the path that `vizoo infer` takes; a supernet as its "
-            "largest network. Milliseconds are the median of calls that take two seconds or more together"
+            "largest network. Milliseconds are the median of the calls"
             + (", in CPU time of one thread." if options.threads == 1 else "."),
             "command": f"python -m benchmarks.models --threads {options.threads}",
             "machine": machine(),
