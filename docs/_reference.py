@@ -19,6 +19,13 @@ ROOT = Path(vizoo.__file__).parent
 RESULTS = Path(__file__).parent / "results"
 COMMERCIAL = {"Apache-2.0": "yes"}
 """What licences of weights say of it."""
+TASKS = {
+    "stereo": "Stereo",
+    "mvs": "Multi-view stereo",
+    "panorama": "Panoramas",
+    "classification": "Chest CT and images",
+}
+"""Tasks in the order and the words of the page of models."""
 FLOORS = [
     ("the door", ["__init__", "__main__", "hubconf"]),
     ("cli", ["cli"]),
@@ -114,8 +121,12 @@ def commands() -> str:
             words = f"vizoo {name} {word}".strip()
             lines += ["", f"## {words}", "", f"{command.help[0].upper()}{command.help[1:]}."]
             if command.raw:
-                lines += ["", "Its options are those of Lightning and of the config; see"]
-                lines += ["[training](../guides/training.md)."]
+                lines += [
+                    "",
+                    "Its options are those of Lightning and of the config: `--help` behind a",
+                ]
+                lines += ["`--config` lists them. See [training](../guides/training.md)."]
+                lines += ["", "```text", command.load()._EXAMPLES.format(name=name).rstrip(), "```"]
                 continue
             parser = argparse.ArgumentParser(prog=words)
             command.load().add_arguments(parser)
@@ -178,13 +189,14 @@ def models() -> str:
     by_task: dict[str, list[str]] = {}
     for name in names:
         by_task.setdefault(model_info(name).task, []).append(name)
-    for task, listed in by_task.items():
+    for task in sorted(by_task, key=list(TASKS).index):
+        listed = by_task[task]
         head = ["model", *measured["columns"][1:], "weights", "published"]
-        lines += ["", f"## {task}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        lines += ["", f"## {TASKS[task]}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         for name in listed:
             info = model_info(name)
-            paper = f"[{info.paper.published}]({info.paper.url})" if info.paper else "no"
-            tags = ", ".join(f"`.{tag}`" for tag in info.weights) or "no"
+            paper = f"[{info.paper.published}]({info.paper.url})" if info.paper else "-"
+            tags = ", ".join(f"`.{tag}`" for tag in info.weights) or "-"
             cells = [f"[`{name}`](#model-{name})", *costs.get(name, ["-"] * 4), tags, paper]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Trained weights", "", "Files are checked by these hashes.", ""]
@@ -238,6 +250,10 @@ def architecture() -> str:
         "import each other; no file imports itself by way of others. Tests hold these rules. Old",
         "names of moved modules go on working (`common/renamed.py`).",
         "",
+        "```{raw} html",
+        drawing(counts),
+        "```",
+        "",
         "| floor | folder | what is there | files | imports from |",
         "|---|---|---|---|---|",
     ]
@@ -253,6 +269,46 @@ def architecture() -> str:
             lines.append(f"| {row} |")
     lines += ["", "Numbers are those of import statements."]
     return "\n".join([*lines, ""])
+
+
+def drawing(counts: dict[str, dict[str, int]]) -> str:
+    """The floors as an SVG, and an arrow for each import from one floor to another."""
+    wide, high, gap = 640, 34, 52
+    spots: dict[str, tuple[float, int]] = {}
+    boxes = []
+    for number, (name, rooms) in enumerate(FLOORS):
+        y = 4 + number * (high + gap)
+        rooms = rooms if name == "rooms" else [name]
+        for place, room in enumerate(rooms):
+            width = 132 if len(rooms) > 1 else 180
+            x = wide / 2 if len(rooms) == 1 else wide * (place + 0.5) / len(rooms)
+            spots[room] = (x, y)
+            boxes.append(
+                f'<rect x="{x - width / 2}" y="{y}" width="{width}" height="{high}" rx="4" '
+                'fill="var(--color-background-primary)" stroke="currentColor"/>'
+                f'<text x="{x}" y="{y + 22}" text-anchor="middle" fill="currentColor">{room}</text>'
+            )
+    arrows: dict[tuple[str, str], int] = {}
+    for source, targets in counts.items():
+        door = "the door" if source in FLOORS[0][1] else source
+        for target, count in targets.items():
+            arrows[door, target] = arrows.get((door, target), 0) + count
+    lines = []
+    for (source, target), count in arrows.items():
+        (a, top), (b, low) = spots[source], spots[target]
+        level = round((low - top) / (high + gap))
+        side = 0 if level == 1 else (250 + 12 * level) * (1 if a >= wide / 2 else -1)
+        middle = (a + b) / 2 + side
+        lines.append(
+            f'<path d="M{a} {top + high} Q{middle} {(top + high + low) / 2} {b} {low}" fill="none" '
+            f'stroke="currentColor" opacity="0.45" stroke-width="{min(4, 0.5 + count / 40):.1f}">'
+            f"<title>{source} imports {target}: {count}</title></path>"
+        )
+    height = len(FLOORS) * (high + gap) - gap + 8
+    style = "max-width:100%;font-family:var(--font-stack);font-size:14px"
+    label = "floors of the house and their imports"
+    head = f'<svg viewBox="0 0 {wide} {height}" style="{style}" role="img" aria-label="{label}">'
+    return "\n".join([head, *lines, *boxes, "</svg>"])
 
 
 def results() -> str:

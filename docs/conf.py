@@ -34,6 +34,7 @@ html_show_copyright = False
 html_static_path = []
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+smartquotes = False  # two hyphens begin an option
 # What stands between single backticks in a docstring is code.
 default_role = "code"
 napoleon_use_ivar = True

@@ -174,8 +174,10 @@ def test_figures_in_the_readme_are_those_of_the_results(monkeypatch):
 
 def test_pages_name_results_that_are_there():
     for page in PAGES:
-        for name in re.findall(r"reference/results/(\w+)\.md", page.read_text()):
-            assert (ROOT / f"docs/results/{name}.json").is_file(), f"{page}: {name}"
+        for link in re.findall(r"\]\((\S*reference/results/\w+\.md)\)", page.read_text()):
+            folder, name = (page.parent / link).resolve().parent, Path(link).stem
+            assert folder == ROOT / "docs/reference/results", f"{page}: {link}"
+            assert (ROOT / f"docs/results/{name}.json").is_file(), f"{page}: {link}"
 
 
 def test_every_model_is_measured_and_every_config_names_its_source(monkeypatch):
