@@ -29,6 +29,7 @@ sphinx_gallery_conf = {
 }
 exclude_patterns = ["_build", "gallery"]
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_title = "vizoo"
 html_show_copyright = False
 html_static_path = []
