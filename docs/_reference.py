@@ -347,13 +347,22 @@ def table(record: dict) -> list[str]:
 
 def quoted() -> list[str]:
     """The rows of README's table: figures by row and column of a record's table."""
-    lines = []
-    for record in measured().values():
-        for what, figures in record["quoted"]:
-            for place, row, column in re.findall(r"(\{(\d+)\.(\d+)\})", figures):
-                figures = figures.replace(place, str(record["rows"][int(row)][int(column)]))
-            lines.append(f"| {what} | {figures} |")
-    return lines
+    rows = [(record, *row) for record in measured().values() for row in record["quoted"]]
+    return [f"| {what} | {filled(record, figures)} |" for record, what, figures in rows]
+
+
+def told() -> list[tuple[str, str]]:
+    """Pages, and what they say with figures of a record's table."""
+    rows = [(record, *row) for record in measured().values() for row in record.get("told", [])]
+    return [(page, filled(record, text)) for record, page, text in rows]
+
+
+def filled(record: dict, text: str) -> str:
+    """Text with the figures of a record where it has `{row.column}`; deviations are left out."""
+    for place, row, column in re.findall(r"(\{(\d+)\.(\d+)\})", text):
+        figure = str(record["rows"][int(row)][int(column)])
+        text = text.replace(place, figure.partition(" ±")[0])
+    return text
 
 
 def _imports() -> dict[str, dict[str, int]]:

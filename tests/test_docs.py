@@ -158,12 +158,14 @@ def test_readme_is_one_page():
     assert (ROOT / "README.md").read_text().count("\n") <= 150
 
 
-def test_figures_in_the_readme_are_those_of_the_results(monkeypatch):
+def test_figures_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import _reference
 
     text = (ROOT / "README.md").read_text()
     assert _reference.quoted() and [x for x in _reference.quoted() if x not in text] == []
+    for page, said in _reference.told():
+        assert said in " ".join((ROOT / page).read_text().split()), page
     records = _reference.measured()
     speed = "\n".join(_reference.table(records["fadnet_speed"]))
     assert speed in (ROOT / "docs/guides/speed.md").read_text()
