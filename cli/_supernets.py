@@ -1,11 +1,13 @@
-"""What commands on supernets share: the conditions that their subnets are measured under."""
+"""What commands on supernets share: limits, and the conditions that subnets are measured under."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any, cast
 
-from ._sizes import parse_size
+from ..common.devices import DTYPES
+from ..common.quantities import parse_quantity
+from ._work import parse_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,9 +16,44 @@ if TYPE_CHECKING:
     from ..nas.space import SearchSpace
     from ..vision.subnets.bench import Bench
 
-__all__ = ["add_conditions", "set_up", "table_of_weights"]
+__all__ = [
+    "add_conditions",
+    "add_limits",
+    "limits",
+    "open_table",
+    "set_up",
+    "table_of_weights",
+]
 
-_DTYPES = ("float32", "bfloat16", "float16")
+_LIMITS = {
+    "latency": ("--max-latency", "40ms", "of one forward pass under the conditions below"),
+    "parameters": ("--max-params", "2M", "values in parameters"),
+    "macs": ("--max-macs", "10G", "multiply-adds of one forward pass"),
+    "memory": ("--max-memory", "512MB", "activations alive at once; weights are not among them"),
+}
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add --max-latency, --max-params, --max-macs and --max-memory."""
+    for kind, (option, example, what) in _LIMITS.items():
+        told = f"limit, such as {example}: {what}"
+        parser.add_argument(option, dest=kind, metavar=example.upper(), help=told)
+
+
+def limits(args: argparse.Namespace) -> dict[str, float]:
+    """Quantity to its limit, for those that were given."""
+    return {
+        kind: parse_quantity(kind, text, option)
+        for kind, (option, *_) in _LIMITS.items()
+        if (text := getattr(args, kind)) is not None
+    }
+
+
+def open_table(args: argparse.Namespace) -> LatencyTable | None:
+    """The table of --table, if there is one."""
+    from ..nas.efficiency.table import LatencyTable
+
+    return LatencyTable.load(args.table) if args.table else None
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
@@ -31,22 +68,12 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
             "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
         )
     table = "" if defaults else "the table's, given or beside the weights, or "
+    parser.add_argument("--device", help=f"cpu, cuda, cuda:1 … (default: {table}cpu)")
     parser.add_argument(
-        "--device",
-        default="cpu" if defaults else None,
-        help=f"cpu, cuda, cuda:1 … (default: {table}cpu)",
+        "--dtype", choices=DTYPES, help=f"of the computation (default: {table}float32)"
     )
     parser.add_argument(
-        "--dtype",
-        choices=_DTYPES,
-        default="float32" if defaults else None,
-        help=f"of the computation (default: {table}float32)",
-    )
-    parser.add_argument(
-        "--input",
-        metavar="HxW",
-        default="288x576" if defaults else None,
-        help=f"size of the images (default: {table}288x576)",
+        "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
     )
     parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._sizes import parse_size
+from ._work import parse_size
 
 _LAYOUTS = "dtu dtu_training tanks blendedmvs eth3d colmap colmap_binary folder".split()
 _DTU_SIZE = "512x640"
