@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the scene, write it, say where; return 0."""
-    from ..datasets.mvs.sparse import truth_points
+    from ..datasets.mvs.scene import truth_points
     from ..datasets.mvs.writers import write_scene
     from ..datasets.worlds.views import WorldViews
     from ..vision.io.ply import write_ply
