@@ -21,7 +21,7 @@ from ..vision.ops import (
     soft_argmin,
     warp_by_disparity,
 )
-from ..vision.ops.correlation import _correlation_2d_plain, _correlation_plain
+from ..vision.ops.correlation import _correlation_2d_plain, _correlation_plain, _grouped_plain
 from ..vision.ops.epipolar import _plain as _epipolar_plain
 from ..vision.ops.mesh import _plain as _mesh_plain
 from ..vision.ops.regression import _soft_argmin
@@ -101,11 +101,6 @@ def _pair(
         [left, right],
         2 * places * left.numel(),
     )
-
-
-def _grouped_plain(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
-    left, right = (x.unflatten(1, (groups, -1)).flatten(0, 1) for x in (left, right))
-    return _correlation_plain(left, right, displacements).unflatten(0, (-1, groups))
 
 
 def _lines(

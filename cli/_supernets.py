@@ -133,7 +133,7 @@ def table_of_weights(
         space: its search space.
     """
     from ..nas.efficiency.table import LatencyTable
-    from ..vision.hub.sources import beside_weights
+    from ..vision.hub.create import beside_weights
 
     path = beside_weights(args.supernet, ".latency.json")
     if path is None or not path.is_file():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
 from ._classified import add_class, check_class, check_map, end_classified
-from ._images import find_images
 from ._items import add_run_arguments, infer_items
+from ._pairs import find_images
 from ._work import check_apart, check_folder, check_least, warn
 
 if TYPE_CHECKING:

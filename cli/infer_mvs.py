@@ -11,7 +11,7 @@ from ._items import add_run_arguments, end_run
 from ._work import check_folder, parse_size, say_warnings
 
 if TYPE_CHECKING:
-    from ..mvs.presets import Thresholds
+    from ..mvs.fusion import Thresholds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 def _thresholds(args: argparse.Namespace) -> Thresholds | None:
     from dataclasses import replace
 
-    from ..mvs.presets import DEFAULT, preset
+    from ..mvs.fusion import DEFAULT, preset
 
     given = {"views": args.agree, "pixels": args.pixels, "relative": args.relative}
     given = {name: value for name, value in given.items() if value is not None}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ._images import find_images
 from ._items import add_run_arguments, end_run, infer_items, infer_one
+from ._pairs import find_images
 from ._work import check_apart, check_folder
 
 

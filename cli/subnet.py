@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Errors, examiner, recalibrated
-from ._subnet_lines import lines
+from ._errors import Errors, examiner, lines, recalibrated
 from ._supernets import add_conditions, add_limits, limits, open_table, set_up, table_of_weights
 from ._work import check_least
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..common.files import atomic_write
 from ..datasets.mvs.cameras import camera_centre
-from ..vision.io.ply import read_ply, write_ply
-from ..vision.io.pointcloud import open3d
+from ..vision.io.ply import open3d, read_ply, write_ply
 
 __all__ = ["TSDFMesh", "crop_to_polygon", "refine_file", "voxel_thin"]
 

@@ -33,7 +33,6 @@ from ..vision.viz.colour import disparity_picture
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
-
 Image = str | os.PathLike | np.ndarray | Tensor
 
 

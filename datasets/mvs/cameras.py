@@ -28,7 +28,6 @@ __all__ = [
     "resize_intrinsics",
 ]
 
-
 # Files print rotations with as few as three decimals.
 _ROTATION_TOLERANCE = 5e-3
 

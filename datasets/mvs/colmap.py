@@ -39,7 +39,6 @@ from .scene import Scene, View, known_depth
 
 __all__ = ["FOLDERS", "open_colmap", "open_eth3d", "rotation_of", "scene_of_model"]
 
-
 _FOCALS = {"SIMPLE_PINHOLE": 1, "PINHOLE": 2, "SIMPLE_RADIAL": 1, "RADIAL": 1}
 _FOCALS |= {"OPENCV": 2, "FULL_OPENCV": 2}
 

@@ -43,7 +43,6 @@ __all__ = [
     "ThreeD60",
 ]
 
-
 _PROBES = 4  # samples read when a set is made, so that a wrong one is known before training
 
 

@@ -26,7 +26,6 @@ from .base import StereoDataset, StereoRecord, published_records
 
 __all__ = ["ETH3D", "Middlebury2014", "MiddleburyV3", "scene_records"]
 
-
 _NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 
 

@@ -26,7 +26,6 @@ from .scene_textures import SIZE, TextureBank, texture_bank
 
 __all__ = ["GeneratedStereo", "SCENES_VERSION", "generate_scenes"]
 
-
 # Raise it with every change that makes other scenes of a seed: caches hold the scenes they made.
 SCENES_VERSION = 1
 

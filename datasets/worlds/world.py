@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.io.pointcloud import open3d
+from ...vision.io.ply import open3d
 from .materials import Material, TextureBank
 from .shapes import Shape, join
 
