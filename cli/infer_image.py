@@ -8,8 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
-from ._classified import add_class, check_class, check_map, end_classified
-from ._items import add_run_arguments, infer_items
+from ._items import (
+    add_class,
+    add_run_arguments,
+    check_class,
+    check_map,
+    end_classified,
+    infer_items,
+)
 from ._pairs import find_images
 from ._work import check_apart, check_folder, check_least, warn
 

@@ -11,8 +11,7 @@ from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
 from .._tables import UNITS
 from . import page
-from .plot import Series, front_plot, loss_plot
-from .viewer import cloud_viewer
+from .page import Series, cloud_viewer, front_plot, loss_plot
 
 if TYPE_CHECKING:
     from ...nas.search.front import Front

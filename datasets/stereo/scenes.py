@@ -20,8 +20,7 @@ from torch import Tensor
 from ..cache import MadeDataset, SampleCache
 from ..draws import splitmix64
 from .scene_camera import photograph
-from .scene_layers import BACKGROUNDS, LAYERS, draw_scene
-from .scene_masks import coverage, sample
+from .scene_layers import BACKGROUNDS, LAYERS, coverage, draw_scene, sample
 from .scene_textures import SIZE, TextureBank, texture_bank
 
 __all__ = ["GeneratedStereo", "SCENES_VERSION", "generate_scenes"]

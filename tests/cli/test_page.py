@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 from vizoo.cli._demo import page
-from vizoo.cli._demo.plot import Series, front_plot, loss_plot
-from vizoo.cli._demo.viewer import cloud_viewer
+from vizoo.cli._demo.page import Series, cloud_viewer, front_plot, loss_plot
 
 NASTY = "<b>\"'&$title</b>"
 
