@@ -39,8 +39,6 @@ from ..vision.ops.volume import _plain as _concat_plain
 from ..vision.ops.warp import _warp
 from ._work import warn
 
-__all__ = ["Case", "cases", "run"]
-
 
 @dataclass
 class Case:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..vision.configs.task import FitConfig
     from ..vision.subnets.bench import Bench
 
-__all__ = ["Errors", "error_lines", "examiner", "lines", "recalibrated"]
-
 _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
 

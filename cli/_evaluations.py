@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
     from ..vision.subnets.evaluations import Evaluations
 
-__all__ = [
-    "add_evaluation",
-    "add_source",
-    "evaluator",
-    "load_leaves",
-    "mode_of",
-    "open_evaluations",
-]
-
 _LARGE_IS_GOOD = (
     *("*accuracy", "*auc", "*f1", "*precision", "*sensitivity", "*specificity", "*recall"),
     *("map", "map_*", "iou", "dice", "answered", "top[0-9]*", "within_*", "d2*", "d3*"),

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from ..classification.ct_infer import CTPredictor
     from ..classification.image_infer import ImagePredictor
 
-__all__ = [
-    "add_class",
-    "add_run_arguments",
-    "check_class",
-    "check_map",
-    "end_classified",
-    "end_run",
-    "infer_items",
-    "infer_one",
-]
-
 T = TypeVar("T")
 
 

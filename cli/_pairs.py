@@ -11,8 +11,6 @@ from pathlib import Path
 from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, sides_in
 from ._work import unique_names
 
-__all__ = ["Pair", "expand", "find_folders", "find_images", "find_pairs", "read_list"]
-
 
 def find_images(words: Iterable[str]) -> dict[str, Path]:
     """The images that files, folders and globs name, by the first part of their results' names.

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from ..nas.space import SearchSpace
     from ..vision.subnets.bench import Bench
 
-__all__ = [
-    "add_conditions",
-    "add_limits",
-    "limits",
-    "open_table",
-    "set_up",
-    "table_of_weights",
-]
-
 _LIMITS = {
     "latency": ("--max-latency", "40ms", "of one forward pass under the conditions below"),
     "parameters": ("--max-params", "2M", "values in parameters"),

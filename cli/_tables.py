@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..nas.tabular import Tabular
     from ..vision.subnets.front import SearchedFront
 
-__all__ = ["UNITS", "comparisons", "lines", "metric_of", "write_picture", "write_table"]
-
 UNITS = {
     "latency": (1.0, "latency [ms]"),
     "parameters": (1e6, "parameters [millions]"),

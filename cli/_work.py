@@ -12,18 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "add_size",
-    "check_apart",
-    "check_folder",
-    "check_least",
-    "collect_warnings",
-    "parse_size",
-    "say_warnings",
-    "unique_names",
-    "warn",
-]
-
 
 def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
     """Add ``--size``; `parse_size` reads it."""

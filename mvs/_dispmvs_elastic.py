@@ -17,8 +17,6 @@ from ..nas.elastic.base import ElasticModule, Part, fill, number_of, parts, take
 from ..nas.values import Value, concat, maximum
 from ..vision.layers import deformable_convolution
 
-__all__ = ["Number", "Width", "cost_convolution", "deformable_layer", "number"]
-
 Width = int | Value
 
 

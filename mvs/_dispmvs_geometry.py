@@ -16,17 +16,6 @@ from torch import Tensor
 
 from ..datasets.mvs.cameras import relative_pose, resize_intrinsics
 
-__all__ = [
-    "EpipolarLines",
-    "depth_to_flow",
-    "epipolar_lines",
-    "flow_to_inverse_depth",
-    "inverse_range",
-    "normalize_inverse_depth",
-    "project_depth",
-    "random_start",
-]
-
 _SMALL = 1e-6  # of the published arithmetic: part of what the weights were trained with
 
 

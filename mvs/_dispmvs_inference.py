@@ -30,8 +30,6 @@ from ._dispmvs_layers import (
     bounded_flow,
 )
 
-__all__ = ["FusedExtractor", "FusedUpdateBlock", "WinogradConv2d", "pays"]
-
 _TILE = 4
 _CHUNK = 1 << 20  # numbers in a buffer, so that it stays in the cache
 _POINTS = {3: (0, 1, -1, 2, -2), 5: (0, 1, -1, 2, -2, 0.5, -0.5)}

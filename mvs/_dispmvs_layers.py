@@ -14,8 +14,6 @@ from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import concat
 from ._dispmvs_elastic import DeformableConv2d, Width, cost_convolution, deformable_layer
 
-__all__ = ["Extractor", "UpdateBlock", "add_shared", "bounded_flow"]
-
 UPSAMPLING = 4
 _TAPS = 9
 _LONGEST = 256.0  # E-flow that convolutions in float16 are fed; their sums would overflow

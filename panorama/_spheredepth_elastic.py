@@ -29,8 +29,6 @@ from ..nas.values import Value, choices_of, maximum
 from .layers import FaceNorm, MeshConv, MeshTables, Ring, ring_of
 from .mesh import check_ring
 
-__all__ = ["Use", "Width", "conv_use", "face_norm", "mesh_conv", "mesh_tables"]
-
 Width = int | Value
 
 

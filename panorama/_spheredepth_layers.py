@@ -15,8 +15,6 @@ from ..vision.fused import fold_batch_norm
 from ._spheredepth_elastic import Use, Width, conv_use, face_norm, mesh_conv
 from .layers import FaceNorm, MeshConv, MeshTables, Ring, pool_faces, unpool_faces
 
-__all__ = ["ConvNorm", "DecoderStep", "Head", "LinearNorm", "Pattern", "ResidualBlock", "Stem"]
-
 _HIDDEN = 32  # channels of the head
 
 

@@ -25,24 +25,6 @@ from ..vision.layers import ConvNorm, DeformableConv2d, deformable_convolution
 from ..vision.ops import soft_argmin
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
-__all__ = [
-    "AggregationModule",
-    "FINEST",
-    "FeaturePyramid",
-    "FusedBottleneck",
-    "FusedDilatedBlock",
-    "FusedInvertedResidual",
-    "LeakyConvolution",
-    "MatchingNetwork",
-    "Number",
-    "Volumes",
-    "dilated_convolution",
-    "folded",
-    "initialize",
-    "peak_argmin",
-    "resize",
-]
-
 _Normed = tuple[nn.Conv2d, nn.BatchNorm2d]
 
 

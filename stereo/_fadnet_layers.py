@@ -33,8 +33,6 @@ from ..vision.fused import (
     fold_batch_norm,
 )
 
-__all__ = ["FusedBlock", "FusedCorrelationStage", "FusedEncoder", "FusedRefinementStage"]
-
 Width = int | Value
 
 

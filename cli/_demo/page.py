@@ -1,7 +1,6 @@
 """One HTML page that needs nothing but itself: pictures and data are inside, nothing is fetched.
 
-Every function returns a piece of HTML; strings that it is given are text and are escaped. Plots
-are SVG in the page's own colours, and a point cloud can be turned by mouse, finger or key.
+Every function returns a piece of HTML; strings that it is given are text and are escaped.
 """
 
 from __future__ import annotations
@@ -9,34 +8,19 @@ from __future__ import annotations
 import base64
 import html
 import io
-import json
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from string import Template
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...vision.viz.cloud import points_ahead
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 __all__ = [
-    "Series",
     "cards",
-    "cloud_viewer",
     "colour_bar",
     "command",
     "facts",
     "figure",
-    "front_plot",
     "gallery",
-    "loss_plot",
     "page",
     "panel",
     "panels",
@@ -188,184 +172,3 @@ def facts(values: Mapping[str, str]) -> str:
         if value
     )
     return f"<dl>{''.join(items)}</dl>"
-
-
-# Matplotlib writes these; the page's style sheet decides what they are in light and in dark.
-_COLOURS = {
-    "#010101": "currentColor",
-    "#020202": "var(--line)",
-    "#030303": "var(--first)",
-    "#040404": "var(--second)",
-}
-_INK, _GRID, _FIRST, _SECOND = _COLOURS
-_SIZE = (6.0, 3.6)
-_WINDOW = 15  # values whose mean is drawn
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together.
-
-    Attributes:
-        name: for the legend.
-        points: (x, y) each.
-        labels: beside each point, or empty.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    labels: Sequence[str] = ()
-
-
-def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str) -> str:
-    """A front of points joined by steps, some of them marked.
-
-    Args:
-        front: small is good on both axes; at least one point.
-        marked: points drawn larger, with labels.
-        x_label: what the horizontal axis is, with its unit.
-        y_label: what the vertical axis is, with its unit.
-
-    Raises:
-        ValueError: no point, or one that is not finite.
-    """
-    shown = [front, *([marked] if marked and marked.points else [])]
-    _check(shown)
-
-    def draw(axes: Axes) -> None:
-        xs, ys = zip(*sorted(front.points), strict=True)
-        axes.step(xs, ys, where="post", color=_FIRST, marker="o", markersize=5, label=front.name)
-        for series in shown[1:]:
-            xs, ys = zip(*series.points, strict=True)
-            axes.plot(xs, ys, "o", color=_SECOND, markersize=9, label=series.name)
-            for label, x, y in zip(series.labels, xs, ys, strict=False):
-                axes.annotate(label, (x, y), (6, 6), textcoords="offset points", color=_INK)
-        axes.margins(x=0.12)
-
-    return _svg(draw, x_label, y_label, f"{front.name}: {y_label} against {x_label}")
-
-
-def loss_plot(losses: Series, interrupted: float | None, x_label: str, y_label: str) -> str:
-    """A training's curve, with a line at the step where it was interrupted and resumed, if any.
-
-    Raises:
-        ValueError: no point, or one that is not finite.
-    """
-    _check([losses])
-
-    def draw(axes: Axes) -> None:
-        xs, ys = zip(*losses.points, strict=True)
-        axes.plot(xs, ys, color=_FIRST, linewidth=1, alpha=0.35, label=losses.name)
-        smooth = [mean(ys[max(0, end - _WINDOW) : end]) for end in range(1, len(ys) + 1)]
-        axes.plot(xs, smooth, color=_FIRST, linewidth=2.5, label=f"mean of the last {_WINDOW}")
-        if interrupted is not None:
-            label = "interrupted, resumed"
-            axes.axvline(interrupted, color=_SECOND, linestyle="--", linewidth=1.5, label=label)
-        axes.set_ylim(bottom=0)
-
-    return _svg(draw, x_label, y_label, f"{losses.name}: {y_label} against {x_label}")
-
-
-def _check(shown: list[Series]) -> None:
-    points = [value for series in shown for point in series.points for value in point]
-    if not shown[0].points or not all(map(math.isfinite, points)):
-        raise ValueError("a plot needs points, all of them finite")
-
-
-def _svg(draw: Callable[[Axes], None], x_label: str, y_label: str, title: str) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    # Words stay words; ids are the same in every run.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 11}):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        axes = figure.add_subplot()
-        draw(axes)
-        axes.set_xlabel(x_label, color=_INK)
-        axes.set_ylabel(y_label, color=_INK)
-        axes.grid(color=_GRID)
-        axes.set_axisbelow(True)
-        axes.tick_params(colors=_INK, length=0)
-        axes.spines[:].set_visible(False)
-        axes.legend(frameon=False, labelcolor=_INK)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    # What speaks of Matplotlib, a style that would hold for the whole page, and fonts.
-    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    text = re.sub(r"font-family: [^;]*; ", "", text)
-    for drawn, colour in _COLOURS.items():
-        text = text.replace(drawn, colour)
-    text = re.sub(r' (?:width|height)="[0-9.]+pt"', "", text, count=2)
-    words = html.escape(title)
-    return text.replace("<svg", f'<svg role="img" aria-label="{words}"', 1)
-
-
-def cloud_viewer(
-    points: np.ndarray,
-    colours: np.ndarray,
-    *,
-    focal: float,
-    size: tuple[int, int],
-    caption: str,
-    most: int = 200_000,
-) -> str:
-    """The point cloud that one camera saw, at first from where that camera stood.
-
-    The view turns about a point at the distance of the median point. Nine bytes a point
-    are kept: coordinates to 1/65535 of the cloud's extent, colours exactly.
-
-    Args:
-        points: (N, 3): x right, y down, z forward, z > 0.
-        colours: (N, 3) uint8 RGB.
-        focal: of the camera that saw them, pixels.
-        size: (height, width) of its image.
-        caption: text below the view.
-        most: points; of more an even sample is shown, each drawn larger, which the caption says.
-
-    Raises:
-        ValueError: the shapes differ, or there is no point in front of the camera.
-    """
-    points, colours = points_ahead(points, colours)
-    spacing = 1 / focal
-    if len(points) > most:
-        spacing *= (len(points) / most) ** 0.5
-        chosen = _spread(points, most, spacing)
-        caption = f"{caption} {len(chosen):,} of {len(points):,} points are shown."
-        points, colours = points[chosen], colours[chosen]
-    low, high = points.min(axis=0), points.max(axis=0)
-    extent = np.maximum(high - low, 1e-9)
-    placed = np.rint((points - low) / extent * 65535).astype("<u2")
-    data = base64.b64encode(placed.tobytes() + colours.tobytes()).decode()
-    height, width = size
-    numbers = {
-        "count": len(points),
-        "field": f"{width / focal:.6g}",
-        "middle": f"{np.median(points[:, 2]):.6g}",
-        "spacing": f"{spacing:.6g}",
-        "aspect": f"{width / height:.6g}",
-        "low": json.dumps([float(v) for v in low]),
-        "high": json.dumps([float(v) for v in high]),
-    }
-    stored = " ".join(f'data-{name}="{value}"' for name, value in numbers.items())
-    text = html.escape(caption)
-    return (
-        f'<figure class="cloud" {stored}>'
-        f'<canvas tabindex="0" role="img" aria-label="{text}" '
-        f'style="aspect-ratio: {width} / {height}"></canvas>'
-        f'<script type="text/plain">{data}</script>'
-        f"<noscript><p>The point cloud needs JavaScript.</p></noscript>"
-        f"<figcaption>{text}</figcaption></figure>"
-    )
-
-
-def _spread(points: np.ndarray, most: int, spacing: float) -> np.ndarray:
-    """Indices of at most ``most`` points, evenly spread over the camera's image, in mixed order."""
-    mixed = np.random.default_rng(0).permutation(len(points))
-    if len(points) < 2 * most:
-        return mixed[:most]  # one in each cell would leave out whole rows
-    cells = np.floor(points[mixed, :2] / points[mixed, 2:] / spacing).astype(np.int64)
-    cells -= cells.min(axis=0)
-    _, first = np.unique(cells[:, 1] * (cells[:, 0].max() + 1) + cells[:, 0], return_index=True)
-    return mixed[np.sort(first)][:most]

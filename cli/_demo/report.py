@@ -9,9 +9,9 @@ import numpy as np
 
 from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
-from .._tables import UNITS
 from . import page
-from .page import Series, cloud_viewer, front_plot, loss_plot
+from .plot import Series, front_plot, loss_plot
+from .viewer import cloud_viewer
 
 if TYPE_CHECKING:
     from ...nas.search.front import Front
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["pair_page", "tour_page"]
 
 _ERROR = 4.0  # pixels of the last colour
+_COSTS = {
+    "latency": (1.0, "latency [ms]"),
+    "parameters": (1e6, "parameters [millions]"),
+    "macs": (1e9, "multiply-adds [billions]"),
+    "memory": (1e6, "activations [MB]"),
+}
 _METRICS = {
     "epe": (1, "mean error (EPE) [px]"),
     **{f"bad{n}": (100, f"pixels wrong by over {n} px [%]") for n in (1, 2, 3)},
@@ -275,7 +281,7 @@ def _family(sample: Sample, findings: list[Finding], front: Front | None) -> str
 
 def _front(front: Front, subnets: list[Finding]) -> str:
     cost = "latency" if all("latency" in row.costs for row in front.rows) else front.cost
-    size, x_label = UNITS[cost]
+    size, x_label = _COSTS[cost]
     name = front.metric.rpartition("/")[2]
     factor, y_label = _METRICS.get(name, (1, front.metric))
     points = [(row.costs[cost] / size, factor * row.error) for row in front.rows]

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from vizoo.cli._demo import page
-from vizoo.cli._demo.page import Series, cloud_viewer, front_plot, loss_plot
+from vizoo.cli._demo.plot import Series, front_plot, loss_plot
+from vizoo.cli._demo.viewer import cloud_viewer
 
 NASTY = "<b>\"'&$title</b>"
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import math
 import os
 import re
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from numbers import Integral, Real
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from ._arguments import check_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,11 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
-    "ModelEntry",
     "REMOTE",
     "TIMM",
+    "ModelEntry",
     "build_model",
-    "check_arguments",
     "family_modules",
     "has_scheme",
     "hub_spelling",
@@ -308,57 +305,3 @@ def _check_weights(entry: ModelEntry, tag: str, record: WeightsRecord) -> None:
     if not record.sources:
         raise ValueError(f"{entry.name}.{tag}: its record has no sources: say where the file is")
     check_arguments(f"{entry.name}.{tag}", entry.function, record.arguments)
-
-
-def check_arguments(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Compare arguments with a function's parameters and their annotations.
-
-    Args:
-        name: what errors call the function.
-        function: its hints resolve at run time.
-        given: argument to value.
-
-    Raises:
-        ValueError: an argument that it does not take, or a value of another type.
-    """
-    parameters = inspect.signature(function).parameters
-    unknown = [key for key in given if key not in parameters]
-    if unknown:
-        takes = ", ".join(parameters) or "none"
-        raise ValueError(
-            f"{name} has no architecture argument {', '.join(map(repr, unknown))}; it takes {takes}"
-        )
-    hints = typing.get_type_hints(function) if given else {}
-    for key, value in given.items():
-        if not _fits(value, hints.get(key, Any)):
-            wanted = parameters[key].annotation
-            wanted = wanted if isinstance(wanted, str) else inspect.formatannotation(wanted)
-            raise ValueError(f"{name}: {key} must be of type {wanted}, not {_shown(value)}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a hint's type; what lists and mappings hold counts too."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, each) for each in inner)
-    if hint is None or hint is types.NoneType:
-        return value is None
-    if hint in (int, float):  # NumPy's numbers too, but True is none, and JSON has no NaN
-        kind = Integral if hint is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
-    if origin is Sequence:
-        listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        return listed and all(_fits(item, inner[0]) for item in value)
-    if origin is Mapping:
-        return isinstance(value, Mapping) and all(
-            _fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items()
-        )
-    return isinstance(value, origin or hint)
-
-
-def _shown(value: Any) -> str:
-    """The value in one short line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:59]}…"

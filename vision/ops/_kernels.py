@@ -29,8 +29,6 @@ from torch import Tensor
 
 from ...common.files import atomic_write
 
-__all__ = ["KERNELS", "TYPES", "choose", "compile_kernels", "implementation", "launch", "source"]
-
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
 KERNELS: dict[str, tuple[str, ...]] = {}
