@@ -240,7 +240,7 @@ def _settled(scene: Scene, plan: dict[int, Planned]) -> Scene:
     views = [replace(view, truth=None) for view in scene.views]
     for index, entry in plan.items():
         views[index] = replace(views[index], depth_range=entry.depth_range)
-    return Scene(scene.name, views, scene.pairs, scene.layout, scene.pair_file)
+    return replace(scene, views=views, points=None, tracks=None)
 
 
 def _thresholds(scene: Scene, plan: dict[int, Planned], given: Thresholds | None) -> Thresholds:

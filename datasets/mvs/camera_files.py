@@ -24,13 +24,13 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...common.files import atomic_write
+from ..files import read_text
 
 __all__ = [
     "RANGE_FORMS",
@@ -38,7 +38,6 @@ __all__ = [
     "parse_range",
     "read_camera_file",
     "read_pair_file",
-    "read_text",
     "write_camera_file",
     "write_lines",
     "write_pair_file",
@@ -50,7 +49,6 @@ RANGE_FORMS = ("auto", "max", "interval")
 _PLANES = 192  # of a file that gives an interval and no count, as MVSNet has it
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE = re.compile(r"[0-9]{1,9}")
-_SIZE_LIMIT = 1 << 26  # bytes; a pair file of ten thousand views has two million
 
 
 class CameraFile(NamedTuple):
@@ -206,27 +204,6 @@ def write_pair_file(
         listed = "".join(f" {source} {score:.6g}" for source, score in sources)
         lines += [str(view), f"{len(sources)}{listed}"]
     write_lines(path, lines)
-
-
-def read_text(path: str | os.PathLike, kind: str) -> str:
-    """Read a text file of a kind ("camera", "pair").
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is empty, far too large or no text.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such {kind} file")
-    if path.stat().st_size > _SIZE_LIMIT:
-        raise ValueError(f"{path}: {path.stat().st_size} bytes are too many for a {kind} file")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a {kind} file: no text at byte {error.start}") from None
-    if not text.strip():
-        raise ValueError(f"{path}: the {kind} file is empty")
-    return text
 
 
 def _sources(path: str | os.PathLike, number: int, line: str) -> list[tuple[int, float]]:

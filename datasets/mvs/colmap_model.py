@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from ...common.files import atomic_write
-from .camera_files import read_text, write_lines
+from ..files import read_text
+from .camera_files import write_lines
 from .cameras import project
 from .scene import Scene
 

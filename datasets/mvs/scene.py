@@ -80,10 +80,11 @@ class View:
         return self.image if isinstance(self.image, str) else f"view {self.name}"
 
 
+@dataclass(eq=False, repr=False)
 class Scene:
     """Views of one thing, and for each the other views worth matching with it.
 
-    Args:
+    Attributes:
         name: of the scene, such as ``scan1``.
         views: two or more.
         pairs: for each view its sources, best first, as (index of the view, score).
@@ -98,21 +99,17 @@ class Scene:
             there; the message names the file.
     """
 
-    def __init__(
-        self,
-        name: str,
-        views: Sequence[View],
-        pairs: Sequence[Sequence[tuple[int, float]]],
-        layout: str,
-        pair_file: str = "",
-        points: Tensor | None = None,
-        tracks: Sequence[Tensor] | None = None,
-    ) -> None:
-        self.name, self.layout = name, layout
-        self.views = list(views)
-        self.pairs = [list(sources) for sources in pairs]
-        self.points, self.tracks = points, tracks
-        self.pair_file = pair_file
+    name: str
+    views: list[View]
+    pairs: list[list[tuple[int, float]]]
+    layout: str
+    pair_file: str = ""
+    points: Tensor | None = None
+    tracks: Sequence[Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.views = list(self.views)
+        self.pairs = [list(sources) for sources in self.pairs]
         self._check()
 
     def __len__(self) -> int:
@@ -259,10 +256,8 @@ class Scene:
             ValueError: it is none.
         """
         check_range((least, greatest), "depth range")
-        views = [replace(view, depth_range=(float(least), float(greatest))) for view in self.views]
-        return Scene(
-            self.name, views, self.pairs, self.layout, self.pair_file, self.points, self.tracks
-        )
+        limits = float(least), float(greatest)
+        return replace(self, views=[replace(view, depth_range=limits) for view in self.views])
 
     def _truth(self, index: int, size: torch.Size, empty: bool) -> tuple[Tensor, Tensor]:
         known = self.depth(index)
