@@ -20,11 +20,13 @@ _DISTRIBUTED = {
     "search": ("executor", "population", "ray"),
 }
 _JOINED = {
-    "datasets.ct": "dicom_writer:writers lists:layouts pictures:reading sampling:preparation",
+    "datasets.ct": "dicom_headers:dicom dicom_writer:writers generated:chest lists:layouts "
+    "pictures:reading sampling:preparation",
     "datasets.images": "generated:lesions splits:layouts",
-    "datasets.mvs": "eth3d:colmap ranges:cameras scenes:layouts sparse:scene",
+    "datasets.mvs": "colmap_writer:colmap_model eth3d:colmap ranges:cameras scenes:layouts "
+    "sparse:scene",
     "datasets.panorama": "matterport3d:base stanford2d3d:base threed60:base",
-    "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes",
+    "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
     "mvs": "presets:fusion",
     "panorama": "outputs:infer",
     "stereo": "callbacks:task",

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..vision.fused import FusedConv2d, fold_batch_norm
-from ._dispmvs_elastic import DeformableConv2d
 from ._dispmvs_layers import (
     ConvNorm,
+    DeformableConv2d,
     Extractor,
     ResidualBlock,
     UpdateBlock,

@@ -34,7 +34,6 @@ from ..nas.supernet import extract
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
-from ._dispmvs_elastic import Width, number
 from ._dispmvs_geometry import (
     depth_to_flow,
     epipolar_lines,
@@ -43,7 +42,7 @@ from ._dispmvs_geometry import (
     normalize_inverse_depth,
     random_start,
 )
-from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock
+from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock, Width, number
 
 __all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
 

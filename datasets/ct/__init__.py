@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .chest import Chest
+    from .chest import Chest, GeneratedCT
     from .datamodule import CTDataModule
     from .dataset import CTDataset, ScanRecord
     from .dicom import list_series, read_dicom
-    from .generated import GeneratedCT
     from .layouts import CCCCII, COVIDCTset, ListedScans, MosMed
     from .nifti import read_nifti, write_nifti
     from .preparation import CTPreset, prepare, to_scan, to_slices
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
-        ".chest": ["Chest"],
+        ".chest": ["Chest", "GeneratedCT"],
         ".datamodule": ["CTDataModule"],
         ".dataset": ["CTDataset", "ScanRecord"],
         ".dicom": ["list_series", "read_dicom"],
-        ".generated": ["GeneratedCT"],
         ".layouts": ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"],
         ".nifti": ["read_nifti", "write_nifti"],
         ".preparation": ["CTPreset", "prepare", "to_scan", "to_slices"],

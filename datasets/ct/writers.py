@@ -13,7 +13,7 @@ from ...common.extras import from_extra
 from ...common.files import atomic_write
 from ...vision.io.images import write_image
 from ..files import check_choice, expand_path
-from .generated import GeneratedCT
+from .chest import GeneratedCT
 from .layouts import ListedScan, write_scan_list
 from .nifti import write_nifti
 from .preparation import CTPreset
