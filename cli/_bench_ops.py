@@ -42,16 +42,10 @@ from ._work import warn
 
 @dataclass
 class Case:
-    """One operator at one size.
+    """One operator at one size, in standard operators too, and the inputs to differentiate by.
 
-    Attributes:
-        name: of the operator.
-        size: what a line says of it.
-        call: takes the tensors that are differentiated.
-        plain: the same in standard operators, to be compiled.
-        inputs: those tensors.
-        operations: multiplications and additions forward; backward they are twice as many.
-        others: bytes that are read beside the inputs.
+    It takes so many multiplications and additions forward, backward twice as many, and reads
+    `others`, bytes, beside the inputs.
     """
 
     name: str
@@ -77,13 +71,7 @@ class _Maps:
 
 
 def cases(device: torch.device, dtype: torch.dtype, shrink: int) -> Iterator[Callable[[], Case]]:
-    """For each case what makes it, so that only one is held at a time.
-
-    Args:
-        device: of the tensors.
-        dtype: of the features.
-        shrink: divides the sides of maps.
-    """
+    """For each case what makes it, so that only one is held at a time; `shrink` divides sides."""
     maps = _Maps(device, dtype, shrink)
     return (partial(build, maps) for build in _CASES)
 
@@ -195,12 +183,9 @@ _IN_GRAPH = 100
 
 
 def run(device: torch.device, dtype: torch.dtype, seconds: float) -> int:
-    """Measure and print two lines for each operator, and what a launch takes.
+    """Measure each operator for so long, print two lines for it, then what a launch takes.
 
-    Args:
-        device: where to measure; on the CPU at a fraction of the sizes, references only.
-        dtype: of the features.
-        seconds: how long to measure each.
+    On the CPU only references are measured, at a fraction of the sizes.
     """
     cuda = device.type == "cuda"
     taken, why = implementation(device)

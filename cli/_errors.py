@@ -23,12 +23,7 @@ _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
 
 def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
-    """The config on which errors are measured, or None where there is none or none is wanted.
-
-    Args:
-        args: with `evaluate` and `no_evaluate`.
-        net: the supernet.
-        trained: whether its weights are trained.
+    """The config that measures a supernet's errors; None where there is none or none is wanted.
 
     Raises:
         ValueError: a folder, for a task that takes none; see also `FitConfig.read`.
@@ -56,16 +51,10 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
 
 
 class Errors:
-    """Errors of the largest subnet and of another one.
+    """Errors of the largest subnet and of another one, on the validation data of a judge.
 
-    Args:
-        bench: the supernet.
-        judge: the config on whose validation data errors are measured.
-        config: the one that estimates batch norms, where it is another.
-        batches: of its training data.
-
-    Attributes:
-        report: what was found, as it is written.
+    Batch norms are estimated on batches of its training data, or of another config's. The report
+    is what was found, as it is written.
     """
 
     def __init__(

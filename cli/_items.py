@@ -105,13 +105,7 @@ def _finished(
 def infer_one(
     name: str, infer: Callable[[], Any], save: Callable[[Any, list[str]], list[Path]]
 ) -> dict[str, Any]:
-    """Infer one thing and save the result; return its summary.
-
-    Args:
-        name: of its files.
-        infer: returns the result.
-        save: called with the result and the warnings so far; returns the files.
-    """
+    """Infer one thing, save the result, with the warnings so far, to files; return its summary."""
     from ..common.summaries import item_summary
 
     started = time.perf_counter()
@@ -124,13 +118,7 @@ def infer_one(
 
 
 def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
-    """Write ``summary.json`` and print it, or where it is; return the exit status: 1 for failures.
-
-    Args:
-        summary: of `run_summary`.
-        out: where it goes, if anywhere.
-        as_json: whether it is printed.
-    """
+    """Write ``summary.json`` and print it, or where it is; return the status: 1 for failures."""
     from ..common.files import write_json
 
     if out is not None:

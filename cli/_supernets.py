@@ -48,12 +48,7 @@ def open_table(args: argparse.Namespace) -> LatencyTable | None:
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
-    """Add --device, --dtype, --input and --threads.
-
-    Args:
-        parser: gets them.
-        defaults: False adds --table, which says what holds if it is given.
-    """
+    """Add --device, --dtype, --input and --threads; without defaults --table, which says them."""
     if not defaults:
         parser.add_argument(
             "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
@@ -80,12 +75,8 @@ def set_up(
 ) -> Bench:
     """Set the threads, and with them the conditions under which this process measures.
 
-    Args:
-        args: with the options of `add_conditions`.
-        net: the supernet.
-        space: its search space.
-        table: its conditions take the place of options that were not given.
-        near: likewise its size of the images alone, as a table of another machine.
+    Conditions of a table take the place of options that were not given; of one that is only near,
+    as that of another machine, the size of the images alone.
 
     Raises:
         ValueError: a device that is not here, another bad value, or a table of something else.
@@ -116,13 +107,7 @@ def set_up(
 def table_of_weights(
     args: argparse.Namespace, net: nn.Module, space: SearchSpace
 ) -> LatencyTable | None:
-    """The latency table that lies beside a supernet's weights, where it fits what is asked for.
-
-    Args:
-        args: with `supernet` and the options of `add_conditions`.
-        net: the supernet.
-        space: its search space.
-    """
+    """The latency table that lies beside a supernet's weights, where it fits what is asked for."""
     from ..nas.efficiency.table import LatencyTable
     from ..vision.hub.create import beside_weights
 

@@ -81,13 +81,9 @@ def check_least(args: argparse.Namespace, **least: int) -> None:
 def unique_names(
     paths: Sequence[Path], stem: Callable[[Path], str] = lambda path: path.stem
 ) -> list[str]:
-    """Names for the results of inputs, with folders in front where that alone is not unique.
+    """Names for the results of inputs, with folders in front where the stem is not unique.
 
     None is ``summary``, as ``summary.json`` is of all.
-
-    Args:
-        paths: the inputs.
-        stem: what a path's own name comes to.
 
     Raises:
         ValueError: two results would have one name.

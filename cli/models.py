@@ -96,10 +96,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
 
 def _describe_weights(info: ModelEntry) -> dict[str, Any]:
-    """What is known of one set of weights.
-
-    Args:
-        info: of `model_info("name.tag")`.
+    """What is known of one set of weights, that of `model_info("name.tag")`.
 
     Returns:
         ``name`` (with the tag), ``model``, ``tag``, ``task``, ``path`` (where the file lies, or

@@ -99,11 +99,7 @@ def parse_range(numbers: Sequence[float], form: str = "auto") -> tuple[float, fl
 
 
 def read_camera_file(path: str | os.PathLike, form: str = "auto") -> CameraFile:
-    """Read a camera file.
-
-    Args:
-        path: the file.
-        form: of its depth range, see ``parse_range``.
+    """Read a camera file; for the form of its depth range see ``parse_range``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -149,12 +145,7 @@ def write_camera_file(
 ) -> None:
     """Write a camera file, atomically; numbers are written so that float32 comes back unchanged.
 
-    Args:
-        path: the file to write.
-        intrinsics: (3, 3).
-        extrinsics: (4, 4), world to camera.
-        depth_range: (least, greatest) depth.
-        form: ``max`` writes ``min max``; ``interval`` writes ``min interval 192 max``.
+    The form ``max`` writes the range as ``min max``, ``interval`` as ``min interval 192 max``.
     """
     lines = ["extrinsic", *map(_row, extrinsics.tolist()), ""]
     lines += ["intrinsic", *map(_row, intrinsics.tolist()), ""]
@@ -165,9 +156,6 @@ def write_camera_file(
 
 def read_pair_file(path: str | os.PathLike) -> dict[int, list[tuple[int, float]]]:
     """Read a pair file.
-
-    Args:
-        path: the file.
 
     Returns:
         For each view's index its sources, best first, as (index, score). A list may be empty, and

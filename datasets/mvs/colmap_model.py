@@ -96,10 +96,7 @@ def find_model(*folders: str | os.PathLike) -> Path | None:
 
 
 def read_model(folder: str | os.PathLike) -> Model:
-    """Read a model; of two forms in one folder the binary one.
-
-    Args:
-        folder: with ``cameras``, ``images`` and perhaps ``points3D``.
+    """Read a folder's model, of two forms the binary one; ``points3D`` may be missing.
 
     Raises:
         FileNotFoundError: ``cameras`` or ``images`` is missing.
@@ -297,16 +294,10 @@ def write_model(
     tracks: Sequence[Tensor],
     binary: bool = False,
 ) -> None:
-    """Write ``cameras``, ``images`` and ``points3D``, each atomically.
+    """Write ``cameras``, PINHOLE, ``images`` and ``points3D``, each atomically.
 
-    Args:
-        scene: whose cameras to write, as PINHOLE.
-        folder: where to.
-        names: of the photographs, relative to the images' folder.
-        points: (N, 3).
-        colours: (N, 3) uint8.
-        tracks: for each view the indices of the points that it sees.
-        binary: ``.bin`` rather than ``.txt``.
+    Names of photographs are relative to the images' folder; points and their colours (N, 3), uint8,
+    go with tracks, which are for each view the indices of the points that it sees.
 
     Raises:
         ValueError: a view's intrinsics have skew, which PINHOLE lacks.
