@@ -63,10 +63,7 @@ def _matrices(kernel: int) -> tuple[Tensor, Tensor, Tensor]:
 class WinogradConv2d(nn.Module):
     """Convolution of stride 1 that keeps the size, optionally with a ReLU; in float32.
 
-    Args:
-        weight: (out, in, kh, kw): 3x3, 1x5 or 5x1.
-        bias: (out,), or None.
-        relu: whether a ReLU follows.
+    The kernel is 3x3, 1x5 or 5x1.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:

@@ -376,13 +376,9 @@ class UpdateBlock(nn.Module):
     def forward(
         self, hidden: Tensor, prepared: Prepared, cost: Tensor, flow: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Advance.
+        """Advance hidden states and flows of B S pairs, given the prepared contexts of B.
 
-        Args:
-            hidden: (B S, c, h, w).
-            prepared: of B contexts.
-            cost: (B S, levels (2 radius + 1), h, w).
-            flow: (B S, 1, h, w), E-flow.
+        The cost has `levels (2 radius + 1)` channels, the E-flow one.
 
         Returns:
             The next hidden state; and (B S, 2, h, w): the change of the E-flow, and a logit.

@@ -350,12 +350,7 @@ def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
 
 
 def fuse(maps: Tensor, depth_range: Tensor) -> Fused:
-    """Average the pairs.
-
-    Args:
-        maps: (B, S, 2, h, w): normalised inverse depth and logit.
-        depth_range: (B, 2).
-    """
+    """Average the pairs: normalised inverse depth and logit, (B, S, 2, h, w)."""
     weights = maps[:, :, 1].softmax(1)
     rho = (weights * maps[:, :, 0]).sum(1, keepdim=True)
     far, near = inverse_range(depth_range)

@@ -227,14 +227,9 @@ def fuse_to_file(
     device: torch.device | str = "cpu",
     each: Callable[[FusedView], None] | None = None,
 ) -> FusionReport:
-    """Fuse depth maps into a coloured binary PLY file, written while the views stream by.
+    """Fuse, as `fuse`, into a coloured binary PLY file, written while the views stream by.
 
-    Args:
-        views: as for `fuse`.
-        path: of the file.
-        thresholds: as for `fuse`.
-        device: as for `fuse`.
-        each: called with every view's part, for whatever else is to be made of it.
+    Every view's part also goes to ``each``, for whatever else is to be made of it.
 
     Raises:
         ValueError: as `fuse`; or no point is left: the message says which filter removed how many.

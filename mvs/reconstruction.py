@@ -392,10 +392,7 @@ class Planned:
 def plan_views(scene: Scene, views: int, settings: dict) -> dict[int, Planned]:
     """Return what each view is to be computed from; views without a source are left out.
 
-    Args:
-        scene: with two views or more.
-        views: that the network gets at once.
-        settings: what else a result depends on, of types that JSON has.
+    The network gets so many views at once. Settings are what else a result depends on, as JSON.
 
     Raises:
         ValueError: no view has a source.

@@ -40,14 +40,7 @@ class ListedScan(NamedTuple):
 
 
 def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[ListedScan]:
-    """Read a list.
-
-    Args:
-        path: the JSON file.
-        classes: the classes that it may name.
-
-    Returns:
-        The scans, in the list's order.
+    """Read the scans of a JSON list, in its order; it may name certain classes.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -34,11 +34,6 @@ _COLOURS = {
 def draw_lesions(kind: str, side: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw one to three lesions of a kind on skin of any tone, unevenly lit, with some hairs.
 
-    Args:
-        kind: one of `KINDS`.
-        side: of the image, pixels.
-        rng: of everything random.
-
     Returns:
         The image, (3, side, side) float32 RGB in [0, 1], and the boxes of the lesions, (N, 4)
         float32: left, top, right, bottom.

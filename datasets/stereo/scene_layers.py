@@ -187,12 +187,8 @@ def draw_scene(
 ) -> dict[str, Tensor]:
     """Draws the layers of one scene, farthest first: named parameters (LAYERS,) float32.
 
-    Args:
-        generator: source of all randomness (CPU).
-        height: of the image, pixels.
-        width: of the image, pixels.
-        max_disparity: no left pixel exceeds this disparity, in pixels.
-        clutter: share of the usual number of layers before the walls, 0 to 1.
+    No pixel of the left image exceeds the greatest disparity. Clutter is the share of the usual
+    number of layers before the walls, 0 to 1. The generator is of the CPU.
     """
     uniform, scene = _Uniform(LAYERS, generator), _Uniform(LAYERS, generator)
     cap = min(max_disparity, 0.5 * width) * 0.99
@@ -276,11 +272,8 @@ _NOISE_SLOPE = 2 * math.pi / WAVELENGTH * 0.7
 def sample(canvases: Tensor, choice: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Looks up canvases (N, C, S, S), mirrored beyond their borders, to (B, C, H, W).
 
-    Args:
-        canvases: all of them.
-        choice: which one each scene uses: (B, 1, 1), uniform in [0, 1).
-        x: (B, H, W), texels from the centre.
-        y: likewise.
+    Each scene has a choice of one, (B, 1, 1), uniform in [0, 1); x and y, (B, H, W), are texels
+    from the centre.
     """
     number = canvases.shape[0]
     index = (choice.flatten() * number).long().clamp_max(number - 1)
@@ -360,12 +353,8 @@ def coverage(
 ) -> Tensor:
     """Part of each pixel that a layer covers, (B, H, W); above 0.5 its centre belongs to it.
 
-    Args:
-        x: (B, H, W), pixels from the layer's centre in left coordinates.
-        y: likewise.
-        p: the layer's parameters, each (B, 1, 1).
-        kinds: the kinds of outline that occur among the B scenes.
-        bank: canvases.
+    x and y, (B, H, W), are pixels from the layer's centre in left coordinates, the layer's
+    parameters (B, 1, 1) each, and the kinds those of outline that occur among the B scenes.
     """
     u, v = p["cos"] * x + p["sin"] * y, p["cos"] * y - p["sin"] * x
 
