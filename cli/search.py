@@ -131,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         "left_out": searched.left_out,
         "front": _rows(searched, lambda error: {"error": error}),
     }
-    table = _rows(searched, lambda error: {args.metric: metric_of(content, error)})
-    write_table(Path(args.out, "front.csv"), table, space.names)
+    rows = _rows(searched, lambda error: {args.metric: metric_of(content, error)})
+    write_table(Path(args.out, "front.csv"), rows, space.names)
     write_picture(Path(args.out, "front.png"), content, searched)
     write_json(Path(args.out, "front.json"), content)
     print(json.dumps(content, indent=2) if args.json else _lines(content))
