@@ -1,4 +1,4 @@
-"""Which images `vizoo infer stereo` was asked for, found before any work starts."""
+"""Which images, or pairs of them, a command was asked for, found before any work starts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from ._items import (
     end_classified,
     infer_items,
 )
-from ._pairs import find_images
 from ._work import check_apart, check_folder, check_least, warn
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify all images; return 0, or 1 if any of several failed."""
+    from ._pairs import find_images
+
     check_least(args, top=1, batch=1)
     drawn = check_map(args, args.overlays)
     images = find_images(args.images)
