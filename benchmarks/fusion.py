@@ -15,8 +15,7 @@ import torch
 
 from vizoo.common.memory import PeakMemory
 from vizoo.datasets.mvs.cameras import invert_intrinsics, invert_pose
-from vizoo.mvs.fusion import DepthView, fuse_to_file
-from vizoo.mvs.presets import Thresholds
+from vizoo.mvs.fusion import DepthView, Thresholds, fuse_to_file
 from vizoo.vision.io.images import write_image
 from vizoo.vision.io.pfm import write_pfm
 

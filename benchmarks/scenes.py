@@ -9,8 +9,7 @@ import time
 import torch
 from torch.utils.data import DataLoader
 
-from vizoo.datasets.stereo.generated import GeneratedStereo
-from vizoo.datasets.stereo.scenes import generate_scenes
+from vizoo.datasets.stereo.scenes import GeneratedStereo, generate_scenes
 
 
 def measure(work, scenes: int, device: str) -> str:

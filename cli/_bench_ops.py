@@ -10,17 +10,168 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.memory import PeakMemory
 from ..common.progress import progress
+from ..vision.ops import (
+    concat_volume,
+    correlation,
+    correlation_2d,
+    epipolar_correlation,
+    group_wise_correlation,
+    inverse_table,
+    mesh_convolution,
+    soft_argmin,
+    warp_by_disparity,
+)
 from ..vision.ops._kernels import implementation
-from ._bench_cases import Case, cases
+from ..vision.ops.correlation import _correlation_2d_plain, _correlation_plain, _grouped_plain
+from ..vision.ops.epipolar import _plain as _epipolar_plain
+from ..vision.ops.mesh import _plain as _mesh_plain
+from ..vision.ops.regression import _soft_argmin
+from ..vision.ops.volume import _plain as _concat_plain
+from ..vision.ops.warp import _warp
 from ._work import warn
 
-__all__ = ["run"]
+
+@dataclass
+class Case:
+    """One operator at one size, in standard operators too, and the inputs to differentiate by.
+
+    It takes so many multiplications and additions forward, backward twice as many, and reads
+    `others`, bytes, beside the inputs.
+    """
+
+    name: str
+    size: str
+    call: Callable[..., Tensor]
+    plain: Callable[..., Tensor]
+    inputs: list[Tensor]
+    operations: float
+    others: int = 0
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Makes random maps of a device and type, each side divided by `shrink`."""
+
+    device: torch.device
+    dtype: torch.dtype
+    shrink: int
+
+    def __call__(self, *shape: int) -> Tensor:
+        shape = *shape[:-2], shape[-2] // self.shrink, shape[-1] // self.shrink
+        return torch.randn(shape, device=self.device, dtype=self.dtype)
+
+
+def cases(device: torch.device, dtype: torch.dtype, shrink: int) -> Iterator[Callable[[], Case]]:
+    """For each case what makes it, so that only one is held at a time; `shrink` divides sides."""
+    maps = _Maps(device, dtype, shrink)
+    return (partial(build, maps) for build in _CASES)
+
+
+def _size(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape))
+
+
+def _pair(
+    function: Callable[..., Tensor],
+    plain: Callable[..., Tensor],
+    shape: tuple[int, ...],
+    arguments: tuple[int, ...],
+    places: int,
+    maps: _Maps,
+) -> Case:
+    left, right = maps(*shape), maps(*shape)
+    size = f"{_size(left)}, {','.join(map(str, arguments))}"
+    return Case(
+        function.__name__,
+        size,
+        lambda a, b: function(a, b, *arguments),
+        lambda a, b: plain(a, b, *arguments),
+        [left, right],
+        2 * places * left.numel(),
+    )
+
+
+def _epipolar(
+    channels: int, height: int, width: int, levels: int, radius: int, texels: float, maps: _Maps
+) -> Case:
+    """Four pairs; a pixel reads `texels` distinct texels of a view on average."""
+    last = torch.channels_last
+    reference = maps(1, channels, height, width).contiguous(memory_format=last)
+    height, width = reference.shape[2:]
+    sizes = [(height >> p, width >> p) for p in range(levels)]
+    pyramid = [reference.new_empty(4, *size, channels).normal_() for size in sizes]
+    pyramid = [x.permute(0, 3, 1, 2)[None] for x in pyramid]
+    rows, columns = (torch.arange(n, device=maps.device) for n in (height, width))
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    base = torch.stack((x, y)).float().expand(1, 4, 2, -1, -1).contiguous()
+    along = F.normalize(torch.randn(1, 4, 2, 1, 1, device=maps.device), dim=2)
+    lines = base, along.expand_as(base).contiguous(), torch.randn_like(base[:, :, 0])
+    return Case(
+        "epipolar_correlation",
+        f"4 pairs, {channels}x{height}x{width}, {levels} levels, {radius}",
+        lambda r, *p: epipolar_correlation(r, p, *lines, radius),
+        lambda r, *p: _epipolar_plain(r, p, *lines, radius),
+        [reference, *pyramid],
+        2 * 4 * texels * reference.numel(),
+        sum(x.nbytes for x in lines),
+    )
+
+
+def _regression(maps: _Maps) -> Case:
+    cost = maps(1, 64, 192, 320)
+    plain = partial(_soft_argmin, start=0.0, step=1.0)
+    return Case("soft_argmin", _size(cost), soft_argmin, plain, [cost], 0.0)
+
+
+def _warping(maps: _Maps) -> Case:
+    image = maps(1, 32, 192, 320)
+    ramp = torch.linspace(0, 40, image.shape[3], device=maps.device)
+    disparity = ramp.expand(1, 1, *image.shape[2:]).contiguous()
+    plain = partial(_warp, padding="border", align_corners=True)
+    given = [image, disparity]
+    return Case("warp_by_disparity", _size(image), warp_by_disparity, plain, given, 0.0)
+
+
+def _mesh(maps: _Maps) -> Case:
+    faces, channels = 20 * 4**6 // maps.shrink**2, 64
+    near = ((torch.arange(faces)[:, None] + torch.tensor([1, 5, 9])) % faces).int()
+    near, inverse = near.to(maps.device), inverse_table(near, faces).to(maps.device)
+    shapes = (1, faces, channels), (channels, channels, 4), (channels,)
+    return Case(
+        "mesh_convolution",
+        f"{faces} faces, {channels} channels",
+        lambda x, weight, bias: mesh_convolution(x, weight, bias, near, inverse),
+        lambda x, weight, bias: _mesh_plain(x, weight, bias, near),
+        [torch.randn(shape, device=maps.device, dtype=maps.dtype) for shape in shapes],
+        8 * faces * channels**2,
+        near.nbytes,
+    )
+
+
+_ONE = partial(_pair, correlation, _correlation_plain)
+_CASES = (
+    partial(_ONE, (1, 256, 72, 120), (41,), 41),  # FADNet
+    partial(_ONE, (4, 256, 72, 120), (41,), 41),
+    partial(_ONE, (1, 64, 192, 320), (64,), 64),  # EASNet
+    partial(_pair, group_wise_correlation, _grouped_plain, (1, 320, 144, 240), (48, 40), 48),
+    partial(_epipolar, 128, 72, 96, 4, 4, 50.7),  # DispMVS, coarse and fine
+    partial(_epipolar, 96, 288, 384, 2, 2, 21.7),
+    partial(_pair, concat_volume, _concat_plain, (1, 32, 144, 240), (48,), 0),
+    _regression,
+    _warping,
+    _mesh,
+    partial(_pair, correlation_2d, _correlation_2d_plain, (1, 128, 96, 112), (4,), 81),
+)
+
 
 _TURN = 256 << 20
 """Bytes that calls on a GPU go through before inputs come again: its caches hold none by then."""
@@ -32,12 +183,9 @@ _IN_GRAPH = 100
 
 
 def run(device: torch.device, dtype: torch.dtype, seconds: float) -> int:
-    """Measure and print two lines for each operator, and what a launch takes.
+    """Measure each operator for so long, print two lines for it, then what a launch takes.
 
-    Args:
-        device: where to measure; on the CPU at a fraction of the sizes, references only.
-        dtype: of the features.
-        seconds: how long to measure each.
+    On the CPU only references are measured, at a fraction of the sizes.
     """
     cuda = device.type == "cuda"
     taken, why = implementation(device)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..common.progress import progress_bar
+from ..common.quantities import show_quantity
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,18 +19,11 @@ if TYPE_CHECKING:
     from ..vision.configs.task import FitConfig
     from ..vision.subnets.bench import Bench
 
-__all__ = ["Errors", "error_lines", "examiner", "recalibrated"]
-
 _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
 
 def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
-    """The config on which errors are measured, or None where there is none or none is wanted.
-
-    Args:
-        args: with `evaluate` and `no_evaluate`.
-        net: the supernet.
-        trained: whether its weights are trained.
+    """The config that measures a supernet's errors; None where there is none or none is wanted.
 
     Raises:
         ValueError: a folder, for a task that takes none; see also `FitConfig.read`.
@@ -57,16 +51,10 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
 
 
 class Errors:
-    """Errors of the largest subnet and of another one.
+    """Errors of the largest subnet and of another one, on the validation data of a judge.
 
-    Args:
-        bench: the supernet.
-        judge: the config on whose validation data errors are measured.
-        config: the one that estimates batch norms, where it is another.
-        batches: of its training data.
-
-    Attributes:
-        report: what was found, as it is written.
+    Batch norms are estimated on batches of its training data, or of another config's. The report
+    is what was found, as it is written.
     """
 
     def __init__(
@@ -194,3 +182,40 @@ def error_lines(errors: dict[str, Any] | None) -> list[str]:
             f"{largest[0]} and {largest[1]} ({errors['config']})"
         )
     return lines
+
+
+def lines(report: dict[str, Any]) -> str:
+    measured = report["measured"]
+    lines = [
+        f"{report['file']}: subnet of {report['supernet']}"
+        + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
+        f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
+        f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
+        f"{report['described']}",
+        "  "
+        + ", ".join(
+            f"{show_quantity(kind, report[kind])} {name}"
+            for kind, name in (
+                ("parameters", "parameters"),
+                ("macs", "multiply-adds"),
+                ("memory", "of activations"),
+            )
+        ),
+    ]
+    for kind, bound in report["limits"].items():
+        value = measured["median"] if kind == "latency" else report[kind]
+        value = show_quantity(kind, value)
+        predicted = report["predicted"].get(kind)
+        told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
+        if kind == "latency" and report["table_moved_from"]:
+            told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
+        met = "met" if kind not in report["missed"] else "MISSED"
+        lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
+    same = report["difference_to_supernet"]
+    lines.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    lines += error_lines(report["errors"])
+    if report["recalibrated"]:
+        lines.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
+    else:
+        lines.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What an evaluation of subnets depends on, as typed; evaluations of an earlier run."""
+"""Evaluations of subnets as typed: whose weights, on which data, and those of an earlier run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,35 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from ..nas.lid.leaves import Leaves
     from ..nas.space import Architecture, SearchSpace
     from ..vision.subnets.evaluations import Evaluations
-
-__all__ = ["add_evaluation", "evaluator", "mode_of", "open_evaluations"]
 
 _LARGE_IS_GOOD = (
     *("*accuracy", "*auc", "*f1", "*precision", "*sensitivity", "*specificity", "*recall"),
     *("map", "map_*", "iou", "dice", "answered", "top[0-9]*", "within_*", "d2*", "d3*"),
     *("*tau", "*kendall", "*spearman", "psnr", "ssim"),
 )
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add --supernet and --tree, of which one is needed."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--supernet", metavar="NAME|FILE", help="a supernet's name or weights")
+    group.add_argument(
+        "--tree",
+        metavar="FILE",
+        help="tree.json of few-shot training or `vizoo split`: each subnet has its leaf's weights",
+    )
+
+
+def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpace]:
+    """What --supernet or --tree names, see `open_supernet` and `open_tree`."""
+    from ..vision.subnets.leaves import open_supernet, open_tree
+
+    return open_supernet(args.supernet) if args.tree is None else open_tree(args.tree)
 
 
 def add_evaluation(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What the `infer` commands share: one loop over what they were given, and one end."""
+"""What the `infer` commands share: one loop over what they were given, maps, and one end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..classification import NOTICE
 from ..common.progress import progress
 from ._work import collect_warnings, warn
 
-__all__ = ["add_run_arguments", "end_run", "infer_items", "infer_one"]
+if TYPE_CHECKING:
+    from ..classification.ct_infer import CTPredictor
+    from ..classification.image_infer import ImagePredictor
 
 T = TypeVar("T")
 
@@ -102,13 +105,7 @@ def _finished(
 def infer_one(
     name: str, infer: Callable[[], Any], save: Callable[[Any, list[str]], list[Path]]
 ) -> dict[str, Any]:
-    """Infer one thing and save the result; return its summary.
-
-    Args:
-        name: of its files.
-        infer: returns the result.
-        save: called with the result and the warnings so far; returns the files.
-    """
+    """Infer one thing, save the result, with the warnings so far, to files; return its summary."""
     from ..common.summaries import item_summary
 
     started = time.perf_counter()
@@ -121,13 +118,7 @@ def infer_one(
 
 
 def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
-    """Write ``summary.json`` and print it, or where it is; return the exit status: 1 for failures.
-
-    Args:
-        summary: of `run_summary`.
-        out: where it goes, if anywhere.
-        as_json: whether it is printed.
-    """
+    """Write ``summary.json`` and print it, or where it is; return the status: 1 for failures."""
     from ..common.files import write_json
 
     if out is not None:
@@ -152,3 +143,55 @@ def _reason(error: ValueError | OSError) -> str:
 def _named(text: str, files: Collection[str]) -> str:
     """A line that names what it is about."""
     return text if any(file in text for file in files) else f"{' and '.join(files)}: {text}"
+
+
+def add_class(parser: argparse.ArgumentParser) -> None:
+    """Add --class."""
+    parser.add_argument(
+        "--class",
+        dest="explained",
+        metavar="NAME",
+        help="the class that the map is for (default: the most probable one)",
+    )
+
+
+def check_map(args: argparse.Namespace, overlays: bool) -> bool:
+    """Whether maps are drawn.
+
+    Raises:
+        ValueError: they are not, and an option is for them.
+    """
+    drawn = overlays and args.out is not None
+    if not drawn and (args.layer or args.explained or args.method != "auto"):
+        raise ValueError(
+            "--method, --layer and --class are for the map: give --out DIR, without --no-overlays"
+        )
+    return drawn
+
+
+def check_class(args: argparse.Namespace, classes: Sequence[str]) -> None:
+    """Raise a ValueError where --class is none of the network's."""
+    if args.explained is not None and args.explained not in classes:
+        raise ValueError(f"--class {args.explained}: none of {', '.join(classes)}")
+
+
+def end_classified(
+    args: argparse.Namespace,
+    predictor: CTPredictor | ImagePredictor,
+    what: str,
+    items: list[dict[str, Any]],
+    out: Path | None,
+    counts: Sequence[str] = (),
+) -> int:
+    """Write the table of --csv, then as `end_run`; `counts` are further columns of the table."""
+    from ..common.summaries import run_summary
+
+    if args.csv is not None:
+        from ..classification.reports import write_results
+
+        write_results(args.csv, what, predictor.classes, items, predictor.name, counts)
+    facts = {"network": predictor.name, "notice": NOTICE}
+    status = end_run(run_summary(predictor, args.model, f"{what}s", items, **facts), out, args.json)
+    if not args.json:
+        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
+    return status

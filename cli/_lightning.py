@@ -21,8 +21,6 @@ from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
 from ..vision.progress import EpochProgressBar, ParameterTable
 
-__all__ = ["HelpFormatter", "VizooCLI"]
-
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 """What takes the place of Lightning's defaults."""
 

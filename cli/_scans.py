@@ -11,8 +11,6 @@ from ..datasets.ct import dicom, nifti
 from ..vision.io.images import SUFFIXES
 from ._work import unique_names
 
-__all__ = ["find_scans"]
-
 _ENDINGS = (*nifti.SUFFIXES, *dicom.SUFFIXES)
 _MASK = "_lesion.nii.gz"
 

@@ -1,11 +1,13 @@
-"""What commands on supernets share: the conditions that their subnets are measured under."""
+"""What commands on supernets share: limits, and the conditions that subnets are measured under."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any, cast
 
-from ._sizes import parse_size
+from ..common.devices import DTYPES
+from ..common.quantities import parse_quantity
+from ._work import parse_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,39 +16,50 @@ if TYPE_CHECKING:
     from ..nas.space import SearchSpace
     from ..vision.subnets.bench import Bench
 
-__all__ = ["add_conditions", "set_up", "table_of_weights"]
+_LIMITS = {
+    "latency": ("--max-latency", "40ms", "of one forward pass under the conditions below"),
+    "parameters": ("--max-params", "2M", "values in parameters"),
+    "macs": ("--max-macs", "10G", "multiply-adds of one forward pass"),
+    "memory": ("--max-memory", "512MB", "activations alive at once; weights are not among them"),
+}
 
-_DTYPES = ("float32", "bfloat16", "float16")
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add --max-latency, --max-params, --max-macs and --max-memory."""
+    for kind, (option, example, what) in _LIMITS.items():
+        told = f"limit, such as {example}: {what}"
+        parser.add_argument(option, dest=kind, metavar=example.upper(), help=told)
+
+
+def limits(args: argparse.Namespace) -> dict[str, float]:
+    """Quantity to its limit, for those that were given."""
+    return {
+        kind: parse_quantity(kind, text, option)
+        for kind, (option, *_) in _LIMITS.items()
+        if (text := getattr(args, kind)) is not None
+    }
+
+
+def open_table(args: argparse.Namespace) -> LatencyTable | None:
+    """The table of --table, if there is one."""
+    from ..nas.efficiency.table import LatencyTable
+
+    return LatencyTable.load(args.table) if args.table else None
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
-    """Add --device, --dtype, --input and --threads.
-
-    Args:
-        parser: gets them.
-        defaults: False adds --table, which says what holds if it is given.
-    """
+    """Add --device, --dtype, --input and --threads; without defaults --table, which says them."""
     if not defaults:
         parser.add_argument(
             "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
         )
     table = "" if defaults else "the table's, given or beside the weights, or "
+    parser.add_argument("--device", help=f"cpu, cuda, cuda:1 … (default: {table}cpu)")
     parser.add_argument(
-        "--device",
-        default="cpu" if defaults else None,
-        help=f"cpu, cuda, cuda:1 … (default: {table}cpu)",
+        "--dtype", choices=DTYPES, help=f"of the computation (default: {table}float32)"
     )
     parser.add_argument(
-        "--dtype",
-        choices=_DTYPES,
-        default="float32" if defaults else None,
-        help=f"of the computation (default: {table}float32)",
-    )
-    parser.add_argument(
-        "--input",
-        metavar="HxW",
-        default="288x576" if defaults else None,
-        help=f"size of the images (default: {table}288x576)",
+        "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
     )
     parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"
@@ -62,12 +75,8 @@ def set_up(
 ) -> Bench:
     """Set the threads, and with them the conditions under which this process measures.
 
-    Args:
-        args: with the options of `add_conditions`.
-        net: the supernet.
-        space: its search space.
-        table: its conditions take the place of options that were not given.
-        near: likewise its size of the images alone, as a table of another machine.
+    Conditions of a table take the place of options that were not given; of one that is only near,
+    as that of another machine, the size of the images alone.
 
     Raises:
         ValueError: a device that is not here, another bad value, or a table of something else.
@@ -98,15 +107,9 @@ def set_up(
 def table_of_weights(
     args: argparse.Namespace, net: nn.Module, space: SearchSpace
 ) -> LatencyTable | None:
-    """The latency table that lies beside a supernet's weights, where it fits what is asked for.
-
-    Args:
-        args: with `supernet` and the options of `add_conditions`.
-        net: the supernet.
-        space: its search space.
-    """
+    """The latency table that lies beside a supernet's weights, where it fits what is asked for."""
     from ..nas.efficiency.table import LatencyTable
-    from ..vision.hub.sources import beside_weights
+    from ..vision.hub.create import beside_weights
 
     path = beside_weights(args.supernet, ".latency.json")
     if path is None or not path.is_file():

@@ -1,9 +1,10 @@
-"""What commands that work for minutes share: warnings in one line, and the folder."""
+"""What commands share: sizes as typed, warnings in one line, folders, names of results."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -11,7 +12,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_apart", "check_folder", "check_least", "collect_warnings", "unique_names", "warn"]
+
+def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
+    """Add ``--size``; `parse_size` reads it."""
+    parser.add_argument(
+        "--size", default=default, metavar="HxW", help=f"{text} (default {default})"
+    )
+
+
+def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> tuple[int, int]:
+    """Height and width of ``"384x1280"``.
+
+    Raises:
+        ValueError: another form, or a zero; it names the option and gives the example.
+    """
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    height, width = map(int, match.groups()) if match else (0, 0)
+    if min(height, width) < 1:
+        raise ValueError(f"{option} {text}: give height and width as in {option} {example}")
+    return height, width
 
 
 def check_folder(name: str) -> Path:
@@ -62,13 +81,9 @@ def check_least(args: argparse.Namespace, **least: int) -> None:
 def unique_names(
     paths: Sequence[Path], stem: Callable[[Path], str] = lambda path: path.stem
 ) -> list[str]:
-    """Names for the results of inputs, with folders in front where that alone is not unique.
+    """Names for the results of inputs, with folders in front where the stem is not unique.
 
     None is ``summary``, as ``summary.json`` is of all.
-
-    Args:
-        paths: the inputs.
-        stem: what a path's own name comes to.
 
     Raises:
         ValueError: two results would have one name.
@@ -94,6 +109,15 @@ def collect_warnings() -> Iterator[list[str]]:
         yield notes
     messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
     notes += dict.fromkeys(messages)
+
+
+@contextmanager
+def say_warnings() -> Iterator[list[str]]:
+    """Collect the warnings of a block, and print each when it ends."""
+    with collect_warnings() as notes:
+        yield notes
+    for note in notes:
+        warn(note)
 
 
 def warn(message: str) -> None:

@@ -7,8 +7,7 @@ import json
 from typing import Any
 
 from ..common.devices import DTYPES, choose_device
-from ._sizes import add_size, parse_size
-from ._work import check_least
+from ._work import add_size, check_least, parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print.
-
-    Raises:
-        ValueError: unknown model, size or device, or a number below 1.
-    """
+    """Measure and print."""
     import torch
 
     height, width = parse_size(args.size)

@@ -34,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure all-reduces of several sizes and fit alpha and beta.
-
-    Raises:
-        ValueError: a bad option, or the processes do not reach each other.
-    """
+    """Measure all-reduces of several sizes and fit alpha and beta."""
     if not 0 < args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds}: more than 0")
     words = {name: getattr(args, name) for name in ("device", "seconds", "out", "json")}

@@ -42,18 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a step and print what each way would take.
-
-    Raises:
-        ValueError: a bad option, or an unknown model.
-        FileNotFoundError: there is no file of this link.
-    """
+    """Measure a step and print what each way would take."""
     from ..common.devices import choose_device
     from ..common.progress import progress_bar
     from ..nas.distributed.schedule.ways import compare_ways
     from ..vision.hub.create import create_model
     from ..vision.inputs import example_inputs
-    from ._sizes import parse_size
+    from ._work import parse_size
 
     if args.batch < 1 or args.steps < 1 or args.rank < 1 or not 0 < args.density <= 1:
         raise ValueError(

@@ -61,12 +61,7 @@ def run(args: argparse.Namespace, commands: Mapping[str, Any]) -> int:
 
 
 def script(shell: str, commands: Mapping[str, Any]) -> str:
-    """The script for one shell.
-
-    Args:
-        shell: one of `SHELLS`.
-        commands: the table of commands: by name a row, or a table of rows.
-    """
+    """The script for one of `SHELLS` and a table of commands: by name a row, or a table of rows."""
     import shtab
 
     parser = argparse.ArgumentParser(prog="vizoo")

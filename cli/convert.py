@@ -36,14 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert one file.
-
-    Raises:
-        FileNotFoundError: no source.
-        FileExistsError: the target is there and ``--force`` was not given.
-        ValueError: a file that no model recognises, that does not fit or holds values that are
-            not finite, or an option that its model does not take.
-    """
+    """Convert one file."""
     from ..vision.hub.published import recognise
     from ..vision.hub.registry import model_info
     from ..vision.hub.weights import (

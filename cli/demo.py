@@ -41,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show a pair, or the whole tour; return 0.
-
-    Raises:
-        ValueError: options that do not go together, no weights, or a pair that does not fit.
-        FileNotFoundError: there is no such image, calibration or weight file.
-    """
+    """Show a pair, or the whole tour; return 0."""
     from ._demo.tour import show_pair, show_tour
 
     # With --json the only thing on stdout is the JSON; training prints a great deal.

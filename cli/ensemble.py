@@ -91,7 +91,7 @@ def _data(config: str) -> dict[str, list[LabelledSamples]]:
     import yaml
 
     from ..vision.configs.builtin import resolve_config
-    from ..vision.configs.parts import instantiate
+    from ..vision.configs.task import instantiate
 
     content = yaml.safe_load(Path(resolve_config(config)).read_text(encoding="utf-8"))
     data = instantiate(config, content, ("data",)).data

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._sizes import add_size, parse_size
-from ._work import check_least
+from ._work import add_size, check_least, parse_size
 
 if TYPE_CHECKING:
     from ..vision.export import Exported
@@ -48,13 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export and print what came of it.
-
-    Raises:
-        ValueError: see `vizoo.vision.export.export`; also an option that the format does not take,
-            or a target that is the source.
-        ImportError: a package is missing.
-    """
+    """Export and print what came of it."""
     size = parse_size(args.size)
     check_least(args, batch=1)
     if args.out.exists() and Path(args.model).exists() and args.out.samefile(args.model):

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
-from ._classified import add_class, check_class, check_map, end_classified
-from ._items import add_run_arguments, infer_items, infer_one
+from ._items import (
+    add_class,
+    add_run_arguments,
+    check_class,
+    check_map,
+    end_classified,
+    infer_items,
+    infer_one,
+)
 from ._work import check_apart, check_folder, check_least, unique_names
 
 if TYPE_CHECKING:

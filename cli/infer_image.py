@@ -8,9 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
-from ._classified import add_class, check_class, check_map, end_classified
-from ._images import find_images
-from ._items import add_run_arguments, infer_items
+from ._items import (
+    add_class,
+    add_run_arguments,
+    check_class,
+    check_map,
+    end_classified,
+    infer_items,
+)
 from ._work import check_apart, check_folder, check_least, warn
 
 if TYPE_CHECKING:
@@ -62,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify all images; return 0, or 1 if any of several failed."""
+    from ._pairs import find_images
+
     check_least(args, top=1, batch=1)
     drawn = check_map(args, args.overlays)
     images = find_images(args.images)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..common.progress import progress
 from ._items import add_run_arguments, end_run
-from ._work import check_folder, collect_warnings, warn
+from ._work import check_folder, parse_size, say_warnings
 
 if TYPE_CHECKING:
-    from ..mvs.presets import Thresholds
+    from ..mvs.fusion import Thresholds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reconstruct the scene; return 0."""
     out = check_folder(args.out)
-    size = None
-    if args.size is not None:
-        from ._sizes import parse_size
-
-        size = parse_size(args.size)
+    size = None if args.size is None else parse_size(args.size)
     for name in ("voxel", "mesh"):
         if getattr(args, name) is not None and not getattr(args, name) > 0:
             raise ValueError(f"--{name} must be positive, got {getattr(args, name):g}")
@@ -80,11 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
     from ..datasets.mvs import open_scene
 
-    with collect_warnings() as notes:
+    with say_warnings() as notes:
         scene = open_scene(args.scene, args.layout, range_form=args.range_form)
         scene = scene if args.range is None else scene.with_range(*args.range)
-    for note in notes:
-        warn(note)
     if args.model is None:
         raise ValueError(
             "no --model: this version ships no trained weights; `vizoo fit` trains a network, "
@@ -94,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from ..mvs.reconstruction import reconstruct
 
     predictor = MVSPredictor(args.model, device=args.device, dtype=args.dtype)
-    with collect_warnings() as said, progress() as report:
+    with say_warnings() as said, progress() as report:
         summary = reconstruct(
             predictor,
             scene,
@@ -109,8 +103,6 @@ def run(args: argparse.Namespace) -> int:
             mesh=args.mesh,
             report=report,
         )
-    for note in said:
-        warn(note)
     if not args.json:
         _show(summary)
     return end_run({**summary, "warnings": notes + said}, out, args.json)
@@ -119,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 def _thresholds(args: argparse.Namespace) -> Thresholds | None:
     from dataclasses import replace
 
-    from ..mvs.presets import DEFAULT, preset
+    from ..mvs.fusion import DEFAULT, preset
 
     given = {"views": args.agree, "pixels": args.pixels, "relative": args.relative}
     given = {name: value for name, value in given.items() if value is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from ._images import find_images
 from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder
 
@@ -45,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all panoramas; return 0, or 1 if any of several failed."""
+    from ._pairs import find_images
+
     if args.max_ratio and args.max_ratio < 1:
         raise ValueError(f"--max-ratio {args.max_ratio:g}: must be at least 1, or 0 for no cut")
     images = find_images(args.images)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._work import check_apart, check_folder, collect_warnings, warn
+from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration
@@ -79,10 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
-    with collect_warnings() as notes:
+    with say_warnings():
         pairs = {pair.name: pair for pair in _pairs(args)}
-    for note in notes:
-        warn(note)
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = _calibrations(args, pairs)

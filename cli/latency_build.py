@@ -35,11 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write and show the table.
-
-    Raises:
-        ValueError: no supernet, a bad option, or a file of something else.
-    """
+    """Measure, write and show the table."""
     if args.samples < 8 or args.held_out < 2:
         raise ValueError("--samples must be at least 8 and --held-out at least 2")
     if not 0 <= args.seconds < float("inf"):

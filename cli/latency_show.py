@@ -23,12 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table's provenance, ranges, errors and dearest operators.
-
-    Raises:
-        ValueError: no table.
-        FileNotFoundError: no such file.
-    """
+    """Print the table's provenance, ranges, errors and dearest operators."""
     from ..nas.efficiency.table import LatencyTable
 
     report = summary(LatencyTable.load(args.file))

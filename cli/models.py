@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from ._sizes import add_size, parse_size
+from ._work import add_size, parse_size
 
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
@@ -35,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, or the record of ``NAME.TAG``.
-
-    Raises:
-        ValueError: no model matches the pattern.
-        OSError: ``--fetch`` got some weights from no source.
-    """
+    """Print the table, or the record of ``NAME.TAG``."""
     from ..vision.hub.download import fetch
     from ..vision.hub.registry import TIMM, list_models, model_info, refusal
 
@@ -101,10 +96,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
 
 def _describe_weights(info: ModelEntry) -> dict[str, Any]:
-    """What is known of one set of weights.
-
-    Args:
-        info: of `model_info("name.tag")`.
+    """What is known of one set of weights, that of `model_info("name.tag")`.
 
     Returns:
         ``name`` (with the tag), ``model``, ``tag``, ``task``, ``path`` (where the file lies, or

@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
-from ._leaves import add_source, load_leaves
-from ._rank_report import comparisons, lines, write_csv
+from ._evaluations import (
+    add_evaluation,
+    add_source,
+    evaluator,
+    load_leaves,
+    mode_of,
+    open_evaluations,
+)
+from ._tables import comparisons, lines, write_table
 from ._work import check_folder, check_least
 
 if TYPE_CHECKING:
@@ -59,12 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, rank, compare and write.
-
-    Raises:
-        ValueError: no trained supernet or tree, a bad option, or a benchmark of another space.
-        FileNotFoundError: no such file.
-    """
+    """Evaluate, rank, compare and write."""
     out = _check(args)
 
     from ..common.devices import choose_device
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
     errors = {row.architecture: row.error for row in ranking}
     parameters = {row.architecture: row.parameters for row in ranking}
     rows = _rows(ranking, table, args)
-    write_csv(out / "rank.csv", rows, space)
+    ranked = [{"rank": place, **row} for place, row in enumerate(rows, start=1)]
+    write_table(out / "rank.csv", ranked, space.names)
     report = {
         "out": str(out),
         "seconds": round(time.perf_counter() - start, 1),

@@ -65,14 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the folder and print the record.
-
-    Raises:
-        FileNotFoundError: no source.
-        FileExistsError: the folder has files and ``--force`` was not given.
-        ValueError: an argument of a wrong form, or weights that do not fit.
-        OSError: the folder cannot be written, or the Hub does not take it.
-    """
+    """Write the folder and print the record."""
     metrics, fed = _metrics(args), dict(_pair(text, "--input") for text in args.input)
     if args.private and not args.push:
         raise ValueError("--private goes with --push ORG/NAME")

@@ -6,8 +6,7 @@ import argparse
 from itertools import accumulate
 
 from ..common.progress import progress
-from ._sizes import add_size, parse_size
-from ._work import check_folder
+from ._work import add_size, check_folder, parse_size
 
 _LAYOUTS = ("stanford2d3d", "matterport3d", "3d60")
 _LISTS = ("train", "val", "test")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..common.progress import progress
-from ._sizes import add_size, parse_size
-from ._work import check_folder
+from ._work import add_size, check_folder, parse_size
 
 _LAYOUTS = ("cc-ccii", "mosmed", "covid-ctset", "dicom")
 

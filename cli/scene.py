@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._sizes import parse_size
+from ._work import parse_size
 
 _LAYOUTS = "dtu dtu_training tanks blendedmvs eth3d colmap colmap_binary folder".split()
 _DTU_SIZE = "512x640"
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the scene, write it, say where; return 0."""
-    from ..datasets.mvs.sparse import truth_points
+    from ..datasets.mvs.scene import truth_points
     from ..datasets.mvs.writers import write_scene
     from ..datasets.worlds.views import WorldViews
     from ..vision.io.ply import write_ply

@@ -16,20 +16,28 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress
 from ..common.quantities import show_quantity
-from ._costs import add_limits, limits, open_table
-from ._evaluations import add_evaluation, evaluator, mode_of, open_evaluations
-from ._front_files import UNITS, metric_of, write_csv, write_picture
-from ._leaves import add_source, load_leaves
-from ._supernets import add_conditions, set_up
+from ._evaluations import (
+    add_evaluation,
+    add_source,
+    evaluator,
+    load_leaves,
+    mode_of,
+    open_evaluations,
+)
+from ._supernets import add_conditions, add_limits, limits, open_table, set_up
+from ._tables import UNITS, metric_of, write_picture, write_table
 from ._work import check_least
 
 if TYPE_CHECKING:
     import torch
+
+    from ..vision.subnets.front import SearchedFront
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and write.
-
-    Raises:
-        ValueError: no trained supernet, a bad option, an impossible limit, a table of something
-            else.
-    """
+    """Search and write."""
     _check(args)
     bounds = limits(args)
 
@@ -126,16 +129,21 @@ def run(args: argparse.Namespace) -> int:
         "evaluated": len(evaluations.errors),
         "predictor": searched.predictor,
         "left_out": searched.left_out,
-        "front": [
-            {"error": row.error, **row.costs, "architecture": row.architecture.to_json()}
-            for row in searched.rows
-        ],
+        "front": _rows(searched, lambda error: {"error": error}),
     }
-    write_csv(Path(args.out, "front.csv"), content)
+    rows = _rows(searched, lambda error: {args.metric: metric_of(content, error)})
+    write_table(Path(args.out, "front.csv"), rows, space.names)
     write_picture(Path(args.out, "front.png"), content, searched)
     write_json(Path(args.out, "front.json"), content)
     print(json.dumps(content, indent=2) if args.json else _lines(content))
     return 0
+
+
+def _rows(searched: SearchedFront, told: Callable[[float], dict]) -> list[dict[str, Any]]:
+    return [
+        {**told(row.error), **row.costs, "architecture": row.architecture.to_json()}
+        for row in searched.rows
+    ]
 
 
 def _own_device(device: torch.device) -> torch.device:

@@ -89,11 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Split and write.
-
-    Raises:
-        ValueError: no supernet, nothing to split, or a bad option.
-    """
+    """Split and write."""
     check_least(args, levels=1)
     if Path(args.out).suffix != ".json":
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")

@@ -15,10 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._costs import add_limits, limits, open_table
-from ._errors import Errors, examiner, recalibrated
-from ._subnet_lines import lines
-from ._supernets import add_conditions, set_up, table_of_weights
+from ._errors import Errors, examiner, lines, recalibrated
+from ._supernets import add_conditions, add_limits, limits, open_table, set_up, table_of_weights
 from ._work import check_least
 
 if TYPE_CHECKING:
@@ -74,11 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, extract, check, write; return 0, or 1 where a limit is missed all the same.
-
-    Raises:
-        ValueError: no or impossible limits, a table of other conditions, another bad option.
-    """
+    """Search, extract, check, write; return 0, or 1 where a limit is missed all the same."""
     out = Path(args.out)
     bounds = limits(args)
     _check(args, out, bounds)

@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._sizes import parse_size
-from ._work import check_folder
+from ._work import check_folder, parse_size
 
 if TYPE_CHECKING:
     from ..datasets.worlds.panorama import WorldPanoramas

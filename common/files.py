@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import secrets
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_write", "check_formats", "read_json", "write_json"]
+__all__ = ["atomic_write", "check_formats", "read_json", "write_csv", "write_json"]
 
 
 @contextmanager
@@ -67,6 +68,14 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
+
+
+def write_csv(
+    path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Write a table, atomically; None becomes an empty cell."""
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
 
 
 def read_json(path: str | os.PathLike[str], what: str = "a JSON file") -> Any:

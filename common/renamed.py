@@ -19,6 +19,21 @@ _DISTRIBUTED = {
     "schedule": ("dear", "link", "merging", "planner", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
+_JOINED = {
+    "datasets.ct": "dicom_headers:dicom dicom_writer:writers generated:chest lists:layouts "
+    "pictures:reading sampling:preparation",
+    "datasets.images": "generated:lesions splits:layouts",
+    "datasets.mvs": "colmap_writer:colmap_model eth3d:colmap ranges:cameras scenes:layouts "
+    "sparse:scene",
+    "datasets.panorama": "matterport3d:base stanford2d3d:base threed60:base",
+    "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
+    "mvs": "presets:fusion",
+    "panorama": "outputs:infer",
+    "stereo": "callbacks:task",
+    "vision.configs": "parts:task",
+    "vision.hub": "card:sharing sources:create",
+    "vision.io": "pointcloud:ply",
+}
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, cache)"
 _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
@@ -30,6 +45,11 @@ RENAMED: dict[str, str] = {
         f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
         for folder, names in _DISTRIBUTED.items()
         for name in names
+    },
+    **{
+        f"{room}.{old}": f"{room}.{new}"
+        for room, pairs in _JOINED.items()
+        for old, new in (pair.split(":") for pair in pairs.split())
     },
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",

@@ -15,6 +15,7 @@ from .mixture import (
     Samples,
     ShareSampler,
     TrainingLoader,
+    check_disjoint,
     collate,
     split_by_seed,
 )
@@ -61,6 +62,9 @@ class MixedDataModule(LightningDataModule):
             measure on has no ground truth.
     """
 
+    kept_apart: str | None = None
+    """What no two of training, validation and test may share, where a fit compares their groups."""
+
     def __init__(
         self,
         *,
@@ -102,10 +106,14 @@ class MixedDataModule(LightningDataModule):
 
         Raises:
             FileNotFoundError: files are missing; the message counts and names them.
-            ValueError: a set to learn or measure on has no ground truth, or there is none.
+            ValueError: a set to learn or measure on has no ground truth, there is none, or two of
+                a fit share what is `kept_apart`.
         """
         for role in _ROLES[stage]:
             self.sets(role)
+        if stage == "fit" and self.kept_apart:
+            roles = {role: self.sets(role) for role in ("train", "val", "test")}
+            check_disjoint(roles, self.kept_apart)
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps: the epoch that a resumed fit starts with."""

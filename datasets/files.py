@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["check_choice", "check_files", "expand_path"]
+__all__ = ["check_choice", "check_files", "expand_path", "read_text"]
 
 
 def expand_path(path: str | os.PathLike) -> Path:
@@ -67,6 +67,27 @@ def check_files(
         raise FileNotFoundError(f"{where}: {'; '.join(complaints)}")
     if published is not None and most < published:
         warnings.warn(f"{where}: {most} of the published {published} {what} are here", stacklevel=3)
+
+
+def read_text(path: str | os.PathLike, kind: str, most: int = 1 << 26) -> str:
+    """Read a text file of a kind ("camera", "pair"), of at most so many bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is empty, far too large or no text.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such {kind} file")
+    if path.stat().st_size > most:
+        raise ValueError(f"{path}: too long for a {kind} file ({path.stat().st_size} bytes)")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a {kind} file: not text at byte {error.start}") from None
+    if not text.strip():
+        raise ValueError(f"{path}: the {kind} file is empty")
+    return text
 
 
 def _exists(path: str, listings: dict[str, frozenset[str]]) -> bool:

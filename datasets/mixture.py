@@ -180,11 +180,6 @@ class ShareSampler(DistributedSampler):
     PyTorch's own sampler repeats samples until the shares are equal, so that a mean over all
     processes counts some twice. Here shares differ by one at most.
 
-    Args:
-        dataset: the whole.
-        processes: how many share it.
-        rank: which of them this is.
-
     Raises:
         ValueError: fewer samples than processes; one without any would leave the rest waiting.
     """
@@ -265,17 +260,10 @@ class Part(Dataset):
 
 
 def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, Part]:
-    """Split a data set at random into a training and a validation part.
+    """Split a data set at random, by a seed, into a training and a validation part.
 
-    Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts.
-
-    Args:
-        dataset: the whole, of two samples or more, and of two groups.
-        share: of the validation part, between 0 and 1; each part gets a sample at least.
-        seed: the same one gives the same parts.
-
-    Returns:
-        The training part and the validation part; together they hold every sample once.
+    Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts. The
+    share is that of the validation part; each part gets a sample, or a group, at least.
     """
     groups = _groups_of(dataset) or range(len(dataset))
     members: dict[object, list[int]] = {}
@@ -297,11 +285,7 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
 
 
 def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:
-    """Refuse groups, such as patients, that are in two roles.
-
-    Args:
-        roles: data sets by what they are for (``train``, ``val``, ``test``).
-        what: their groups are, in the plural.
+    """Refuse groups, such as patients, that are in two roles (``train``, ``val``, ``test``).
 
     Raises:
         ValueError: a group has two roles; the message counts them and names the first.
@@ -321,9 +305,7 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
 def collate(samples: Sequence[dict]) -> dict:
     """Stack samples into a batch; entries that only some of them have are left out.
 
-    Args:
-        samples: dictionaries; an image is what they call ``left`` or ``image``, ``images`` of
-            several views, or a ``volume``.
+    An image is what they call ``left`` or ``image``, ``images`` of several views, or a ``volume``.
 
     Raises:
         ValueError: the sizes or the numbers of views differ.

@@ -16,17 +16,6 @@ from torch import Tensor
 
 from ..datasets.mvs.cameras import relative_pose, resize_intrinsics
 
-__all__ = [
-    "EpipolarLines",
-    "depth_to_flow",
-    "epipolar_lines",
-    "flow_to_inverse_depth",
-    "inverse_range",
-    "normalize_inverse_depth",
-    "project_depth",
-    "random_start",
-]
-
 _SMALL = 1e-6  # of the published arithmetic: part of what the weights were trained with
 
 
@@ -57,13 +46,10 @@ class EpipolarLines(NamedTuple):
 def epipolar_lines(
     intrinsics: Tensor, extrinsics: Tensor, depth: Tensor, scale: int
 ) -> EpipolarLines:
-    """The lines of all pairs at a stage.
+    """The lines of all pairs at a stage, from the depth (B, 1, h, w) that it starts from.
 
-    Args:
-        intrinsics: (B, V, 3, 3), in pixels of the images; view 0 is the reference.
-        extrinsics: (B, V, 4, 4), world to camera.
-        depth: that the stage starts from, (B, 1, h, w).
-        scale: of the images to the stage.
+    Cameras, (B, V, 3, 3) and (B, V, 4, 4), are those of the images, which the scale takes to the
+    stage; view 0 is the reference.
     """
     height, width = depth.shape[-2:]
     kind = torch.promote_types(depth.dtype, torch.float32)
@@ -127,12 +113,7 @@ def inverse_range(depth_range: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalize_inverse_depth(inverse: Tensor, depth_range: Tensor) -> Tensor:
-    """To 1 at the nearest and 0 at the furthest depth; clipped.
-
-    Args:
-        inverse: (B, N, h, w).
-        depth_range: (B, 2).
-    """
+    """To 1 at the nearest and 0 at the furthest depth of a range (B, 2); (B, N, h, w), clipped."""
     far, near = inverse_range(depth_range)
     return ((inverse - far) / (near - far)).clamp(0, 1)
 

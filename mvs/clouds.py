@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..common.files import atomic_write
 from ..datasets.mvs.cameras import camera_centre
-from ..vision.io.ply import read_ply, write_ply
-from ..vision.io.pointcloud import open3d
+from ..vision.io.ply import open3d, read_ply, write_ply
 
 __all__ = ["TSDFMesh", "crop_to_polygon", "refine_file", "voxel_thin"]
 
@@ -29,12 +28,7 @@ _REACH = 4.0  # cells before and behind a depth in which a mesh's distance field
 def voxel_thin(
     points: np.ndarray, colours: np.ndarray | None, voxel: float
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Replace the points in each cube of a lattice by their mean.
-
-    Args:
-        points: (N, 3).
-        colours: (N, 3) uint8, averaged likewise, or None.
-        voxel: side of the cubes.
+    """Replace the points (N, 3) in each cube of a lattice by their mean, and so their colours.
 
     Returns:
         Points (M, 3) float64 and colours (M, 3) uint8 or None.
@@ -158,13 +152,9 @@ class TSDFMesh:
     def add(
         self, depth: np.ndarray, image: np.ndarray, intrinsics: Tensor, extrinsics: Tensor
     ) -> None:
-        """Take in a view.
+        """Take in a view: depth (H, W), 0 where unknown, image (H, W, 3) uint8 and the camera.
 
-        Args:
-            depth: (H, W) float32, 0 where unknown; nothing happens if it is so everywhere.
-            image: (H, W, 3) uint8 RGB.
-            intrinsics: (3, 3).
-            extrinsics: (4, 4), world to camera.
+        Nothing happens if no depth is known.
         """
         if not depth.any():
             return

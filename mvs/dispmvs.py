@@ -34,7 +34,6 @@ from ..nas.supernet import extract
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
-from ._dispmvs_elastic import Width, number
 from ._dispmvs_geometry import (
     depth_to_flow,
     epipolar_lines,
@@ -43,7 +42,7 @@ from ._dispmvs_geometry import (
     normalize_inverse_depth,
     random_start,
 )
-from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock
+from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock, Width, number
 
 __all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
 
@@ -351,12 +350,7 @@ def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
 
 
 def fuse(maps: Tensor, depth_range: Tensor) -> Fused:
-    """Average the pairs.
-
-    Args:
-        maps: (B, S, 2, h, w): normalised inverse depth and logit.
-        depth_range: (B, 2).
-    """
+    """Average the pairs: normalised inverse depth and logit, (B, S, 2, h, w)."""
     weights = maps[:, :, 1].softmax(1)
     rho = (weights * maps[:, :, 0]).sum(1, keepdim=True)
     far, near = inverse_range(depth_range)

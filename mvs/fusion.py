@@ -4,7 +4,8 @@ A pixel is lifted with its depth, looked up in another view's depth map, and car
 views agree where it comes back to its place and to its depth; the depths of those that agree are
 averaged. There is no other filter and no merging: this is the program behind the published
 figures of DispMVS (Yan et al., AAAI 2023) and its relatives. (Programs built on OpenCV before
-version 5 look depths up at multiples of 1/32 pixel and so keep slightly other points.)
+version 5 look depths up at multiples of 1/32 pixel and so keep slightly other points.) Published
+clouds have thresholds of their own, by data set and scene.
 
 Views stream from disk one after the other: memory does not grow with their number, beyond the
 bytes set aside for depth maps.
@@ -12,6 +13,7 @@ bytes set aside for depth maps.
 
 from __future__ import annotations
 
+import difflib
 import os
 import warnings
 from collections import OrderedDict
@@ -27,9 +29,91 @@ from ..datasets.mvs.cameras import check_camera, invert_intrinsics, invert_pose,
 from ..vision.io.images import read_pixels
 from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import write_ply
-from .presets import DEFAULT, Thresholds
 
-__all__ = ["DepthView", "FusedView", "FusionReport", "fuse", "fuse_to_file"]
+__all__ = [
+    "DEFAULT",
+    "DepthView",
+    "FusedView",
+    "FusionReport",
+    "PRESETS",
+    "Thresholds",
+    "fuse",
+    "fuse_to_file",
+    "preset",
+]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a depth is believed.
+
+    Attributes:
+        views: other views that must agree.
+        pixels: how far a pixel may come back from its place.
+        relative: how much the depth may differ, as a share of it.
+
+    Raises:
+        ValueError: one of them is not positive.
+    """
+
+    views: int = 2
+    pixels: float = 1.0
+    relative: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("views", "pixels", "relative"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"threshold {name} must be positive, got {getattr(self, name):g}")
+
+
+DEFAULT = Thresholds()
+
+_DTU_PIXELS = {
+    0.25: (9, 10, 12, 15, 23, 32, 34, 49, 75, 77, 110),
+    0.5: (1, 4, 11, 24, 29, 33, 48, 62, 114),
+    0.75: (13, 118),
+}
+
+PRESETS: dict[str, Thresholds] = {
+    "default": DEFAULT,
+    # One setting for all scans; the published figures were reached with one a scan.
+    "dtu": Thresholds(3, 0.5, 0.01),
+    **{
+        f"dtu/scan{scan}": Thresholds(3, pixels, 0.01)
+        for pixels, scans in _DTU_PIXELS.items()
+        for scan in scans
+    },
+    "tanks/family": Thresholds(5, 2.0, 0.005),
+    "tanks/francis": Thresholds(8, 2.0, 0.0025),
+    "tanks/horse": Thresholds(4, 1.0, 0.01),
+    "tanks/lighthouse": Thresholds(7, 3.0, 0.005),
+    "tanks/m60": Thresholds(5, 2.0, 0.0025),
+    "tanks/panther": Thresholds(6, 4.0, 0.005),
+    "tanks/playground": Thresholds(7, 3.0, 0.005),
+    "tanks/train": Thresholds(6, 2.5, 0.005),
+    "tanks/auditorium": Thresholds(3, 1.0, 0.01),
+    "tanks/ballroom": Thresholds(3, 2.5, 0.01),
+    "tanks/courtroom": Thresholds(4, 1.0, 0.01),
+    "tanks/museum": Thresholds(4, 1.0, 0.01),
+    "tanks/palace": Thresholds(4, 2.5, 0.01),
+    "tanks/temple": Thresholds(3, 1.0, 0.01),
+}
+"""Name to thresholds: ``dtu/scan9``, ``tanks/family``, ... (Yan et al., AAAI 2023)."""
+
+
+def preset(name: str) -> Thresholds:
+    """Return the thresholds of that name, in upper or lower case.
+
+    Raises:
+        ValueError: there are none; the message names the nearest.
+    """
+    key = name.lower()
+    if key in PRESETS:
+        return PRESETS[key]
+    near = difflib.get_close_matches(key, PRESETS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
+    raise ValueError(f"no thresholds are called {name!r}; {hint}")
+
 
 # Pixels at a time: on a CPU the two dozen maps of so many pixels stay in its cache.
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
@@ -143,14 +227,9 @@ def fuse_to_file(
     device: torch.device | str = "cpu",
     each: Callable[[FusedView], None] | None = None,
 ) -> FusionReport:
-    """Fuse depth maps into a coloured binary PLY file, written while the views stream by.
+    """Fuse, as `fuse`, into a coloured binary PLY file, written while the views stream by.
 
-    Args:
-        views: as for `fuse`.
-        path: of the file.
-        thresholds: as for `fuse`.
-        device: as for `fuse`.
-        each: called with every view's part, for whatever else is to be made of it.
+    Every view's part also goes to ``each``, for whatever else is to be made of it.
 
     Raises:
         ValueError: as `fuse`; or no point is left: the message says which filter removed how many.

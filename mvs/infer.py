@@ -33,7 +33,6 @@ from ..vision.viz.colour import disparity_picture
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
-
 Image = str | os.PathLike | np.ndarray | Tensor
 
 
@@ -129,7 +128,7 @@ class MVSPredictor:
             intrinsics: (V, 3, 3), pixels of these images.
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them from where the cameras stand
-                and look (``vizoo.datasets.mvs.ranges``).
+                and look (``vizoo.datasets.mvs.cameras``).
             seed: of the random depth that the search starts from.
 
         Raises:
@@ -149,7 +148,7 @@ class MVSPredictor:
                 raise ValueError(f"views 0 and {index} differ in size: {sizes[0]}, {sizes[1]}")
         check_camera(intrinsics, extrinsics)
         if depth_range is None:
-            from ..datasets.mvs.ranges import range_from_cameras
+            from ..datasets.mvs.cameras import range_from_cameras
 
             depth_range, _ = range_from_cameras(extrinsics, 0)
         if not 0 < depth_range[0] < depth_range[1] < float("inf"):

@@ -11,11 +11,9 @@ __all__ = ["normalized_inverse", "sequence_loss"]
 
 
 def normalized_inverse(depth: Tensor, depth_range: Tensor) -> Tensor:
-    """Inverse depth, 1 at the nearest and 0 at the furthest depth, not clipped.
+    """Inverse of depth (B, 1, H, W), 1 at the nearest and 0 at the furthest of a range (B, 2).
 
-    Args:
-        depth: (B, 1, H, W), not negative.
-        depth_range: (B, 2), nearest and furthest.
+    It is not clipped.
     """
     near, far = (1 / depth_range.float())[..., None, None, None].unbind(1)
     return (1 / (depth.float() + 1e-6) - far) / (near - far)

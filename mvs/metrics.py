@@ -53,12 +53,7 @@ class DepthMetrics(Metric):
         self.add_state("histogram", bins, dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, depth: Tensor, valid: Tensor) -> None:
-        """Count a batch.
-
-        Args:
-            prediction: (B, 1, H, W).
-            depth: ground truth, the same shape.
-            valid: where it is known, the same shape, bool.
+        """Count a batch: prediction, truth and where it is known, bool, each (B, 1, H, W).
 
         Raises:
             ValueError: the shapes differ.

@@ -1,21 +1,223 @@
-"""SphereDepth's building blocks: residual block, stem, decoder step, head."""
+"""SphereDepth's building blocks: residual block, stem, decoder step, head.
+
+What may depend on choices beside `nas.elastic`'s layers comes first: each function returns a plain
+module where its numbers are ints, and where one is a choice's an elastic one, whose export is that
+plain module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypedDict, cast
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.values import Value, concat, maximum, outcomes
+from ..nas.elastic.base import (
+    Axis,
+    ElasticModule,
+    Part,
+    check_channels,
+    fill,
+    is_elastic,
+    number_of,
+    parts,
+    take,
+)
+from ..nas.elastic.norm import ElasticBatchNorm2d
+from ..nas.values import Value, choices_of, concat, maximum, outcomes
 from ..vision.fused import fold_batch_norm
-from ._spheredepth_elastic import Use, Width, conv_use, face_norm, mesh_conv
-from .layers import FaceNorm, MeshConv, MeshTables, Ring, pool_faces, unpool_faces
+from .layers import FaceNorm, MeshConv, MeshTables, Ring, pool_faces, ring_of, unpool_faces
+from .mesh import check_ring
 
-__all__ = ["ConvNorm", "DecoderStep", "Head", "LinearNorm", "Pattern", "ResidualBlock", "Stem"]
+Width = int | Value
+
+
+class Use(NamedTuple):
+    """A convolution or unpooling that a network does: `layers.Ring` of numbers that may be open."""
+
+    level: Width
+    kernel: Width = 3
+    dilation: Width = 1
+    symmetric: bool = False
+    stride: int = 1
+
+    def ring(self, architecture: Mapping[str, Any] | None) -> Ring | None:
+        """Under an architecture, None for the largest; see `layers.ring_of`."""
+        level, kernel, dilation = _together(self[:3], architecture)
+        return ring_of(level, kernel, dilation, self.symmetric, self.stride)
+
+    def rings(self) -> list[Ring | None]:
+        """Under all of them."""
+        choices = list(dict.fromkeys(c for value in self[:3] for c in choices_of(value)))
+        names = [choice.name for choice in choices]
+        cases = itertools.product(*(choice.values for choice in choices))
+        return [self.ring(dict(zip(names, case, strict=True))) for case in cases]
+
+
+def _together(values: Sequence[Width], architecture: Mapping[str, Any] | None) -> list[int]:
+    """Numbers under one architecture: for None the largest, in which one may be at its least."""
+    if architecture is None:
+        choices = (choice for value in values for choice in choices_of(value))
+        architecture = {choice.name: choice.largest for choice in choices}
+    return [number_of(value, architecture) for value in values]
+
+
+class _ElasticFaceNorm(FaceNorm, ElasticBatchNorm2d):
+    plain = FaceNorm
+
+
+def face_norm(channels: Width) -> nn.BatchNorm2d:
+    """A `FaceNorm`."""
+    return _ElasticFaceNorm(channels) if isinstance(channels, Value) else FaceNorm(channels)
+
+
+class _ConvSettings(NamedTuple):
+    in_channels: int
+    kernel: int
+    dilation: int
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
+
+
+class _ElasticMeshConv(ElasticModule, MeshConv):
+    def __init__(
+        self,
+        in_channels: Width,
+        out_channels: Width,
+        *,
+        kernel: Width,
+        dilation: Width,
+        **settings: Any,
+    ) -> None:
+        super().__init__(maximum(in_channels), maximum(out_channels), **settings)
+        self.set_numbers(
+            in_channels=in_channels, out_channels=out_channels, kernel=kernel, dilation=dilation
+        )
+        _, self.kernel, self.dilation, _, _ = self.active
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> _ConvSettings:
+        n_in, n_out, *ring = self.numbers.values()
+        kernel, dilation = _together(ring, architecture)
+        if kernel != 1:
+            check_ring(kernel, dilation)
+        rows, columns = (parts(number, architecture) for number in (n_out, n_in))
+        return _ConvSettings(number_of(n_in, architecture), kernel, dilation, rows, columns)
+
+    def activate(self, architecture: Mapping[str, Any]) -> None:
+        super().activate(architecture)
+        _, self.kernel, self.dilation, _, _ = self.active
+
+    def _in_use(self, active: _ConvSettings | None = None) -> tuple[Tensor, Tensor | None]:
+        active = self.active if active is None else active
+        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
+        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
+
+    def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
+        check_channels(self, x.shape[-1], self.active.in_channels)
+        return super().forward(x, tables, level)
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> MeshConv:
+        active = self.settings(architecture)
+        with torch.no_grad():
+            weight, bias = self._in_use(active)
+        with torch.device("meta"):
+            layer = MeshConv(
+                active.in_channels,
+                len(weight),
+                kernel=active.kernel,
+                dilation=active.dilation,
+                stride=self.stride,
+                symmetric=self.symmetric,
+                normalize=self.normalize,
+                bias=self.bias is not None,
+            )
+        return fill(layer, self, weight=weight, bias=bias)
+
+    def axes(self) -> tuple[Axis, ...]:
+        reads, writes = self.numbers["in_channels"], self.numbers["out_channels"]
+        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
+        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
+
+
+def mesh_conv(
+    in_channels: Width,
+    out_channels: Width,
+    *,
+    kernel: Width = 3,
+    dilation: Width = 1,
+    **settings: Any,
+) -> MeshConv:
+    """A `MeshConv`; `settings` are its other arguments."""
+    numbers = in_channels, out_channels, kernel, dilation
+    layer: Callable[..., MeshConv] = _ElasticMeshConv if is_elastic(numbers) else MeshConv
+    return layer(in_channels, out_channels, kernel=kernel, dilation=dilation, **settings)
+
+
+def conv_use(conv: MeshConv, level: Width) -> Use:
+    """What a convolution looks at where it is given the faces of a level."""
+    numbers = getattr(conv, "numbers", {})
+    kernel, dilation = (numbers.get(name, getattr(conv, name)) for name in ("kernel", "dilation"))
+    return Use(level, kernel, dilation, conv.symmetric, conv.stride)
+
+
+class _TableSettings(NamedTuple):
+    mesh_level: int
+    rings: tuple[Ring, ...]
+
+
+class _ElasticTables(ElasticModule, MeshTables):
+    """Has what any architecture looks at; its export what one does."""
+
+    def __init__(self, uses: Sequence[Use], sample_level: int, mesh_level: Width) -> None:
+        rings = dict.fromkeys(ring for use in uses for ring in use.rings() if ring is not None)
+        super().__init__(rings, sample_level)
+        self.uses = tuple(uses)
+        values = itertools.chain.from_iterable(use[:3] for use in uses)
+        self.set_numbers(
+            mesh_level=mesh_level, **{f"use_{i}": value for i, value in enumerate(values)}
+        )
+        self.mesh_level = self.active.mesh_level
+
+    def settings(self, architecture: Mapping[str, Any] | None) -> _TableSettings:
+        rings = dict.fromkeys(use.ring(architecture) for use in self.uses)
+        level = number_of(self.numbers["mesh_level"], architecture)
+        return _TableSettings(level, tuple(ring for ring in rings if ring is not None))
+
+    def activate(self, architecture: Mapping[str, Any]) -> None:
+        super().activate(architecture)
+        self.mesh_level = self.active.mesh_level
+
+    def export(
+        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
+    ) -> MeshTables:
+        level, rings = self.settings(architecture)
+        with torch.device(self.coordinates.device):
+            layer = MeshTables(rings, self.sample_level, level)
+        layer.training = self.training
+        return layer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MeshTables:
+        with torch.device(self._device_of_copy(memo)):
+            layer = _ElasticTables(self.uses, self.sample_level, self.numbers["mesh_level"])
+        layer.active, layer._values = self.active, self._values
+        layer.mesh_level, layer.training = self.mesh_level, self.training
+        return layer
+
+
+def mesh_tables(uses: Sequence[Use], sample_level: int, mesh_level: Width) -> MeshTables:
+    """The `MeshTables` of what a network looks at."""
+    elastic_uses = is_elastic(itertools.chain.from_iterable(use[:3] for use in uses))
+    if isinstance(mesh_level, Value) or elastic_uses:
+        return _ElasticTables(uses, sample_level, mesh_level)
+    rings = dict.fromkeys(use.ring(None) for use in uses)
+    return MeshTables([ring for ring in rings if ring is not None], sample_level, mesh_level)
+
 
 _HIDDEN = 32  # channels of the head
 

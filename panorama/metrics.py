@@ -119,12 +119,7 @@ class PanoramaMetrics(Metric):
         self.add_state("images", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, depth: Tensor, valid: Tensor) -> None:
-        """Count a batch.
-
-        Args:
-            prediction: (N, 1, H, W) equirectangular, or (N, F) on faces.
-            depth: the truth, the same shape.
-            valid: where it is known, the same shape, bool.
+        """Count a batch, equirectangular (N, 1, H, W), or (N, F) on faces: of one shape all three.
 
         Raises:
             ValueError: the shapes differ.

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..vision.ops._registration import exporting
-from ._location import barycentric, locate
-from ._vertices import vertex_values, vertex_weights
 from .mesh import face_count, kept, level_of, spherical_mesh
 
 __all__ = [
+    "barycentric",
     "equirectangular_to_faces",
     "face_labels",
     "faces_to_equirectangular",
@@ -286,3 +286,134 @@ def _few_rows(height: int, width: int, device: torch.device) -> Iterator[Tensor]
     row = torch.arange(height, device=device, dtype=torch.float64)
     for some in row.split(max(1, _PIXELS // width)):
         yield _looks(some, height, width)
+
+
+_EDGE = 2e-15
+"""Rounding of the side of an edge that a direction lies on: on the edge both faces are right."""
+
+_ICOSAHEDRON = spherical_mesh(0).vertices[spherical_mesh(0).faces].tolist()
+"""Numbers, so that a compiler need not look into how they are made."""
+
+
+def locate(directions: Tensor, level: int) -> Tensor:
+    """The face that holds each direction.
+
+    By descent: one of the 20 faces, and then at each level the child on whose side of the centre
+    child's edges the direction lies.
+
+    Args:
+        directions: (…, 3), any length above 0; exact in float64.
+        level: of the mesh.
+
+    Returns:
+        (…) int64. On an edge one of the faces that share it.
+    """
+    return _descend(directions, level)[0]
+
+
+def _descend(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    """The face, (…), and its corners, (…, 3, 3).
+
+    All three slots are worked off together: a graph that is exported has fewer nodes.
+    """
+    face_count(level)
+    triangles = directions.new_tensor(_ICOSAHEDRON)  # (20, 3, 3)
+    sides = directions.flatten(0, -2) @ _edges(triangles).flatten(0, 1).T
+    inside = (sides.unflatten(-1, (20, 3)).amin(-1) >= -_EDGE).to(directions.dtype)
+    order = torch.arange(20, 0, -1, device=directions.device, dtype=directions.dtype)
+    face = (inside * order).argmax(-1).view(directions.shape[:-1])  # the first of several
+    corners = triangles[face]
+    for _ in range(level):
+        middle = _turn(corners, 1) + _turn(corners, 2)
+        middle = middle / (middle * middle).sum(-1, keepdim=True).sqrt()
+        # Child i is beyond the edge of the centre child that faces corner i.
+        beyond = (directions[..., None, :] * _edges(middle)).sum(-1) < -_EDGE
+        face = 4 * face + 3 - (beyond * (3 - torch.arange(3, device=face.device))).sum(-1)
+        # Child i keeps corner i in slot i, and has in each other slot what is opposite the third.
+        beyond = beyond[..., None]
+        inner = torch.where(_turn(beyond, 1), _turn(middle, 2), middle)
+        inner = torch.where(_turn(beyond, 2), _turn(middle, 1), inner)
+        corners = torch.where(beyond, corners, inner)
+    return face, corners
+
+
+def _turn(x: Tensor, steps: int) -> Tensor:
+    """(…, 3, C) with what is so many slots further on in each slot."""
+    return torch.cat((x[..., steps:, :], x[..., :steps, :]), -2)
+
+
+def _edges(corners: Tensor) -> Tensor:
+    """(…, 3, 3): normals of the planes through the origin and the edges opposite the corners."""
+    a, b = _turn(corners, 1), _turn(corners, 2)
+    a1, a2 = (torch.cat((a[..., k:], a[..., :k]), -1) for k in (1, 2))
+    b1, b2 = (torch.cat((b[..., k:], b[..., :k]), -1) for k in (1, 2))
+    return a1 * b2 - a2 * b1
+
+
+def barycentric(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    """The face that holds each direction, (…), and the weights of its corners, (…, 3).
+
+    The weights are not negative, their sum is 1, and they interpolate linearly on the flat
+    triangle that the corners span.
+    """
+    face, corners = _descend(directions, level)
+    weights = (directions[..., None, :] * _edges(corners)).sum(-1).clamp(min=0)
+    return face, weights / weights.sum(-1, keepdim=True)
+
+
+@cache
+def vertex_weights(
+    level: int, kind: Literal["area", "exact"] = "exact"
+) -> tuple[np.ndarray, np.ndarray]:
+    """How much each face around a vertex counts in the vertex's value.
+
+    Args:
+        level: of the mesh.
+        kind: `area` takes solid angles; `exact` the nearest weights to these that reproduce
+            functions linear in the plane that touches the sphere at the vertex.
+
+    Returns:
+        Faces (V, 6) int32 and weights (V, 6) float64; where only 5 meet the last weighs 0.
+
+    Raises:
+        ValueError: an unknown level or kind.
+    """
+    if kind not in ("area", "exact"):
+        raise ValueError(f"vertex weights {kind!r} are unknown: choose 'area' or 'exact'")
+    mesh = spherical_mesh(level)
+    faces, degrees = mesh.incident
+    there = np.arange(6) < degrees[:, None]
+    weights = mesh.solid_angles[faces] * there
+    weights /= weights.sum(1, keepdims=True)
+    if kind == "exact":
+        axis = mesh.vertices[:, None]  # (V, 1, 3)
+        helper = np.eye(3)[np.abs(mesh.vertices).argmin(1)][:, None]
+        p = np.cross(axis, helper)
+        p /= np.linalg.norm(p, axis=-1, keepdims=True)
+        centres = mesh.centroids[faces]
+        centres = centres / (centres * axis).sum(-1, keepdims=True)
+        rows = [np.ones_like(weights), *((centres * a).sum(-1) for a in (p, np.cross(axis, p)))]
+        # Lengths of one face's, so that the small system is well conditioned at every level.
+        scale = np.linalg.norm(mesh.vertices[mesh.faces[0, 0]] - mesh.centroids[0])
+        matrix = np.stack([rows[0], rows[1] / scale, rows[2] / scale], 1) * there[:, None]
+        lacking = np.array([1.0, 0, 0]) - np.einsum("vif,vf->vi", matrix, weights)
+        gram = matrix @ matrix.transpose(0, 2, 1)
+        multipliers = np.linalg.solve(gram, lacking[..., None])
+        weights = weights + (matrix.transpose(0, 2, 1) @ multipliers)[..., 0]
+    weights.setflags(write=False)
+    return faces, weights
+
+
+def vertex_values(values: Tensor, kind: Literal["area", "exact"] = "exact") -> Tensor:
+    """Values of faces (N, F, C) as values of the mesh's vertices, (N, V, C)."""
+    faces, weights = _vertex_table(level_of(values.shape[1]), kind, values.device)
+    near = values.index_select(1, faces.flatten()).unflatten(1, faces.shape)
+    return (near * weights.to(values.dtype)[..., None]).sum(2)
+
+
+@cache
+def _vertex_table(
+    level: int, kind: Literal["area", "exact"], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    faces, weights = vertex_weights(level, kind)
+    return kept(faces, device), kept(weights, device)

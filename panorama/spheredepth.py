@@ -41,8 +41,16 @@ from ..nas.values import Value, maximum, outcomes
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import IMAGENET_MEAN, IMAGENET_STD, check_images
-from ._spheredepth_elastic import Use, Width, mesh_tables
-from ._spheredepth_layers import DecoderStep, Head, Pattern, ResidualBlock, Stem
+from ._spheredepth_layers import (
+    DecoderStep,
+    Head,
+    Pattern,
+    ResidualBlock,
+    Stem,
+    Use,
+    Width,
+    mesh_tables,
+)
 from .layers import check_levels
 from .sampling import equirectangular_to_faces, faces_to_equirectangular, sample_at
 

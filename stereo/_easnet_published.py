@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..nas.space import Architecture
 
-__all__ = ["BLOCKS", "WIDTHS", "convert_published", "expanded", "published_architecture"]
-
 WIDTHS = (24, 32, 64, 128)
 BLOCKS = 4
 

@@ -6,6 +6,11 @@ parts' convolutions. At the finest level nothing but the prediction reads `iconv
 activation is between: the prediction's nine taps are multiplied into its weight, which leaves nine
 output channels to shift and add. Zeros between the two layers are kept, since the taps are shifted
 after the first.
+
+The forms that run fastest in inference follow, which `vision.inference.optimize` uses. Batch norms
+are folded, activations and shortcuts part of the convolutions. The finest level, most of the thin
+networks' time, runs at half size: its last two layers are linear, so they are one convolution, over
+2x2 pixels side by side in the channels. Predictions stay float32 throughout.
 """
 
 from __future__ import annotations
@@ -20,6 +25,13 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat
+from ..vision.fused import (
+    FusedConv2d,
+    FusedUpsampling2d,
+    blocked_weight,
+    depth_to_space,
+    fold_batch_norm,
+)
 
 Width = int | Value
 
@@ -233,3 +245,230 @@ def _parameters(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
     if isinstance(conv, ElasticConv2d):
         weight, bias = conv.weight_in_use(conv.active), conv.bias_in_use(conv.active)
     return weight, cast(Tensor, bias)
+
+
+class FusedBlock(nn.Module):
+    """A `ResBlock`; `channels` is how many of the stored input channels come."""
+
+    def __init__(self, block: ResBlock, dtype: torch.dtype, channels: int | None = None) -> None:
+        super().__init__()
+        self.stride = block.stride
+        self.conv1 = _folded(block.conv1, block.bn1, dtype, channels, self.stride, 0.0)
+        self.conv2 = _folded(block.conv2, block.bn2, dtype, None, 1, 0.0)
+        self.shortcut = None
+        if block.shortcut is not None:
+            conv, norm = cast("tuple[nn.Conv2d | SlicedConv2d, nn.BatchNorm2d]", block.shortcut)
+            self.shortcut = _folded(conv, norm, dtype, channels, 1, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(x)
+        if self.shortcut is not None:
+            x = self.shortcut(x[:, :, :: self.stride, :: self.stride])
+        return self.conv2(y, x)
+
+
+def _folded(
+    conv: nn.Conv2d | SlicedConv2d,
+    norm: nn.BatchNorm2d,
+    dtype: torch.dtype,
+    channels: int | None,
+    stride: int,
+    slope: float | None,
+) -> FusedConv2d:
+    if isinstance(conv, SlicedConv2d):
+        conv = conv.conv
+    weight, bias = fold_batch_norm(conv.weight[:, :channels], conv.bias, norm)
+    padding = cast("tuple[int, ...]", conv.padding)[0]
+    return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
+
+
+def _block(channels: int) -> tuple[int, int]:
+    """How many outputs to compute at once, so that they fill a vector of 16."""
+    return {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(channels, (1, 1))
+
+
+def _first(layers: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
+    conv = cast(nn.Conv2d, layers[0])
+    weight, block = conv.weight, _block(len(conv.weight))
+    return FusedConv2d(weight, conv.bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block)
+
+
+class FusedEncoder(nn.Module):
+    """A `FeatureEncoder`."""
+
+    def __init__(self, encoder: FeatureEncoder | RefinementStage, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.conv1 = _first(encoder.conv1, dtype)
+        self.conv2 = FusedBlock(encoder.conv2, dtype)
+        self.conv3 = FusedBlock(encoder.conv3, dtype)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        at_half = self.conv1(x)
+        at_quarter = self.conv2(at_half)
+        return at_half, at_quarter, self.conv3(at_quarter)
+
+
+class _Finest(nn.Module):
+    """Level 0: `upconv0`, `upflow1to0`, `iconv0` and the prediction.
+
+    No activation is between the last two, so they are one 5x5 convolution. Its input has 2x2
+    pixels in the channels; it gives 4x4 pixels at a time, strip by strip to stay in the cache.
+    Between the two layers the border is padded with zeros, which the single convolution cannot
+    know: the outermost pixels are computed once more, as two layers.
+    """
+
+    strip_bytes = 4 << 20
+
+    def __init__(
+        self,
+        upconv: nn.ConvTranspose2d,
+        upflow: nn.ConvTranspose2d,
+        iconv: nn.Conv2d,
+        head: nn.Conv2d,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.upconv = FusedUpsampling2d(upconv.weight, slope=0.1, dtype=dtype)
+        self.upflow = FusedUpsampling2d(upflow.weight)
+        first, second = iconv.weight.detach(), head.weight.detach()
+        self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
+        self.head = FusedConv2d(second, None, padding=1)
+        weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
+        bias = (second.sum((2, 3)) * cast(Tensor, iconv.bias).detach()).sum(1)
+        weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
+        self.parts = [upconv.out_channels, 1]
+        weight, of_image = weight[:, :-3], weight[:, -3:]
+        self.of_image = FusedConv2d(of_image, bias.repeat(16), stride=4, padding=2, dtype=dtype)
+        weight = weight.unflatten(3, (4, 2)).unflatten(2, (4, 2)).permute(0, 3, 5, 1, 2, 4)
+        weight = torch.cat([part.flatten(1, 3) for part in weight.split(self.parts, 3)], 1)
+        self.conv = FusedConv2d(weight, None, stride=2, padding=(0, 1), dtype=dtype)
+
+    def forward(self, x: Tensor, flow: Tensor, image: Tensor) -> Tensor:
+        """Level-1 features and prediction and the image to the prediction, unrectified."""
+        height = x.shape[2]
+        flow = self.upflow.blocked(flow).to(self.dtype)
+        image = image.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        image_part = self.of_image(image)
+        row = x.shape[0] * x.shape[3] * 4 * sum(self.parts) * self.dtype.itemsize
+        rows = max(2, self.strip_bytes // max(1, row) // 2 * 2)
+        if x.device.type != "cpu":  # one launch rather than many
+            rows = height
+        strips, first_columns, last_columns = [], [], []
+        for start in range(0, height, rows):
+            stop = min(start + rows, height)
+            low, high = max(start - 1, 0), min(stop + 1, height)
+            # One row more on either side, for which the strip's end would be the border.
+            outer = max(low - 1, 0)
+            up = self.upconv.blocked(x[:, :, outer : high + 1])[:, :, low - outer : high - outer]
+            part = torch.cat((up, flow[:, :, low:high]), 1)
+            above, below = int(start == 0), int(stop == height)
+            padded = F.pad(part, (0, 0, above, below)) if above + below else part
+            strips.append(self.conv(padded, image_part[:, :, start // 2 : stop // 2]))
+            if above:
+                top = part[:, :, :2]
+            if below:
+                bottom = part[:, :, -2:]
+            own = part[:, :, start - low : stop - low]
+            first_columns.append(own[..., :2])
+            last_columns.append(own[..., -2:])
+        y = depth_to_space(torch.cat(strips, 2), (4, 4)).float()
+        images = torch.cat((image[:, :, :4], image[:, :, -4:]))
+        upper, lower = self._exact(torch.cat((top, bottom)), images).chunk(2)
+        y[:, :, 0], y[:, :, -1] = upper[:, :, 0], lower[:, :, -1]
+        columns = torch.cat((torch.cat(first_columns, 2), torch.cat(last_columns, 2)))
+        images = torch.cat((image[..., :4], image[..., -4:]))
+        before, after = self._exact(columns, images).chunk(2)
+        y[..., 0], y[..., -1] = before[..., 0], after[..., -1]
+        return y
+
+    def _exact(self, x: Tensor, image: Tensor) -> Tensor:
+        parts = x.split([4 * part for part in self.parts], 1)
+        parts = [depth_to_space(part, (2, 2)) for part in parts]
+        return self.head(self.iconv(torch.cat((*parts, image), 1)))
+
+
+class _FusedHourglass(nn.Module):
+    def __init__(self, stage: CorrelationStage | RefinementStage, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(
+            nn.Sequential(
+                FusedBlock(getattr(stage, f"conv{level}"), dtype),
+                FusedBlock(getattr(stage, f"conv{level}_1"), dtype),
+            )
+            for level in (4, 5, 6)
+        )
+        heads = [getattr(stage, f"{stage.head}{level}") for level in range(7)]
+        self.heads = nn.ModuleList(
+            FusedConv2d(heads[level].weight, None, padding=1, block=(4, 4) if level < 5 else (1, 1))
+            for level in range(1, 7)
+        )
+        self.upconvs = nn.ModuleList()
+        self.upflows = nn.ModuleList()
+        self.iconvs = nn.ModuleList()
+        for level in range(6):
+            upconv, upflow, iconv = (
+                getattr(stage, name)
+                for name in (f"upconv{level}", f"upflow{level + 1}to{level}", f"iconv{level}")
+            )
+            if not level:
+                self.finest = _Finest(upconv[0], upflow, iconv, heads[0], dtype)
+                continue
+            self.upconvs.append(FusedUpsampling2d(upconv[0].weight, slope=0.1, dtype=dtype))
+            self.upflows.append(FusedUpsampling2d(upflow.weight))
+            weight = iconv.weight
+            block = _block(len(weight)) if level < 5 else (1, 1)
+            conv = FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block)
+            self.iconvs.append(conv)
+        self.dtype = dtype
+
+    def _encode_decode(
+        self, skips: list[Tensor], base: tuple[Tensor, ...] | None = None
+    ) -> list[Tensor]:
+        x = skips[-1]
+        skips = list(skips)
+        for blocks in self.down:
+            x = blocks(x)
+            skips.append(x)
+        predictions = [self._predict(6, x, base)]
+        for level in (5, 4, 3, 2, 1):
+            up, flow = self.upconvs[level - 1](x), self.upflows[level - 1](predictions[0])
+            parts = [part.to(self.dtype) for part in (up, flow, skips[level])]
+            x = self.iconvs[level - 1](torch.cat(parts, 1))
+            predictions.insert(0, self._predict(level, x, base))
+        finest = self.finest(x, predictions[0], skips[0])
+        return [finest if base is None else finest + base[0], *predictions]
+
+    def _predict(self, level: int, x: Tensor, base: tuple[Tensor, ...] | None) -> Tensor:
+        x = self.heads[level - 1](x)
+        return x if base is None else x + base[level]
+
+
+class FusedCorrelationStage(_FusedHourglass):
+    """A `CorrelationStage`; `shifts` is how many correlation channels come."""
+
+    def __init__(self, stage: CorrelationStage, shifts: int, dtype: torch.dtype) -> None:
+        super().__init__(stage, dtype)
+        self.conv_redir = FusedBlock(stage.conv_redir, dtype)
+        channels = stage.conv_redir.conv2.out_channels + shifts
+        self.conv3_1 = FusedBlock(stage.conv3_1, dtype, channels)
+
+    def forward(self, skips: list[Tensor], volume: Tensor) -> tuple[Tensor, ...]:
+        fused = torch.cat((self.conv_redir(skips[3]), F.leaky_relu(volume, 0.1)), 1)
+        predictions = self._encode_decode([*skips[:3], self.conv3_1(fused)])
+        return F.relu(predictions[0]), *predictions[1:]
+
+
+class FusedRefinementStage(_FusedHourglass):
+    """A `RefinementStage`."""
+
+    def __init__(self, stage: RefinementStage, dtype: torch.dtype) -> None:
+        super().__init__(stage, dtype)
+        self.encoder = FusedEncoder(stage, dtype)
+        self.conv3_1 = FusedBlock(stage.conv3_1, dtype)
+
+    def forward(self, inputs: tuple[Tensor, ...], base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        joined = torch.cat([part.to(self.dtype) for part in inputs], 1)
+        at_half, at_quarter, at_eighth = self.encoder(joined)
+        skips = [inputs[0], at_half, at_quarter, self.conv3_1(at_eighth)]
+        return tuple(F.relu(p) for p in self._encode_decode(skips, base))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..vision.hub.record import WeightsRecord
 
-__all__ = ["EASNET_LIGHT", "EASNET_SMALL", "FADNET_PLUS_TINY"]
-
 EASNET_LIGHT = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_light.safetensors",),

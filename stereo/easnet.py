@@ -32,11 +32,11 @@ from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import DeformableConv2d, convex_upsample, normalize_pair
 from ..vision.ops import correlation, soft_argmin, warp_by_disparity
-from ._easnet_inference import FusedDilatedBlock
 from ._easnet_layers import (
     FINEST,
     AggregationModule,
     FeaturePyramid,
+    FusedDilatedBlock,
     LeakyConvolution,
     MatchingNetwork,
     Number,

@@ -131,7 +131,7 @@ class _TwoStage(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """The network with its parts replaced by faster ones, see `inference.optimize`."""
-        from ._fadnet_inference import FusedCorrelationStage, FusedEncoder, FusedRefinementStage
+        from ._fadnet_layers import FusedCorrelationStage, FusedEncoder, FusedRefinementStage
 
         net = copy.copy(self)
         net._modules = {

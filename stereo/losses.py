@@ -77,12 +77,8 @@ def upsampled_loss(
 ) -> Tensor:
     """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
 
-    Args:
-        stages: as of `multiscale_loss`, but (B, 1, h, w) of any size.
-        disparity: ground truth, (B, 1, H, W).
-        valid: where it is known, (B, 1, H, W) bool.
-        weights: coarsest first; further predictions take the last weight.
-        max_disparity: ground truth from here on is left out.
+    Arguments are as of `multiscale_loss`, but predictions (B, 1, h, w) of any size, and weights
+    coarsest first, of which further predictions take the last.
 
     Returns:
         Scalar, float32; 0 where no pixel is kept.

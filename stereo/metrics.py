@@ -41,12 +41,7 @@ class DisparityMetrics(Metric):
         self.add_state("totals", totals, dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, disparity: Tensor, valid: Tensor) -> None:
-        """Count a batch.
-
-        Args:
-            prediction: (B, 1, H, W).
-            disparity: ground truth, the same shape.
-            valid: where it is known, the same shape, bool.
+        """Count a batch: prediction, truth and where it is known, bool, each (B, 1, H, W).
 
         Raises:
             ValueError: the shapes differ.

@@ -59,23 +59,14 @@ class PairGeometry:
 def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
     """Return warnings, one line each, for a pair that looks swapped or not rectified.
 
-    Args:
-        left: (H, W, 3) uint8.
-        right: of the same size.
-
-    Returns:
-        An empty list where nothing is wrong, or where too few keypoints match to tell.
+    Images are (H, W, 3) uint8. There are none where too few keypoints match to tell.
     """
     geometry = measure_pair(left, right)
     return [] if geometry is None else geometry.warnings()
 
 
 def require_content(left: Tensor, right: Tensor) -> None:
-    """Refuse two images in which there is nothing to match.
-
-    Args:
-        left: (3, H, W) in [0, 1].
-        right: of the same size.
+    """Refuse two images (3, H, W) in [0, 1] in which there is nothing to match.
 
     Raises:
         ValueError: they are the same picture, or one of them is all of one colour.
@@ -88,12 +79,7 @@ def require_content(left: Tensor, right: Tensor) -> None:
 
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
-    """Match keypoints and measure; ``None`` where too few match.
-
-    Args:
-        left: (H, W, 3) uint8.
-        right: of the same size.
-    """
+    """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match."""
     first, second = _matched_points(left, right)
     if len(first) < _FEWEST:
         return None

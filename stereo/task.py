@@ -1,20 +1,24 @@
-"""Training and evaluation of disparity networks."""
+"""Training and evaluation of disparity networks; writing what they predict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from ..vision.io.disparity import write_disparity
 from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
 from .losses import matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
-__all__ = ["StereoTask"]
+__all__ = ["DisparityWriter", "StereoTask"]
 
 _LOSSES = {
     "pooled": (multiscale_loss, [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]),
@@ -139,3 +143,34 @@ class StereoTask(NetworkTask):
         return comparison_picture(
             batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
         )
+
+
+class DisparityWriter(BasePredictionWriter):
+    """Writes each predicted disparity to `FOLDER/NAME.SUFFIX`, as soon as it is there.
+
+    Args:
+        folder: made if it is missing; names of a data set may add folders of their own.
+        suffix: `png` (16 bits, 256 d, as KITTI's server takes it), `pfm` or `npy`.
+    """
+
+    def __init__(
+        self, folder: str = "predictions", suffix: Literal["png", "pfm", "npy"] = "png"
+    ) -> None:
+        super().__init__(write_interval="batch")
+        self.folder = Path(folder)
+        self.suffix = suffix
+
+    def write_on_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        prediction: dict[str, Any],
+        batch_indices: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        """Write the disparities of a batch."""
+        for name, disparity in zip(prediction["name"], prediction["disparity"], strict=True):
+            path = self.folder / f"{name}.{self.suffix}"
+            write_disparity(path, disparity)

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from ..common.system import compiler
 
-__all__ = ["FORMATS", "Format", "Job", "find_format"]
-
 _KEY = "vizoo"
 """Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
 

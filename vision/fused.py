@@ -54,12 +54,9 @@ def _upsampling_weight(weight: Tensor) -> Tensor:
 
 
 def blocked_weight(weight: Tensor, stride: int, block: tuple[int, int]) -> Tensor:
-    """A kernel that gives a block of neighbouring outputs at once.
+    """A kernel that gives a block of neighbouring outputs, its rows and columns, at once.
 
-    Args:
-        weight: (out, in, kh, kw) for `stride`.
-        stride: of the convolution; the result takes `stride * block`.
-        block: rows and columns.
+    Made of the weight (out, in, kh, kw) for a stride, it takes `stride * block`.
 
     Returns:
         (rows * columns * out, in, kh + stride * (rows - 1), kw + stride * (columns - 1)).

@@ -101,9 +101,8 @@ def open_weights(source: str) -> Weights:
         ValueError: no such model, no trained weights for it, or weights of no stereo model.
         OSError: its weights cannot be had.
     """
-    from ...vision.hub.create import open_model
+    from ...vision.hub.create import beside_weights, is_name, open_model, read_source
     from ...vision.hub.registry import model_info
-    from ...vision.hub.sources import beside_weights, is_name, read_source
 
     net, _ = open_model(source, task="stereo")
     front = beside_weights(source, ".front.json")

@@ -85,7 +85,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     from ...common.timing import Timing
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor
-    from ...vision.hub.sources import beside_weights
+    from ...vision.hub.create import beside_weights
     from ...vision.hub.weights import save_weights
     from ...vision.subnets.bench import Bench, load_supernet
     from ...vision.subnets.best import best_subnet, moved_table

@@ -5,37 +5,31 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .chest import Chest
+    from .chest import Chest, GeneratedCT
     from .datamodule import CTDataModule
     from .dataset import CTDataset, ScanRecord
     from .dicom import list_series, read_dicom
-    from .dicom_writer import write_dicom
-    from .generated import GeneratedCT
     from .layouts import CCCCII, COVIDCTset, ListedScans, MosMed
     from .nifti import read_nifti, write_nifti
-    from .pictures import read_slices
     from .preparation import CTPreset, prepare, to_scan, to_slices
-    from .reading import read_scan
+    from .reading import read_scan, read_slices
     from .transforms import VolumeAugmentation
     from .volume import CTVolume
-    from .writers import write_scans
+    from .writers import write_dicom, write_scans
 
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
-        ".chest": ["Chest"],
+        ".chest": ["Chest", "GeneratedCT"],
         ".datamodule": ["CTDataModule"],
         ".dataset": ["CTDataset", "ScanRecord"],
         ".dicom": ["list_series", "read_dicom"],
-        ".dicom_writer": ["write_dicom"],
-        ".generated": ["GeneratedCT"],
         ".layouts": ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"],
         ".nifti": ["read_nifti", "write_nifti"],
-        ".pictures": ["read_slices"],
         ".preparation": ["CTPreset", "prepare", "to_scan", "to_slices"],
-        ".reading": ["read_scan"],
+        ".reading": ["read_scan", "read_slices"],
         ".transforms": ["VolumeAugmentation"],
         ".volume": ["CTVolume"],
-        ".writers": ["write_scans"],
+        ".writers": ["write_dicom", "write_scans"],
     },
 )

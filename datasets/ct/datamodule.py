@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..datamodule import MixedDataModule
-from ..mixture import check_disjoint
 from .transforms import augmentation as make_augmentation
 
 __all__ = ["CTDataModule"]
@@ -46,25 +45,22 @@ class CTDataModule(MixedDataModule):
             scans, or a patient two roles.
     """
 
+    kept_apart = "patients"
+
     def __init__(self, *, augmentation: str = "flips", batch_size: int = 32, **common: Any) -> None:
         super().__init__(augment=make_augmentation(augmentation), batch_size=batch_size, **common)
 
     def setup(self, stage: str) -> None:
-        """Make the sets of a stage; for a fit also those of the test, and compare their patients.
+        """Make the sets of a stage, for a fit also those of the test.
 
         Raises:
             FileNotFoundError: files are missing; the message counts and names them.
             ValueError: see the class.
         """
         super().setup(stage)
-        if stage != "fit":
-            return
-        roles = {role: self.sets(role) for role in ("train", "val", "test")}
-        if not roles["val"] or not roles["test"]:
-            absent = "val" if not roles["val"] else "test"
-            raise ValueError(
-                f"no {absent} data: a fit wants three disjoint sets, train, val and test, so that "
-                "nothing is chosen on test scans"
-                + ("; val_share holds patients of train out" if absent == "val" else "")
-            )
-        check_disjoint(roles)
+        for role, remedy in (("val", "; val_share holds patients of train out"), ("test", "")):
+            if stage == "fit" and not self.sets(role):
+                raise ValueError(
+                    f"no {role} data: a fit wants three disjoint sets, train, val and test, so "
+                    f"that nothing is chosen on test scans{remedy}"
+                )

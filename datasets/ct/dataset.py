@@ -23,9 +23,8 @@ from torch.utils.data import Dataset
 from ...vision.io.images import SUFFIXES
 from ..cache import SampleCache
 from .dicom import read_dicom
-from .pictures import read_slices
 from .preparation import CTPreset, frames_of, prepare, take
-from .reading import read_scan
+from .reading import read_scan, read_slices
 from .volume import CTVolume
 
 __all__ = ["CTDataset", "ScanRecord"]

@@ -2,7 +2,8 @@
 
 A scan is turned to axial slices, columns to the patient's left, rows to the back, slices from the
 feet to the head; its values are windowed to [0, 1], its slices resized and cropped, and some of
-them taken. A prepared scan is a dictionary:
+them taken: a sampler chooses a wanted number of the slices available, (wanted,) int64 in ascending
+order, and raises a ``ValueError`` where one of the two is below 1. A prepared scan is a dictionary:
 
 ==========  ================================================================================
 ``volume``  (1, D, H, W) float32 in [0, 1]
@@ -16,7 +17,7 @@ them taken. A prepared scan is a dictionary:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -26,10 +27,20 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..files import check_choice
-from .sampling import SAMPLERS, random_slices
 from .volume import CTVolume, axis_codes, reorient
 
-__all__ = ["CTPreset", "frames_of", "prepare", "take", "to_scan", "to_slices"]
+__all__ = [
+    "CTPreset",
+    "SAMPLERS",
+    "frames_of",
+    "prepare",
+    "published_slices",
+    "random_slices",
+    "take",
+    "to_scan",
+    "to_slices",
+    "uniform_slices",
+]
 
 _CHUNK = 16  # slices at a time, which bounds the memory
 _STEPS = 65535  # prepared values are kept in 16 bits
@@ -266,3 +277,52 @@ def _linear(values: np.ndarray, places: np.ndarray, seen: np.ndarray, axis: int)
     low += share * (high - low)
     low *= seen.reshape(form)
     return low
+
+
+def uniform_slices(available: int, wanted: int) -> Tensor:
+    """Slices at even distances from the first to the last, repeated where there are too few."""
+    _check(available, wanted)
+    if wanted == 1:
+        return torch.tensor([(available - 1) // 2])
+    return torch.linspace(0, available - 1, wanted, dtype=torch.float64).round().long()
+
+
+def published_slices(available: int, wanted: int) -> Tensor:
+    """Slices around the middle one, a whole number apart, as CovidNet3D was evaluated.
+
+    With fewer than twice as many as wanted this is a crop of the middle, which can leave out almost
+    half of a scan; of a scan with too few, all are repeated, and some around the middle once more.
+    """
+    _check(available, wanted)
+    middle = (available - 1) // 2
+    if available >= wanted:
+        return _around(middle, available // wanted, wanted)
+    repeats, extra = divmod(wanted, available)
+    slices = torch.arange(available).repeat(repeats)
+    if extra:
+        slices = torch.cat([slices, _around(middle, available // extra, extra)])
+    return slices.sort().values
+
+
+def random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
+    """Random slices in their order: some dropped, or some doubled where there are too few."""
+    _check(available, wanted)
+    repeats, extra = divmod(wanted, available)
+    chosen = torch.randperm(available, generator=generator)[:extra]
+    return torch.cat([torch.arange(available).repeat(repeats), chosen]).sort().values
+
+
+#: What evaluation takes, by name.
+SAMPLERS: dict[str, Callable[[int, int], Tensor]] = {
+    "uniform": uniform_slices,
+    "published": published_slices,
+}
+
+
+def _around(middle: int, step: int, count: int) -> Tensor:
+    return middle + step * torch.arange(-((count - 1) // 2), count // 2 + 1)
+
+
+def _check(available: int, wanted: int) -> None:
+    if available < 1 or wanted < 1:
+        raise ValueError(f"{wanted} slices of {available}: both numbers must be at least 1")

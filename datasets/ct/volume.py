@@ -67,10 +67,7 @@ def axis_codes(affine: np.ndarray) -> str:
 def reorient(values: np.ndarray, affine: np.ndarray, codes: str) -> tuple[np.ndarray, np.ndarray]:
     """Exchange and reverse axes; nothing is resampled, and every voxel stays where it was.
 
-    Args:
-        values: (D, H, W).
-        affine: (4, 4), of (column, row, slice).
-        codes: directions that column, row and slice are to have, such as ``LPS``.
+    The affine is of (column, row, slice), which get the directions of the codes, such as ``LPS``.
     """
     have = axis_codes(affine)
     order = [_world(have).index(axis) for axis in _world(codes)]

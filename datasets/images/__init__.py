@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from .boxes import CocoImages, VocImages
     from .datamodule import ImageDataModule
     from .dataset import ImageDataset, ImageRecord
-    from .generated import GeneratedLesions
-    from .layouts import ImageFolders, ListedImages
+    from .layouts import ImageFolders, ListedImages, split_groups
+    from .lesions import GeneratedLesions
     from .preparation import ImagePreset
-    from .splits import split_groups
     from .transforms import ImageAugmentation
 
 __all__, __getattr__, __dir__ = lazy(
@@ -20,10 +19,9 @@ __all__, __getattr__, __dir__ = lazy(
         ".boxes": ["CocoImages", "VocImages"],
         ".datamodule": ["ImageDataModule"],
         ".dataset": ["ImageDataset", "ImageRecord"],
-        ".generated": ["GeneratedLesions"],
-        ".layouts": ["ImageFolders", "ListedImages"],
+        ".layouts": ["ImageFolders", "ListedImages", "split_groups"],
+        ".lesions": ["GeneratedLesions"],
         ".preparation": ["ImagePreset"],
-        ".splits": ["split_groups"],
         ".transforms": ["ImageAugmentation"],
     },
 )

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..datamodule import MixedDataModule
-from ..mixture import LabelledSamples, Mixture, Part, Samples, check_disjoint, collate
+from ..mixture import LabelledSamples, Mixture, Part, Samples, collate
 from .transforms import augmentation as make_augmentation
 
 __all__ = ["ImageDataModule", "collate_images"]
@@ -43,6 +43,8 @@ class ImageDataModule(MixedDataModule):
             sets have weights; in ``setup`` also where images of one source have two roles.
     """
 
+    kept_apart = "sources of images"
+
     def __init__(
         self,
         *,
@@ -61,18 +63,6 @@ class ImageDataModule(MixedDataModule):
         if balanced and self.weights is not None:
             raise ValueError("give weights of the sets or balanced classes, not both")
         self.balanced = balanced
-
-    def setup(self, stage: str) -> None:
-        """Make the sets of a stage; for a fit also those of the test, and compare their sources.
-
-        Raises:
-            FileNotFoundError: files are missing; the message counts and names them.
-            ValueError: see the class.
-        """
-        super().setup(stage)
-        if stage == "fit":
-            roles = {role: self.sets(role) for role in ("train", "val", "test")}
-            check_disjoint(roles, "sources of images")
 
     def mixture(self, sets: Sequence[Samples], length: int | None) -> Mixture:
         """The training samples of an epoch."""

@@ -1,11 +1,20 @@
-"""Drawn images of skin with lesions of several kinds. Nothing medical: only easy to tell apart."""
+"""Drawn images of skin with lesions of several kinds, and a data set of them: nothing to download.
+
+Nothing medical: only easy to tell apart.
+"""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
+import torch
+from torch import Tensor
 
-__all__ = ["KINDS", "draw_lesions"]
+from ..draws import Draws
+from .dataset import LabelledImages
+from .preparation import ImagePreset
+
+__all__ = ["GeneratedLesions", "KINDS", "draw_lesions"]
 
 #: What can be drawn.
 KINDS = ("mole", "ring", "plaque", "streak", "freckles", "blister")
@@ -24,11 +33,6 @@ _COLOURS = {
 
 def draw_lesions(kind: str, side: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw one to three lesions of a kind on skin of any tone, unevenly lit, with some hairs.
-
-    Args:
-        kind: one of `KINDS`.
-        side: of the image, pixels.
-        rng: of everything random.
 
     Returns:
         The image, (3, side, side) float32 RGB in [0, 1], and the boxes of the lesions, (N, 4)
@@ -147,3 +151,77 @@ def _smooth(side: int, scale: float, rng: np.random.Generator) -> np.ndarray:
 def _edge(distance: np.ndarray, sharpness: float) -> np.ndarray:
     steepness = 4 * max(sharpness, 1.5)
     return np.float32(1) / (1 + np.exp(-(steepness * distance).clip(-30, 30)))
+
+
+class GeneratedLesions(LabelledImages):
+    """Map-style data set; image i depends on ``seed`` and i alone, in any order and any worker.
+
+    The classes take turns; an image has one to three lesions of its class, and their boxes.
+
+    Args:
+        length: number of images.
+        classes: how many, 2 to 6, of ``lesions.KINDS``.
+        preset: how the images are prepared.
+        side: of the images before that, pixels.
+        seed: names the series of images.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        classes: int = 4,
+        preset: ImagePreset = ImagePreset((64, 64), 1.0),  # noqa: B008 (it is frozen)
+        side: int = 80,
+        seed: int = 0,
+    ) -> None:
+        if not 2 <= classes <= len(KINDS):
+            raise ValueError(f"generated lesions of {classes} classes: choose 2 to {len(KINDS)}")
+        if length < 1 or side < 16:
+            raise ValueError(
+                f"generated lesions: length {length} and side {side} must be at least 1 and 16"
+            )
+        super().__init__(KINDS[:classes], preset)
+        self.length, self.side, self.seed = length, side, seed
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of every image."""
+        return [index % len(self.classes) for index in range(self.length)]
+
+    @property
+    def groups(self) -> list[str]:
+        """Each image is on its own."""
+        return [self._name(index) for index in range(self.length)]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def picture(self, index: int) -> dict[str, Tensor | str]:
+        """See `LabelledImages.picture`.
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        if not -self.length <= index < self.length:
+            raise IndexError(f"generated lesions: index {index} of {self.length}")
+        index = int(index) % self.length
+        label = self.labels[index]
+        rng = np.random.default_rng(Draws("lesions", self.seed, index).bits())
+        image, boxes = draw_lesions(self.classes[label], self.side, rng)
+        return {
+            "image": torch.from_numpy(image),
+            "label": torch.tensor(label),
+            "name": self._name(index),
+            "boxes": torch.from_numpy(boxes),
+            "box_labels": torch.full((len(boxes),), label),
+        }
+
+    def _name(self, index: int) -> str:
+        return f"generated-{self.seed}-{index:06d}"
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(self.classes)
+        return f"GeneratedLesions({self.length} of {kinds}, seed {self.seed})"

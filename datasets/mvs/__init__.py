@@ -9,10 +9,8 @@ if TYPE_CHECKING:
     from .datamodule import MVSDataModule
     from .dataset import MVSDataset
     from .dtu import DTU
-    from .layouts import open_scene
-    from .scene import Scene, View, derive_range
-    from .scenes import SceneFolders
-    from .sparse import truth_points
+    from .layouts import SceneFolders, open_scene
+    from .scene import Scene, View, derive_range, truth_points
     from .writers import write_scene
 
 __all__, __getattr__, __dir__ = lazy(
@@ -22,10 +20,8 @@ __all__, __getattr__, __dir__ = lazy(
         ".datamodule": ["MVSDataModule"],
         ".dataset": ["MVSDataset"],
         ".dtu": ["DTU"],
-        ".layouts": ["open_scene"],
-        ".scene": ["Scene", "View", "derive_range"],
-        ".scenes": ["SceneFolders"],
-        ".sparse": ["truth_points"],
+        ".layouts": ["SceneFolders", "open_scene"],
+        ".scene": ["Scene", "View", "derive_range", "truth_points"],
         ".writers": ["write_scene"],
     },
 )

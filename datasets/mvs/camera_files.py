@@ -24,13 +24,13 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...common.files import atomic_write
+from ..files import read_text
 
 __all__ = [
     "RANGE_FORMS",
@@ -38,7 +38,6 @@ __all__ = [
     "parse_range",
     "read_camera_file",
     "read_pair_file",
-    "read_text",
     "write_camera_file",
     "write_lines",
     "write_pair_file",
@@ -50,7 +49,6 @@ RANGE_FORMS = ("auto", "max", "interval")
 _PLANES = 192  # of a file that gives an interval and no count, as MVSNet has it
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE = re.compile(r"[0-9]{1,9}")
-_SIZE_LIMIT = 1 << 26  # bytes; a pair file of ten thousand views has two million
 
 
 class CameraFile(NamedTuple):
@@ -101,11 +99,7 @@ def parse_range(numbers: Sequence[float], form: str = "auto") -> tuple[float, fl
 
 
 def read_camera_file(path: str | os.PathLike, form: str = "auto") -> CameraFile:
-    """Read a camera file.
-
-    Args:
-        path: the file.
-        form: of its depth range, see ``parse_range``.
+    """Read a camera file; for the form of its depth range see ``parse_range``.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -151,12 +145,7 @@ def write_camera_file(
 ) -> None:
     """Write a camera file, atomically; numbers are written so that float32 comes back unchanged.
 
-    Args:
-        path: the file to write.
-        intrinsics: (3, 3).
-        extrinsics: (4, 4), world to camera.
-        depth_range: (least, greatest) depth.
-        form: ``max`` writes ``min max``; ``interval`` writes ``min interval 192 max``.
+    The form ``max`` writes the range as ``min max``, ``interval`` as ``min interval 192 max``.
     """
     lines = ["extrinsic", *map(_row, extrinsics.tolist()), ""]
     lines += ["intrinsic", *map(_row, intrinsics.tolist()), ""]
@@ -167,9 +156,6 @@ def write_camera_file(
 
 def read_pair_file(path: str | os.PathLike) -> dict[int, list[tuple[int, float]]]:
     """Read a pair file.
-
-    Args:
-        path: the file.
 
     Returns:
         For each view's index its sources, best first, as (index, score). A list may be empty, and
@@ -206,27 +192,6 @@ def write_pair_file(
         listed = "".join(f" {source} {score:.6g}" for source, score in sources)
         lines += [str(view), f"{len(sources)}{listed}"]
     write_lines(path, lines)
-
-
-def read_text(path: str | os.PathLike, kind: str) -> str:
-    """Read a text file of a kind ("camera", "pair").
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is empty, far too large or no text.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such {kind} file")
-    if path.stat().st_size > _SIZE_LIMIT:
-        raise ValueError(f"{path}: {path.stat().st_size} bytes are too many for a {kind} file")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a {kind} file: no text at byte {error.start}") from None
-    if not text.strip():
-        raise ValueError(f"{path}: the {kind} file is empty")
-    return text
 
 
 def _sources(path: str | os.PathLike, number: int, line: str) -> list[tuple[int, float]]:

@@ -198,8 +198,7 @@ def _relit(scene: Scene, old: int, light: int) -> Scene:
         replace(view, image=str(view.image).replace(f"_{old}_r5000.png", f"_{light}_r5000.png"))
         for view in scene.views
     ]
-    name = f"{scene.name}, light {light}"
-    return Scene(name, views, scene.pairs, scene.layout, scene.pair_file)
+    return replace(scene, name=f"{scene.name}, light {light}", views=views)
 
 
 def _rectified(folder: Path, view: int, light: int) -> str:

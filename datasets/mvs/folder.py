@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,8 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import check_files, expand_path
-from .camera_files import read_text
+from ..files import check_files, expand_path, read_text
 from .cameras import check_camera, invert_pose
 from .pairs import pair_by_poses
 from .scene import Scene, View, check_range, known_depth, read_depth, read_mask
@@ -84,7 +84,7 @@ def open_folder(path: str | os.PathLike) -> Scene:
         _sources(sources or [], names, f"{file}: view {number}")
         for number, sources in enumerate(listed)
     ]
-    return Scene(root.name, views, pairs, "folder", str(file))
+    return replace(scene, pairs=pairs)
 
 
 def open_middlebury(path: str | os.PathLike) -> Scene:

@@ -1,19 +1,20 @@
-"""Opening a scene of whichever layout."""
+"""Opening scenes of whichever layout, one by one or as a data set."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..files import check_choice, expand_path
-from . import blendedmvs, colmap, dtu, eth3d, folder
+from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
 from .colmap_model import find_model
+from .dataset import MVSDataset
 from .scene import Scene
 
-__all__ = ["LAYOUTS", "open_scene", "recognise"]
+__all__ = ["LAYOUTS", "SceneFolders", "open_scene", "recognise"]
 
 
 class _Layout(NamedTuple):
@@ -55,9 +56,9 @@ LAYOUTS: dict[str, _Layout] = {
         lambda path, form, light: blendedmvs.open_blendedmvs(path, form),
     ),
     "eth3d": _Layout(
-        lambda path: find_model(*(path / name for name in eth3d.FOLDERS)) is not None,
+        lambda path: find_model(*(path / name for name in colmap.FOLDERS)) is not None,
         "dslr_calibration_undistorted/cameras.txt",
-        lambda path, form, light: eth3d.open_eth3d(path),
+        lambda path, form, light: colmap.open_eth3d(path),
     ),
     "folder": _Layout(
         lambda path: path.suffix == ".json" or (path / folder.CAMERAS_FILE).is_file(),
@@ -131,3 +132,43 @@ def open_scene(
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such scene")
     return LAYOUTS[layout].opens(path, range_form, light)
+
+
+class SceneFolders(MVSDataset):
+    """Scenes of one's own, or of an evaluation set: every view in turn is the reference.
+
+    Args:
+        paths: the scenes' folders, see ``vizoo.datasets.mvs.open_scene``.
+        layout: of all of them; None to recognise each.
+        views: photographs in a sample, the reference included.
+        height: rows to resize photographs to; None, with ``width``, leaves them.
+        width: columns to resize them to.
+        range_form: how camera files' last lines are to be read: ``auto``, ``max`` or ``interval``.
+        skip: whether views with fewer than ``views - 1`` sources are left out, else an error.
+        random_sources: whether training draws sources at random from the pair list.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message names them.
+        ValueError: a file is wrong, or only one of height and width is given.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike],
+        layout: str | None = None,
+        views: int = 5,
+        height: int | None = None,
+        width: int | None = None,
+        range_form: str = "auto",
+        skip: bool = False,
+        random_sources: bool = True,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        if isinstance(paths, (str, os.PathLike)):
+            paths = [paths]
+        if (height is None) != (width is None):
+            raise ValueError(f"a size of {width}x{height}: give both sides, or neither")
+        scenes = [open_scene(path, layout, range_form=range_form) for path in paths]
+        size = None if height is None or width is None else (height, width)
+        super().__init__(scenes, views, size, skip, random_sources, transform)

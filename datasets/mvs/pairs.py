@@ -37,12 +37,9 @@ def angle_score(cosine: Tensor) -> Tensor:
 
 
 def score_by_points(points: Tensor, tracks: Sequence[Tensor], centres: Tensor) -> Tensor:
-    """Score all pairs of views by the sparse points that both see.
+    """Score all pairs of V views by those of points (N, 3) that both see.
 
-    Args:
-        points: (N, 3).
-        tracks: for each of V views the indices of the points that it sees.
-        centres: (V, 3), where the cameras stand.
+    Tracks are for each view the indices of its points, centres (V, 3) where the cameras stand.
 
     Returns:
         (V, V) float64, symmetric, 0 on the diagonal.
@@ -72,11 +69,8 @@ def score_by_poses(
     In place of sparse points, points are imagined on a grid over each photograph, at a few depths
     spread over its range evenly in inverse depth. Another view shares those that fall into it.
 
-    Args:
-        intrinsics: (V, 3, 3).
-        extrinsics: (V, 4, 4), world to camera.
-        sizes: (height, width) of each photograph.
-        ranges: (least, greatest) depth of each.
+    Cameras are (V, 3, 3) and (V, 4, 4), world to camera; of each photograph the size is (height,
+    width) and the range (least, greatest) depth.
 
     Returns:
         (V, V) float64, symmetric, 0 on the diagonal.

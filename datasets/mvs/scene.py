@@ -26,10 +26,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ...vision.io.images import read_image, read_pixels
+from ...vision.io.images import read_image, read_pixels, to_bytes
 from ...vision.io.pfm import read_pfm
-from .cameras import check_camera, resize_intrinsics
-from .ranges import range_from_cameras, range_from_points
+from .cameras import (
+    check_camera,
+    lift,
+    project,
+    range_from_cameras,
+    range_from_points,
+    resize_intrinsics,
+)
 
 __all__ = [
     "Scene",
@@ -39,6 +45,8 @@ __all__ = [
     "known_depth",
     "read_depth",
     "read_mask",
+    "sparse_points",
+    "truth_points",
 ]
 
 
@@ -72,10 +80,11 @@ class View:
         return self.image if isinstance(self.image, str) else f"view {self.name}"
 
 
+@dataclass(eq=False, repr=False)
 class Scene:
     """Views of one thing, and for each the other views worth matching with it.
 
-    Args:
+    Attributes:
         name: of the scene, such as ``scan1``.
         views: two or more.
         pairs: for each view its sources, best first, as (index of the view, score).
@@ -90,21 +99,17 @@ class Scene:
             there; the message names the file.
     """
 
-    def __init__(
-        self,
-        name: str,
-        views: Sequence[View],
-        pairs: Sequence[Sequence[tuple[int, float]]],
-        layout: str,
-        pair_file: str = "",
-        points: Tensor | None = None,
-        tracks: Sequence[Tensor] | None = None,
-    ) -> None:
-        self.name, self.layout = name, layout
-        self.views = list(views)
-        self.pairs = [list(sources) for sources in pairs]
-        self.points, self.tracks = points, tracks
-        self.pair_file = pair_file
+    name: str
+    views: list[View]
+    pairs: list[list[tuple[int, float]]]
+    layout: str
+    pair_file: str = ""
+    points: Tensor | None = None
+    tracks: Sequence[Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.views = list(self.views)
+        self.pairs = [list(sources) for sources in self.pairs]
         self._check()
 
     def __len__(self) -> int:
@@ -251,10 +256,8 @@ class Scene:
             ValueError: it is none.
         """
         check_range((least, greatest), "depth range")
-        views = [replace(view, depth_range=(float(least), float(greatest))) for view in self.views]
-        return Scene(
-            self.name, views, self.pairs, self.layout, self.pair_file, self.points, self.tracks
-        )
+        limits = float(least), float(greatest)
+        return replace(self, views=[replace(view, depth_range=limits) for view in self.views])
 
     def _truth(self, index: int, size: torch.Size, empty: bool) -> tuple[Tensor, Tensor]:
         known = self.depth(index)
@@ -376,3 +379,74 @@ def _file(truth: Callable | None) -> str:
     # A reader made by functools.partial has the depth map's path for its first argument.
     arguments = getattr(truth, "args", ())
     return os.fspath(arguments[0]) if arguments and isinstance(arguments[0], str) else "true depth"
+
+
+_PER_VIEW = 200  # about how many sparse points begin in each view
+_AGREE = 0.01  # relative difference of depth up to which a view sees a point
+
+
+def truth_points(scene: Scene) -> tuple[Tensor, Tensor]:
+    """Return the true points of all views, (N, 3) float32, and their colours (N, 3) uint8.
+
+    Raises:
+        ValueError: no view has true depth, or all of it is empty.
+    """
+    points, colours = [], []
+    for index, view in enumerate(scene.views):
+        known = scene.depth(index)
+        if known is None:
+            continue
+        depth, valid = (each[0] for each in known)
+        points.append(lift(depth, view.intrinsics, view.extrinsics)[valid])
+        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[valid])
+    if not points:
+        raise ValueError(f"scene {scene.name}: no view has true depth")
+    if not any(len(part) for part in points):
+        raise ValueError(f"scene {scene.name}: its true depth maps are empty, no pixel is known")
+    return torch.cat(points), torch.cat(colours)
+
+
+def sparse_points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return points that two views or more see, as structure from motion would find them.
+
+    Returns:
+        Points (N, 3) float32, their colours (N, 3) uint8, and for each view the indices of those
+        that it sees, in order.
+    """
+    depths = [scene.depth(index) for index in range(len(scene))]
+    kept_points, colours, seen = [], [], []
+    for index, known in enumerate(depths):
+        if known is None:
+            continue
+        height, width = known[0].shape[1:]
+        step = max(1, int((height * width / _PER_VIEW) ** 0.5))
+        grid = torch.zeros(height, width, dtype=torch.bool)
+        grid[step // 2 :: step, step // 2 :: step] = True
+        grid &= known[1][0]
+        view = scene.views[index]
+        points = lift(known[0][0], view.intrinsics, view.extrinsics)[grid]
+        sees = torch.stack(
+            [_sees(scene, other, depths[other], points) for other in range(len(scene))]
+        )
+        sees[index] = True
+        kept = sees.sum(0) >= 2
+        kept_points.append(points[kept])
+        seen.append(sees[:, kept])
+        colours.append(torch.from_numpy(to_bytes(scene.image(index)))[grid][kept])
+    if not kept_points:
+        raise ValueError(f"scene {scene.name}: no view has true depth")
+    visible = torch.cat(seen, dim=1)
+    tracks = [row.nonzero()[:, 0] for row in visible]
+    return torch.cat(kept_points), torch.cat(colours), tracks
+
+
+def _sees(scene: Scene, index: int, known: tuple | None, points: Tensor) -> Tensor:
+    if known is None:
+        return torch.zeros(len(points), dtype=torch.bool)
+    view = scene.views[index]
+    pixels, depth = project(points, view.intrinsics, view.extrinsics)
+    height, width = known[0].shape[1:]
+    x, y = pixels.round().long().unbind(-1)
+    inside = (depth > 0) & (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    there = known[0][0][y.clamp(0, height - 1), x.clamp(0, width - 1)]
+    return inside & ((there - depth).abs() < _AGREE * depth)

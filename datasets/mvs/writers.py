@@ -19,10 +19,9 @@ from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from .camera_files import write_camera_file, write_pair_file
 from .cameras import resize_intrinsics
-from .colmap_writer import write_model
+from .colmap_model import write_model
 from .folder import CAMERAS_FILE
-from .scene import Scene
-from .sparse import sparse_points
+from .scene import Scene, sparse_points
 
 __all__ = ["WRITERS", "write_scene"]
 

@@ -5,21 +5,15 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .base import PanoramaDataset, PanoramaRecord
+    from .base import Matterport3D, PanoramaDataset, PanoramaRecord, Stanford2D3D, ThreeD60
     from .datamodule import PanoramaDataModule
-    from .matterport3d import Matterport3D
-    from .stanford2d3d import Stanford2D3D
-    from .threed60 import ThreeD60
     from .writers import write_panoramas
 
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
-        ".base": ["PanoramaDataset", "PanoramaRecord"],
+        ".base": ["Matterport3D", "PanoramaDataset", "PanoramaRecord", "Stanford2D3D", "ThreeD60"],
         ".datamodule": ["PanoramaDataModule"],
-        ".matterport3d": ["Matterport3D"],
-        ".stanford2d3d": ["Stanford2D3D"],
-        ".threed60": ["ThreeD60"],
         ".writers": ["write_panoramas"],
     },
 )

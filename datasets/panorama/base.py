@@ -1,4 +1,4 @@
-"""What the readers of panorama data sets share: lists, records, samples.
+"""Panoramas from files: samples, lists, and the published sets.
 
 A sample is a dictionary:
 
@@ -18,6 +18,7 @@ depth`` name files relative to the root.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,11 +29,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ...vision.io.exr import read_exr
 from ...vision.io.images import read_pixels
 from ...vision.io.pairing import read_columns
 from ..files import check_files, expand_path
 
-__all__ = ["ListedPanoramas", "PanoramaDataset", "PanoramaRecord"]
+__all__ = [
+    "ListedPanoramas",
+    "Matterport3D",
+    "PanoramaDataset",
+    "PanoramaRecord",
+    "Stanford2D3D",
+    "ThreeD60",
+]
 
 _PROBES = 4  # samples read when a set is made, so that a wrong one is known before training
 
@@ -219,3 +228,86 @@ def _check_shape(path: str, shape: tuple[int, ...]) -> None:
             f"{path}: {width}x{height} pixels; an equirectangular panorama of the whole sphere is "
             "twice as wide as high"
         )
+
+
+class Stanford2D3D(ListedPanoramas):
+    """Stanford2D3D, equirectangular part (Armeni et al., arXiv 1702.01105), by its lists.
+
+    As published::
+
+        area_1/pano/rgb/camera_<32 hex>_<room>_<n>_frame_equirectangular_domain_rgb.png
+        area_1/pano/depth/camera_<32 hex>_<room>_<n>_frame_equirectangular_domain_depth.png
+
+    Depth is the distance from the camera's centre, 16 bits, 512 to a metre; 65535 is unknown. Both
+    poles are black. Size 2048x4096; programs use 512x1024, areas 1, 2, 3, 4 and 6 to train and 5a
+    and 5b to test. The lists say where files are; no folder is assumed. Arguments as of
+    `ListedPanoramas`.
+    """
+
+    title = "Stanford2D3D"
+    unit, unknown = 512, 65535
+
+
+class Matterport3D(ListedPanoramas):
+    """Matterport3D, stitched skyboxes (Chang et al., 3DV 2017; Jiang et al., RA-L 2021), by lists.
+
+    As the stitching program leaves it::
+
+        <house>/pano_skybox_color/<32 hex>.jpg
+        <house>/pano_depth/<32 hex>.png
+
+    Depth is the distance from the camera's centre, 16 bits, 4000 to a metre (16.38 m at most); 0 is
+    unknown, as it is near the poles. The stitching scales depth by the image's size instead of the
+    focal length, a small bias that is in all published scores. Size 1024x2048; programs use
+    512x1024. Arguments as of `ListedPanoramas`.
+    """
+
+    title = "Matterport3D"
+    unit, unknown = 4000, 0
+
+
+_ANGLE = re.compile(r"_(-?\d+(?:\.\d+)?)(\.\w+)$")
+
+
+class ThreeD60(ListedPanoramas):
+    """3D60, also called 360D (Zioulis et al., ECCV 2018 and 3DV 2019), by its lists.
+
+    As published::
+
+        <source>/[area1/]<i>_<id>_color_0_Left_Down_0.0.png
+        <source>/[area1/]<i>_<id>_depth_0_Left_Down_0.0.exr
+
+    Depth in metres, 32-bit floats; infinite where unknown, where the colour is (64, 64, 64). A list
+    may name 90.0, 180.0 or 270.0 instead of 0.0: the file is the same, turned by so many degrees.
+    Size 256x512. The light of its renders stands at the camera, so that brightness tells depth:
+    what is learnt here alone does not carry over to photographs. Arguments as of `ListedPanoramas`.
+    """
+
+    title = "3D60"
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        list_file: str = "train.txt",
+        size: tuple[int, int] | None = (256, 512),
+        max_depth: float = 10.0,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        super().__init__(root, list_file, size, max_depth, transform)
+
+    @classmethod
+    def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
+        matches = [_ANGLE.search(word) for word in words]
+        angles = {float(match[1]) for match in matches if match}
+        if len(angles) != 1 or None in matches:
+            raise ValueError(
+                f"{where}: colour and depth of 3D60 end in one angle, such as _90.0.png and "
+                f"_90.0.exr, not {' and '.join(words)}"
+            )
+        stored = [_ANGLE.sub(r"_0.0\2", word) for word in words]
+        record = super()._record(root, stored, where)
+        name = os.path.splitext(os.path.normpath(words[0]))[0]
+        return record._replace(name=name, yaw=angles.pop())
+
+    def _read_depth(self, path: str) -> np.ndarray:
+        return read_exr(path)

@@ -72,11 +72,7 @@ def sphere_rotation(
 
 
 def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
-    """Return the augmentation of a name.
-
-    Args:
-        name: ``none`` or ``sphere``, see `SphereAugmentation`.
-        tilt: see there.
+    """Return the augmentation ``none`` or ``sphere``, see `SphereAugmentation`.
 
     Raises:
         ValueError: there is none of that name, or the tilt is out of its range.

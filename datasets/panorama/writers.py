@@ -16,9 +16,7 @@ from ...vision.io.exr import write_exr
 from ...vision.io.images import to_bytes, write_image
 from ..files import check_choice, expand_path
 from ..mixture import Samples
-from .base import ListedPanoramas
-from .matterport3d import Matterport3D
-from .stanford2d3d import Stanford2D3D
+from .base import ListedPanoramas, Matterport3D, Stanford2D3D
 
 __all__ = ["LAYOUTS", "write_panoramas"]
 

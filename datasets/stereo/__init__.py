@@ -8,14 +8,11 @@ if TYPE_CHECKING:
     from ..mixture import Mixture
     from .base import StereoDataset, StereoRecord
     from .datamodule import StereoDataModule
-    from .eth3d import ETH3D
-    from .folders import PairFolders
-    from .generated import GeneratedStereo
     from .kitti import KITTI2012, KITTI2015
-    from .middlebury import Middlebury2014, MiddleburyV3
-    from .pairs import PairList, StereoPairs
+    from .middlebury import ETH3D, Middlebury2014, MiddleburyV3
+    from .pairs import PairFolders, PairList, StereoPairs
     from .sceneflow import SceneFlow
-    from .scenes import generate_scenes
+    from .scenes import GeneratedStereo, generate_scenes
     from .sintel import Sintel
 
 __all__, __getattr__, __dir__ = lazy(
@@ -23,15 +20,12 @@ __all__, __getattr__, __dir__ = lazy(
     {
         ".base": ["StereoDataset", "StereoRecord"],
         ".datamodule": ["StereoDataModule"],
-        ".eth3d": ["ETH3D"],
-        ".folders": ["PairFolders"],
-        ".generated": ["GeneratedStereo"],
         ".kitti": ["KITTI2012", "KITTI2015"],
-        ".middlebury": ["Middlebury2014", "MiddleburyV3"],
+        ".middlebury": ["ETH3D", "Middlebury2014", "MiddleburyV3"],
         "..mixture": ["Mixture"],
-        ".pairs": ["PairList", "StereoPairs"],
+        ".pairs": ["PairFolders", "PairList", "StereoPairs"],
         ".sceneflow": ["SceneFlow"],
-        ".scenes": ["generate_scenes"],
+        ".scenes": ["GeneratedStereo", "generate_scenes"],
         ".sintel": ["Sintel"],
     },
 )

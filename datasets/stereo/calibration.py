@@ -19,9 +19,9 @@ import math
 import os
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ...common.files import atomic_write
+from ..files import read_text
 
 __all__ = ["StereoCalibration", "read_calibration", "write_calibration"]
 
@@ -120,20 +120,9 @@ def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> Ster
         ValueError: the file is not one of these, or its cameras are impossible (a singular matrix,
             a baseline that is not positive).
     """
-    path = Path(path)
     if baseline_unit not in _PER_METRE:
         raise ValueError(f"baseline unit {baseline_unit!r} is not one of {', '.join(_PER_METRE)}")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such calibration file")
-    data = path.read_bytes()[: _FILE_LIMIT + 1]
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not a calibration file: not text at byte {error.start}"
-        ) from None
-    if len(data) > _FILE_LIMIT:
-        raise ValueError(f"{path}: too long for a calibration file (over {_FILE_LIMIT} bytes)")
+    text = read_text(path, "calibration", _FILE_LIMIT)
     lines = (_FIELD.match(line) for line in text.splitlines())
     fields = {line[1]: line[2] for line in lines if line}
     try:

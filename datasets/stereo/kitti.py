@@ -30,7 +30,6 @@ _VALIDATION_2015 = frozenset([
     1, 6, 26, 38, 43, 49, 67, 81, 89, 109, 122, 129, 132, 141, 152, 159, 171, 179, 184, 187,
 ])
 # fmt: on
-_VALIDATION_2012 = frozenset(range(180, 194))
 
 
 class _KITTI(StereoDataset):
@@ -38,21 +37,22 @@ class _KITTI(StereoDataset):
     training_pairs: int
     testing_pairs: int
     validation: frozenset[int]
+    views: tuple[str, str]
+    truths: tuple[str, str]  # without and with hidden pixels
 
     def __init__(
         self,
         root: str | os.PathLike,
-        split: str,
-        views: tuple[str, str],
-        truth: str,
-        transform: Callable[[dict], dict] | None,
+        split: str = "train",
+        occluded: bool = True,
+        transform: Callable[[dict], dict] | None = None,
     ) -> None:
         check_choice(f"{self.title} split", split, _SPLITS)
         base = expand_path(root)
         half = base / ("testing" if split == "test" else "training")
-        folders = {"left images": half / views[0], "right images": half / views[1]}
+        folders = {"left images": half / self.views[0], "right images": half / self.views[1]}
         if split != "test":
-            folders["disparity maps"] = half / truth
+            folders["disparity maps"] = half / self.truths[occluded]
         files = sorted({path.name for each in folders.values() for path in each.glob("*_10.png")})
         records = published_records(
             self.title,
@@ -60,7 +60,7 @@ class _KITTI(StereoDataset):
             [f"{half.name}/{file.removesuffix('.png')}" for file in files],
             {kind: [folder / file for file in files] for kind, folder in folders.items()},
             "kitti",
-            expected=f"{half / views[0]}/000000_10.png and so on",
+            expected=f"{half / self.views[0]}/000000_10.png and so on",
             published=self.testing_pairs if split == "test" else self.training_pairs,
         )
         if split in ("train", "val"):
@@ -90,7 +90,8 @@ class KITTI2012(_KITTI):
     title = "KITTI 2012"
     training_pairs = 194
     testing_pairs = 195
-    validation = _VALIDATION_2012
+    validation = frozenset(range(180, 194))
+    truths = ("disp_noc", "disp_occ")
 
     def __init__(
         self,
@@ -100,8 +101,8 @@ class KITTI2012(_KITTI):
         colour: bool = True,
         transform: Callable[[dict], dict] | None = None,
     ) -> None:
-        views = ("colored_0", "colored_1") if colour else ("image_0", "image_1")
-        super().__init__(root, split, views, "disp_occ" if occluded else "disp_noc", transform)
+        self.views = ("colored_0", "colored_1") if colour else ("image_0", "image_1")
+        super().__init__(root, split, occluded, transform)
 
 
 class KITTI2015(_KITTI):
@@ -122,13 +123,5 @@ class KITTI2015(_KITTI):
     training_pairs = 200
     testing_pairs = 200
     validation = _VALIDATION_2015
-
-    def __init__(
-        self,
-        root: str | os.PathLike,
-        split: str = "train",
-        occluded: bool = True,
-        transform: Callable[[dict], dict] | None = None,
-    ) -> None:
-        truth = "disp_occ_0" if occluded else "disp_noc_0"
-        super().__init__(root, split, ("image_2", "image_3"), truth, transform)
+    views = ("image_2", "image_3")
+    truths = ("disp_noc_0", "disp_occ_0")

@@ -1,13 +1,18 @@
-"""Middlebury 2014 and the Middlebury evaluation v3 (Scharstein et al., GCPR 2014).
+"""Middlebury 2014 and v3, and ETH3D two-view, which has the layout of v3.
 
-Layouts as unpacked from the archives::
+Middlebury (Scharstein et al., GCPR 2014), ETH3D low-resolution two-view (Schoeps et al., CVPR
+2017). Layouts as unpacked from the archives::
 
     2014   root/Adirondack-perfect/{im0.png, im1.png, im1E.png, im1L.png, disp0.pfm, calib.txt}
     v3     root/trainingH/Adirondack/{im0.png, im1.png, disp0GT.pfm, mask0nocc.png, calib.txt}
            root/testH/Australia/{im0.png, im1.png, calib.txt}
+    ETH3D  root/two_view_training/delivery_area_1l/{im0.png, im1.png, calib.txt}
+           root/two_view_training_gt/delivery_area_1l/{disp0GT.pfm, mask0nocc.png}
+           root/two_view_test/lakeside_1l/{im0.png, im1.png, calib.txt}
 
 v3 comes in full (F), half (H) and quarter (Q) size, with 15 training and 15 test pairs; its root
 is the folder ``MiddEval3`` or the one above it. Unknown disparity is stored as infinity.
+ETH3D's ground truth may also lie in ``two_view_training`` beside the images, which are grey.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from pathlib import Path
 from ..files import check_choice, expand_path
 from .base import StereoDataset, StereoRecord, published_records
 
-__all__ = ["Middlebury2014", "MiddleburyV3", "scene_records"]
+__all__ = ["ETH3D", "Middlebury2014", "MiddleburyV3", "scene_records"]
 
 _NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 
@@ -126,3 +131,35 @@ def scene_records(
     return published_records(
         title, base, names, parts, "pfm", _NON_OCCLUDED, expected=expected, published=published
     )
+
+
+class ETH3D(StereoDataset):
+    """ETH3D two-view: 27 training and 20 test pairs of about 940 x 490 pixels.
+
+    Args:
+        root: the folder that holds ``two_view_training`` and ``two_view_training_gt``.
+        split: ``train``, or ``test``, which has no ground truth.
+        occluded: keep pixels that are hidden in the right image; without them the mask
+            ``mask0nocc.png`` is applied.
+        transform: called with each sample, returns the sample to use.
+
+    Raises:
+        FileNotFoundError: files are missing; the message counts and names them.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        split: str = "train",
+        occluded: bool = True,
+        transform: Callable[[dict], dict] | None = None,
+    ) -> None:
+        check_choice("ETH3D split", split, ("train", "test"))
+        base = expand_path(root)
+        folder = base / ("two_view_training" if split == "train" else "two_view_test")
+        truths = base / "two_view_training_gt"
+        if not truths.is_dir() and any(folder.glob("*/disp0GT.pfm")):
+            truths = folder
+        truth, published = (True, 27) if split == "train" else (False, 20)
+        records = scene_records("ETH3D", base, folder, truths, truth, occluded, published)
+        super().__init__(records, transform)

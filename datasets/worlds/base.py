@@ -139,10 +139,7 @@ class WorldDataset(MadeDataset):
     def _pictures(self, colours: Sequence[Tensor], draws: Draws, lens: bool = True) -> list[Tensor]:
         """Pictures (3, H, W) in [0, 1] of radiances, exposed by the first of them.
 
-        Args:
-            colours: (3, H, W) each, linear.
-            draws: what is random.
-            lens: whether they come through one, which darkens corners and blurs.
+        Radiances are linear and of that shape. A lens darkens corners and blurs.
         """
         bright = max(quantile(colours[0].flatten(), 0.95), 0.05)
         shown = [(0.85 / bright * colour).clamp(0, 1.5) ** (1 / 2.2) for colour in colours]

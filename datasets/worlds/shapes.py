@@ -100,12 +100,9 @@ def box(width: float, height: float, depth: float) -> Shape:
 
 
 def boxes(sizes: ArrayLike, at: np.ndarray, rotation: np.ndarray | None = None) -> Shape:
-    """Many boxes as one shape.
+    """Many boxes as one shape: of sizes (N, 3) or (3,), width, height, depth, turned by (3, 3).
 
-    Args:
-        sizes: (N, 3) or (3,), width, height and depth.
-        at: (N, 3), the middle of each one's base.
-        rotation: (3, 3), of each about that middle.
+    Each stands with the middle of its base, about which it turns, at a place (N, 3).
     """
     sizes = np.broadcast_to(np.asarray(sizes, float), at.shape)
     points = _BOX.points * sizes[:, None, None]
@@ -118,13 +115,9 @@ def boxes(sizes: ArrayLike, at: np.ndarray, rotation: np.ndarray | None = None) 
 
 
 def scattered(shape: Shape, scales: np.ndarray, rotations: np.ndarray, at: np.ndarray) -> Shape:
-    """Many copies of a small shape as one.
+    """Many copies of a small shape as one: scaled along its own axes, (N, 3), then turned.
 
-    Args:
-        shape: to copy.
-        scales: (N, 3), along its own axes.
-        rotations: (N, 3, 3), after that.
-        at: (N, 3), where its origin comes to lie.
+    Rotations are (N, 3, 3); its origin comes to lie at (N, 3).
     """
     turned = np.swapaxes(rotations, 1, 2)[:, None]
     points = (shape.points * scales[:, None, None]) @ turned + at[:, None, None]

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...vision.io.images import read_image, to_bytes
-from ...vision.io.pointcloud import open3d
+from ...vision.io.ply import open3d
 from ..draws import Draws
 from .materials import TextureBank, pictures_in, texture_bank
 from .shapes import Shape

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...vision.io.pointcloud import open3d
+from ...vision.io.ply import open3d
 from .materials import Material, TextureBank
 from .shapes import Shape, join
 
@@ -133,12 +133,7 @@ class World:
         self._scene.add_triangles(*map(o3d.core.Tensor.from_numpy, (points, faces)))
 
     def cast(self, origins: Tensor, directions: Tensor) -> Hits:
-        """Follow rays to the nearest surface.
-
-        Args:
-            origins: (3, N) or (3, 1).
-            directions: (3, N); distances count in their lengths.
-        """
+        """Follow rays (3, N) to the nearest surface; distances count in directions' lengths."""
         ends = self._scene.cast_rays(_rays(origins, directions), nthreads=1)
         distance = torch.from_numpy(ends["t_hit"].numpy()).clone()  # not in Open3D's memory
         # The sky's number is the largest of 32 bits, -1 with a sign.
@@ -198,14 +193,10 @@ class World:
         return colours
 
     def openness(self, points: Tensor, normals: Tensor, reach: float) -> Tensor:
-        """How far one sees from surfaces, (N,) in [0, 1]: 1 where nothing is within reach.
+        """How far one sees from surfaces, (N,) in [0, 1]: 1 where nothing is in reach, metres.
 
-        The directions are the same for all points, so that two cameras see the same.
-
-        Args:
-            points: (3, N).
-            normals: (3, N), unit length.
-            reach: metres.
+        The directions are the same for all points, so that two cameras see the same. Points
+        and their normals, of unit length, are (3, N).
         """
         lifted = points + _AWAY * normals
         total, clear = torch.zeros(points.shape[1]), torch.zeros(points.shape[1])

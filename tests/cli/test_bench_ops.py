@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.cli import _bench_cases, _bench_ops
+from vizoo.cli import _bench_ops
 
-CASES = list(_bench_cases.cases(torch.device("cpu"), torch.float32, 8))
+CASES = list(_bench_ops.cases(torch.device("cpu"), torch.float32, 8))
 
 
 @pytest.mark.parametrize("build", CASES, ids=range(len(CASES)))

@@ -8,7 +8,7 @@ import pytest
 
 from vizoo.__main__ import main
 from vizoo.datasets import mvs
-from vizoo.datasets.mvs.sparse import truth_points
+from vizoo.datasets.mvs.scene import truth_points
 from vizoo.datasets.mvs.writers import write_scene
 from vizoo.mvs import infer
 from vizoo.vision.io.ply import read_ply, write_ply

@@ -12,7 +12,7 @@ import torch
 from vizoo.common.renamed import RENAMED, REPLACED, present_name
 from vizoo.datasets.worlds.base import WorldDataset
 from vizoo.vision.configs.agreement import check_agreement
-from vizoo.vision.configs.parts import instantiate
+from vizoo.vision.configs.task import instantiate
 
 
 @pytest.mark.parametrize("old", RENAMED)

@@ -11,7 +11,7 @@ from vizoo.mvs.evaluation import (
     read_dtu_truth,
     thin,
 )
-from vizoo.mvs.presets import PRESETS
+from vizoo.mvs.fusion import PRESETS
 from vizoo.vision.io.ply import write_ply
 
 LATTICE = np.stack(np.meshgrid(*[np.arange(12.0)] * 3, indexing="ij"), -1).reshape(-1, 3)

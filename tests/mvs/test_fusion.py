@@ -10,8 +10,7 @@ import torch
 from mvs_fixtures import small_scene
 
 from vizoo.datasets.mvs.cameras import lift, project
-from vizoo.mvs.fusion import DepthView, fuse, fuse_to_file
-from vizoo.mvs.presets import DEFAULT, PRESETS, Thresholds, preset
+from vizoo.mvs.fusion import DEFAULT, PRESETS, DepthView, Thresholds, fuse, fuse_to_file, preset
 from vizoo.vision.io.pfm import write_pfm
 from vizoo.vision.io.ply import read_ply
 

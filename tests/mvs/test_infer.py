@@ -12,7 +12,7 @@ from torch import nn
 import vizoo
 from vizoo.datasets.mvs.cameras import lift, project
 from vizoo.datasets.mvs.scene import Scene
-from vizoo.mvs.presets import Thresholds
+from vizoo.mvs.fusion import Thresholds
 from vizoo.mvs.reconstruction import reconstruct
 from vizoo.vision.io.images import read_pixels
 from vizoo.vision.io.pfm import read_pfm

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.mvs import _winograd as winograd
-from vizoo.mvs._winograd import WinogradConv2d, pays
+from vizoo.mvs import _dispmvs_inference as winograd
+from vizoo.mvs._dispmvs_inference import WinogradConv2d, pays
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 9), (1, 1), (21, 34)])

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from vizoo import PanoramaPredictor
-from vizoo.panorama.infer import FORMATS
+from vizoo.panorama.infer import FORMATS, triangle_mesh
 from vizoo.panorama.mesh import spherical_mesh
-from vizoo.panorama.outputs import triangle_mesh
 from vizoo.panorama.sampling import faces_to_equirectangular, pixel_directions
 from vizoo.panorama.spheredepth import Prediction, SphereDepthNet
 from vizoo.vision.io.exr import read_exr

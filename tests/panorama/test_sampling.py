@@ -193,7 +193,7 @@ class TestGolden:
         assert (found - case["face_from_erp_k1_mean"]).abs().max() < 1e-11
 
     def test_location(self, case):
-        from vizoo.panorama._location import barycentric
+        from vizoo.panorama.sampling import barycentric
 
         face, shares = barycentric(case["dir"], 3)
         mesh = spherical_mesh(3)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.panorama.infer import point_cloud, triangle_mesh
 from vizoo.panorama.losses import berhu_loss, coarsen_depth, multiscale_loss, solid_angles
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.metrics import NAMES, PanoramaMetrics, depth_errors, sphere_weights
-from vizoo.panorama.outputs import point_cloud, triangle_mesh
 
 F64 = torch.float64
 

@@ -15,9 +15,8 @@ from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
 from vizoo.datasets.stereo.transforms import recipe
 from vizoo.nas.training import SandwichSampler, SupernetTask
-from vizoo.stereo.callbacks import DisparityWriter
 from vizoo.stereo.losses import matching_loss
-from vizoo.stereo.task import Outputs, StereoTask
+from vizoo.stereo.task import DisparityWriter, Outputs, StereoTask
 from vizoo.vision.callbacks import Frozen
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights

@@ -18,8 +18,7 @@ from vizoo.nas.elastic import Conv2d
 from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
-from vizoo.vision._export_checks import stored_bytes
-from vizoo.vision.export import export, open_named
+from vizoo.vision.export import export, open_named, stored_bytes
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.inputs import example_inputs, input_names
 from vizoo.vision.ops import correlation, warp_by_disparity

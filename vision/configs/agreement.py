@@ -19,14 +19,9 @@ START = "init_weights"
 
 
 def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
-    """Compare the hyper-parameters of a checkpoint with what the user wrote of a model.
+    """Compare hyper-parameters of a checkpoint with the ``class_path`` and ``init_args`` given.
 
     Lightning lets those of the checkpoint override a config without a word.
-
-    Args:
-        path: the checkpoint.
-        given: ``class_path`` and ``init_args`` of the model, without defaults.
-        subcommand: what is run, for the message.
 
     Raises:
         FileNotFoundError: no such checkpoint.

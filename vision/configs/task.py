@@ -1,4 +1,4 @@
-"""A config of `vizoo fit` as what recalibrates and evaluates a network: its task and its data.
+"""What a config of `vizoo fit` describes: a task and data that recalibrate and evaluate networks.
 
 Whatever the task is, its Lightning module holds the network as `net`, `predict_step` runs it on a
 batch, and the validation loop says how good it is. So no task is known by name here.
@@ -6,10 +6,11 @@ batch, and the validation loop says how good it is. So no task is known by name 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
@@ -28,9 +30,9 @@ from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
 from ...nas.training.evaluation import training_loss
 from .builtin import resolve_config
-from .parts import instantiate
+from .messages import condense
 
-__all__ = ["FitConfig"]
+__all__ = ["FitConfig", "instantiate"]
 
 _LOUD = tuple(
     f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
@@ -227,3 +229,31 @@ def _argument(made: Any, name: str) -> Any:
     """An argument of what a config makes: ``{class_path: …, init_args: {name: …}}``."""
     arguments = made.get("init_args") if isinstance(made, dict) else None
     return arguments.get(name) if isinstance(arguments, dict) else None
+
+
+_KINDS: dict[str, type[LightningModule] | type[LightningDataModule]] = {
+    "model": LightningModule,
+    "data": LightningDataModule,
+}
+
+
+def instantiate(name: str, content: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    """Make parts of a config, of ``model`` and ``data``; messages call it by its name.
+
+    Returns:
+        A namespace with each.
+
+    Raises:
+        ValueError: a part is missing or cannot be made.
+    """
+    parser = LightningArgumentParser(exit_on_error=False)
+    for part in parts:
+        if part not in content:
+            raise ValueError(f"{name}: the config has no `{part}`; give one of `vizoo fit`")
+        parser.add_lightning_class_args(_KINDS[part], part, subclass_mode=True)
+    try:
+        parsed = parser.parse_object({part: content[part] for part in parts})
+        # jsonargparse renames the method in 5.
+        return getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
+    except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{name}: {condense(str(error))}") from error

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["CacheError", "Progress", "SourceError", "download"]
-
 TIMEOUT = 20.0
 """Seconds without a byte after which a connection counts as cut."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from ._http import TIMEOUT, SourceError
 from .record import Source
 
-__all__ = ["endpoint", "library", "obtain", "reason"]
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

@@ -16,8 +16,6 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-__all__ = ["load_pickle", "stand_in"]
-
 _SHOWN = 12
 """How many blocked names an error lists before it only counts."""
 

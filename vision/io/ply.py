@@ -1,4 +1,4 @@
-"""Point clouds and triangle meshes as binary PLY files.
+"""Point clouds and triangle meshes as binary PLY files; Open3D, where it is needed.
 
 Clouds are written piece by piece and read whole.
 
@@ -13,13 +13,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 import numpy as np
 
 from ...common.files import atomic_write
+from ...common.system import missing_library
 
-__all__ = ["PlyWriter", "read_ply", "write_mesh", "write_ply"]
+__all__ = ["PlyWriter", "open3d", "read_ply", "write_mesh", "write_ply"]
 
 _HEADER_LIMIT = 1 << 16  # bytes; scanners write comments, but not this many
 _TYPES = dict(
@@ -240,3 +242,24 @@ def _read_text(file: BinaryIO, path: Path, count: int, kind: np.dtype) -> np.nda
         return np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def open3d() -> ModuleType:
+    """Import Open3D.
+
+    Raises:
+        ImportError: it is not installed, or a system library that it needs is missing; the message
+            says what to install.
+    """
+    try:
+        import open3d
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"point clouds and meshes need Open3D ({error}): pip install open3d-cpu, or open3d"
+        ) from error
+    except (ImportError, OSError) as error:
+        remedy = missing_library(error)
+        raise ImportError(
+            f"Open3D cannot be loaded ({error})" + (f"; {remedy}" if remedy else "")
+        ) from error
+    return open3d

@@ -8,8 +8,8 @@ operators instead, with dynamic height and width.
 An operator may have two implementations:
 
 - PyTorch, in the files beside this one: runs anywhere, and is what the other is tested against;
-- CUDA C++, in ``kernels/*.cu`` and started by ``cuda/*.py``, taken for CUDA tensors by the
-  same operator; ``_kernels.py`` says when it is taken.
+- CUDA C++, in ``kernels/*.cu``, taken for CUDA tensors of any strides by the same operator; what
+  starts it stands beside the reference, and ``_kernels.py`` says when it is taken.
 
 ``correlation``, ``correlation_2d``, ``group_wise_correlation``, ``concat_volume``,
 ``epipolar_correlation``, ``mesh_convolution`` and ``gather_faces`` are opaque operators with a

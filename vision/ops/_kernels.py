@@ -29,10 +29,10 @@ from torch import Tensor
 
 from ...common.files import atomic_write
 
-__all__ = ["TYPES", "choose", "compile_kernels", "implementation", "launch", "source"]
-
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
+KERNELS: dict[str, tuple[str, ...]] = {}
+"""For each file of ``kernels/`` its functions; ``{}`` stands for any of the number types."""
 DEVICE = "cuda"
 """Type of device whose tensors have kernels."""
 _LEAST = (8, 0)

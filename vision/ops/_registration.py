@@ -49,6 +49,11 @@ def check_at_least(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def define(name: str, schema: str, function: Callable[..., Any]) -> torch.library.CustomOpDef:
+    """The operator ``vizoo::name``, which changes none of its arguments."""
+    return torch.library.custom_op(f"vizoo::{name}", function, mutates_args=(), schema=schema)
+
+
 def register_pair_operator(
     name: str,
     sizes: str,
@@ -76,18 +81,10 @@ def register_pair_operator(
             linear in the pair.
     """
     integers = "".join(f", SymInt {size}" for size in sizes.split())
-    operator = torch.library.custom_op(
-        f"vizoo::{name}",
-        choose(name, forward, cuda[0]),
-        mutates_args=(),
-        schema=f"(Tensor left, Tensor right{integers}) -> Tensor",
-    )
-    derivative = torch.library.custom_op(
-        f"vizoo::{name}_backward",
-        choose(name, backward, cuda[1]),
-        mutates_args=(),
-        schema=f"(Tensor gradient, Tensor left, Tensor right{integers}) -> (Tensor, Tensor)",
-    )
+    pair = f"Tensor left, Tensor right{integers}"
+    operator = define(name, f"({pair}) -> Tensor", choose(name, forward, cuda[0]))
+    schema = f"(Tensor gradient, {pair}) -> (Tensor, Tensor)"
+    derivative = define(f"{name}_backward", schema, choose(name, backward, cuda[1]))
 
     @operator.register_fake
     def _(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
@@ -179,21 +176,13 @@ def register_composite(
     def laid_out(*given: Any) -> Tensor:
         return fake(*given).copy_(function(*given))
 
-    operator = torch.library.custom_op(
-        f"vizoo::{name}_fused",
-        choose(name, laid_out, forward),
-        mutates_args=(),
-        schema=f"({arguments}) -> Tensor",
-    )
+    schema = f"({arguments}) -> Tensor"
+    operator = define(f"{name}_fused", schema, choose(name, laid_out, forward))
     operator.register_fake(fake)
     derivatives = []
     for place, (tensor, gradients) in enumerate(backward.items()):
-        derivative = torch.library.custom_op(
-            f"vizoo::{name}_fused_{tensor}",
-            choose(name, *gradients),
-            mutates_args=(),
-            schema=f"(Tensor gradient, {arguments}) -> Tensor",
-        )
+        schema = f"(Tensor gradient, {arguments}) -> Tensor"
+        derivative = define(f"{name}_fused_{tensor}", schema, choose(name, *gradients))
         derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
         derivatives.append(derivative)
 

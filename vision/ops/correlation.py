@@ -5,6 +5,9 @@ displacements can reach, in blocks of columns and chunks of rows. Against the lo
 displacements of the published networks this saves autograd's copy of the volume for each
 displacement (``benchmarks/ops.py`` compares). Sums are taken in float32 for float16 and bfloat16.
 Second derivatives work.
+
+Kernels are in ``kernels/correlation.cu``; forwards, rows of many channels have their own: half
+types on tensor cores, ``kernels/banded.cu``, and float32, ``kernels/sliced.cu``.
 """
 
 from collections.abc import Iterator
@@ -14,10 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ._banded import WORKSPACE, accumulation_type, correlate_band, correlate_band_backward
+from ._kernels import KERNELS, TYPES, Argument, Arguments, launch
 from ._registration import check_at_least, check_pair, exporting, register_pair_operator
-from .cuda import correlation as cuda
 
 __all__ = ["correlation", "correlation_2d", "group_wise_correlation"]
+
+KERNELS["correlation"] = (
+    "correlation_forward<float, 1, 2>",
+    "correlation_forward<{}, 4, 1>",
+    "correlation_backward<{}, 1, 16, 32>",
+    "correlation_backward<{}, 2, 8, 32>",
+    "correlation_backward<{}, 4, 4, 32>",
+    "correlation_backward<{}, 4, 1, 16>",
+)
+KERNELS["banded"] = ("banded_forward<Half>", "banded_forward<BFloat>")
+KERNELS["sliced"] = ("sliced_forward",)
+
+_DEPTH = 16  # of a thread
+_MANY = 1024  # pieces of 32 columns: enough for large tiles to keep a GPU busy
+_DEEP = 64  # channels: beyond, threads share them
 
 
 def correlation(left: Tensor, right: Tensor, displacements: int) -> Tensor:
@@ -61,10 +79,7 @@ def group_wise_correlation(left: Tensor, right: Tensor, displacements: int, grou
     if left.shape[1] % groups:
         raise ValueError(f"{left.shape[1]} channels do not divide into {groups} groups")
     if exporting():
-        batch = left.shape[0]
-        left, right = (x.unflatten(1, (groups, -1)).flatten(0, 1) for x in (left, right))
-        volume = _correlation_plain(left, right, displacements)
-        return volume.unflatten(0, (batch, groups))
+        return _grouped_plain(left, right, displacements, groups)
     return torch.ops.vizoo.group_wise_correlation(left, right, displacements, groups)
 
 
@@ -100,6 +115,12 @@ def _correlation_plain(left: Tensor, right: Tensor, displacements: int) -> Tenso
     band = product.gather(3, columns.expand(*product.shape[:2], -1, -1))
     band = band.permute(0, 3, 1, 2) / channels
     return torch.where(x >= d, band, 0.0).to(left.dtype)
+
+
+def _grouped_plain(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    batch = left.shape[0]
+    left, right = (x.unflatten(1, (groups, -1)).flatten(0, 1) for x in (left, right))
+    return _correlation_plain(left, right, displacements).unflatten(0, (batch, groups))
 
 
 def _correlation_2d_plain(left: Tensor, right: Tensor, radius: int) -> Tensor:
@@ -227,13 +248,132 @@ def _square_backward(
     return grads[0].to(left.dtype), grads[1].to(right.dtype)
 
 
+def _correlation_forward_cuda(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    shape = _correlation_shape(left, right, displacements)
+    return _launch_forward(left, right, shape, 1, 1, displacements, 0, False)
+
+
+def _correlation_backward_cuda(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int
+) -> tuple[Tensor, Tensor]:
+    return _launch_backward(gradient, left, right, 1, 1, displacements, 0, False)
+
+
+def _grouped_forward_cuda(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
+    shape = _grouped_shape(left, right, displacements, groups)
+    return _launch_forward(left, right, shape, groups, 1, displacements, 0, False)
+
+
+def _grouped_backward_cuda(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int, groups: int
+) -> tuple[Tensor, Tensor]:
+    return _launch_backward(gradient, left, right, groups, 1, displacements, 0, False)
+
+
+def _square_forward_cuda(left: Tensor, right: Tensor, radius: int) -> Tensor:
+    side = 2 * radius + 1
+    shape = _square_shape(left, right, radius)
+    return _launch_forward(left, right, shape, 1, side, side, radius, True)
+
+
+def _square_backward_cuda(
+    gradient: Tensor, left: Tensor, right: Tensor, radius: int
+) -> tuple[Tensor, Tensor]:
+    side = 2 * radius + 1
+    return _launch_backward(gradient, left, right, 1, side, side, radius, True)
+
+
+def _launch_forward(
+    left: Tensor,
+    right: Tensor,
+    shape: tuple[int, ...],
+    groups: int,
+    lines: int,
+    count: int,
+    shift: int,
+    reverse: bool,
+) -> Tensor:
+    """Of a `shape` that holds (B, groups, lines, count, H, W)."""
+    out = left.new_empty(shape)
+    batch, channels, height, width = left.shape
+    channels //= groups
+    if out.numel() == 0 or channels == 0:
+        return out.zero_()
+    pieces, rows = -(-width // 32), height * lines * batch * groups
+    many = pieces * rows >= _MANY and (pieces % 2 == 0 or pieces > 4)
+    features: Arguments = left, *left.stride(), right, *right.stride(), out
+    sizes = batch, groups, channels, height, width, count, lines, shift, int(reverse)
+    shallow = channels <= 16 and pieces > 1
+    file, threads, reach, unit = "correlation", 128, 64, _DEPTH
+    if shallow:
+        kernel, columns = f"correlation_forward<{TYPES[left.dtype]}, 4, 1>", 128
+    elif left.dtype != torch.float32:
+        file, kernel, columns, unit = "banded", f"banded_forward<{TYPES[left.dtype]}>", 32, 4
+    elif channels <= _DEEP and many:
+        kernel, columns = "correlation_forward<float, 1, 2>", 64
+    else:
+        file, kernel, columns, reach = "sliced", "sliced_forward", 40, 48
+    units = -(-count // (-(-count // reach) * unit))  # of displacements that a block takes
+    if file == "sliced":  # 40 threads for each unit, in whole warps
+        threads = 32 * -(-40 * units // 32)
+    launch(
+        file,
+        kernel,
+        (-(-width // columns) * -(-count // (units * unit)), height * lines, batch * groups),
+        threads,
+        *features,
+        *sizes,
+        units if unit == _DEPTH else units * unit,
+    )
+    return out
+
+
+def _launch_backward(
+    gradient: Tensor,
+    left: Tensor,
+    right: Tensor,
+    groups: int,
+    lines: int,
+    count: int,
+    shift: int,
+    reverse: bool,
+) -> tuple[Tensor, Tensor]:
+    batch, channels, height, width = left.shape
+    grads = torch.empty_like(left), torch.empty_like(right)
+    channels //= groups
+    if left.numel() == 0:
+        return grads
+    if channels <= 8:
+        subtiles, bundles, step = 4, 1, 16
+    elif channels <= 32:
+        subtiles, bundles, step = 4, 4, 32
+    else:  # 64 or 128 channels at once, whichever wastes fewer
+        subtiles, bundles, step = (2, 8, 32) if -(-channels // 64) % 2 else (1, 16, 32)
+    whole = all(x.stride(3) == 1 and not any(s % 4 for s in x.stride()[:3]) for x in grads)
+    tiles = 2 * -(-width // (32 * subtiles)) * -(-channels // (8 * bundles))
+    views: list[Argument] = []
+    for x in (left, right, *grads):
+        views += [x, *x.stride()]
+    launch(
+        "correlation",
+        f"correlation_backward<{TYPES[left.dtype]}, {subtiles}, {bundles}, {step}>",
+        (tiles, height, batch * groups),
+        8 * subtiles * bundles,
+        gradient.to(left.dtype).contiguous(),
+        *views,
+        *(batch, groups, channels, height, width, count, lines, shift, int(reverse)),
+        int(whole and width % 4 == 0),
+    )
+    return grads
+
+
 register_pair_operator(
     "correlation",
     "displacements",
     _correlation_forward,
     _correlation_backward,
     _correlation_shape,
-    (cuda.forward, cuda.backward),
+    (_correlation_forward_cuda, _correlation_backward_cuda),
 )
 register_pair_operator(
     "group_wise_correlation",
@@ -241,7 +381,7 @@ register_pair_operator(
     _grouped_forward,
     _grouped_backward,
     _grouped_shape,
-    (cuda.grouped_forward, cuda.grouped_backward),
+    (_grouped_forward_cuda, _grouped_backward_cuda),
 )
 register_pair_operator(
     "correlation_2d",
@@ -249,5 +389,5 @@ register_pair_operator(
     _square_forward,
     _square_backward,
     _square_shape,
-    (cuda.square_forward, cuda.square_backward),
+    (_square_forward_cuda, _square_backward_cuda),
 )

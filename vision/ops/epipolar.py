@@ -3,7 +3,8 @@
 What DispMVS looks up (Yan et al., AAAI 2023, arXiv 2211.16905). A texel is one row of a table
 whose columns are the channels, a sample the weighted sum of four rows: PyTorch's `embedding_bag`
 reads these without writing the texels to memory. Pixels are worked off in chunks, so that samples
-never take more than `memory` bytes. Sums are taken in float32 for float16 and bfloat16.
+never take more than `memory` bytes. Sums are taken in float32 for float16 and bfloat16. Kernels:
+``kernels/epipolar.cu``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ._banded import accumulation_type
-from ._kernels import choose
-from ._registration import check_at_least, check_devices, exporting, register_autocast
-from .cuda import epipolar as cuda
+from ._kernels import KERNELS, TYPES, choose, launch
+from ._registration import check_at_least, check_devices, define, exporting, register_autocast
 
 __all__ = ["epipolar_correlation"]
 
 MEMORY = 16 << 20
 _OVERHEAD = 24  # numbers that a sample takes at each level beside its channels
+
+_PARTS = (3, 4, 8)  # of 32 channels, which a warp keeps in registers
+KERNELS["epipolar"] = tuple(
+    f"epipolar_{way}<{{}}, {n}>" for way in ("forward", "backward") for n in _PARTS
+)
+_CHANNELS = 32 * _PARTS[-1]  # at most
+_LEVELS = 4  # of one launch
+_WARPS, _PIXELS = 8, 32  # of a block
 
 
 def epipolar_correlation(
@@ -297,24 +305,125 @@ def _shape(
     return flow.shape[0], flow.shape[1], planes, *flow.shape[2:]
 
 
+def _refuses(reference: Tensor, pyramid: Sequence[Tensor], *lines: Tensor | int) -> str | None:
+    """Too many channels, or float64, which says how exact lines are to be."""
+    if reference.shape[1] > _CHANNELS:
+        return f"no kernels for more than {_CHANNELS} channels"
+    double = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in lines)
+    return "no kernels for lines in float64" if double else None
+
+
+def _forward_cuda(
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+    memory: int,
+) -> Tensor:
+    views, height, width = flow.shape[1:]
+    out = reference.new_empty(_shape(reference, pyramid, flow, radius))
+    if out.numel() == 0 or reference.shape[1] == 0:
+        return out.zero_()
+    features = [_channels_last(level) for level in pyramid]
+    nothing = [features[0].new_empty(0)] * len(features)
+    blocks = -(-height * width // _PIXELS), 1, len(reference) * views
+    _launch(
+        "forward", blocks, reference, features, nothing, (base, direction, flow), (out,), radius
+    )
+    return out
+
+
+def _backward_cuda(
+    gradient: Tensor,
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    base: Tensor,
+    direction: Tensor,
+    flow: Tensor,
+    radius: int,
+    memory: int,
+) -> tuple[Tensor, list[Tensor]]:
+    batch, channels, height, width = reference.shape
+    to_reference = reference.new_zeros(batch, height, width, channels, dtype=torch.float32)
+    features = [_channels_last(level) for level in pyramid]
+    grads = [torch.zeros_like(level, dtype=torch.float32) for level in features]
+    if gradient.numel() and channels:
+        blocks = -(-height * width // _WARPS), 1, batch
+        given = gradient.to(reference.dtype).contiguous(), to_reference
+        lines = base, direction, flow
+        _launch("backward", blocks, reference, features, grads, lines, given, radius)
+    to_pyramid = [_like(x, level) for x, level in zip(grads, pyramid, strict=True)]
+    return _like(to_reference.permute(0, 3, 1, 2), reference), to_pyramid
+
+
+def _launch(
+    way: str,
+    blocks: tuple[int, int, int],
+    reference: Tensor,
+    features: list[Tensor],
+    grads: list[Tensor],
+    lines: Sequence[Tensor],
+    ends: tuple[Tensor, ...],
+    radius: int,
+) -> None:
+    (batch, channels, height, width), views = reference.shape, features[0].shape[1]
+    if channels > 1 and reference.stride(1) != 1:
+        reference = reference.contiguous(memory_format=torch.channels_last)
+    strides = [reference.stride(i) for i in (0, 2, 3)]
+    lines = [x.float().contiguous() for x in lines]  # positions in a half type would be off
+    size = 4 * reference.element_size()
+    whole = channels % 4 == 0 and all(s % 4 == 0 for s in strides)
+    whole = whole and all(x.data_ptr() % size == 0 for x in (reference, *features))
+    lanes = next(n for n in _PARTS if channels <= 32 * n)
+    kernel = f"epipolar_{way}<{TYPES[reference.dtype]}, {lanes}>"
+    for above in range(0, len(features), _LEVELS):
+        some = slice(above, above + _LEVELS)
+        levels = [
+            part
+            for level, grad in zip(features[some], grads[some], strict=True)
+            for part in (level, grad, *level.shape[3:])
+        ]
+        count = len(levels) // 4
+        levels += levels[:4] * (_LEVELS - count)
+        launch(
+            "epipolar",
+            kernel,
+            blocks,
+            32 * _WARPS,
+            *(reference, *strides, *levels, *lines, *ends),
+            *(batch, views, channels, height, width, count, above),
+            *(len(features) * (2 * radius + 1), radius, int(whole)),
+        )
+
+
+def _channels_last(level: Tensor) -> Tensor:
+    """(B, S, C, H, W) whose memory is (B, S, H, W, C); no copy where it is so already."""
+    _, views, channels, height, width = level.shape
+    area = height * width * channels
+    if level.stride() == (views * area, area, 1, width * channels, channels):
+        return level
+    return level.movedim(2, 4).contiguous().movedim(4, 2)
+
+
+def _like(gradient: Tensor, wanted: Tensor) -> Tensor:
+    """In the type and strides of an input, as autograd's fake kernel says."""
+    out = torch.empty_like(wanted)
+    if out.dtype == gradient.dtype and out.stride() == gradient.stride():
+        return gradient
+    return out.copy_(gradient)
+
+
 def _register() -> None:
     arguments = "Tensor reference, Tensor[] pyramid, Tensor base, Tensor direction, Tensor flow, "
     arguments += "SymInt radius, SymInt memory"
     name = "epipolar_correlation"
-    operator = torch.library.custom_op(
-        f"vizoo::{name}",
-        choose(name, _forward, cuda.forward, refuses=cuda.refuses),
-        mutates_args=(),
-        schema=f"({arguments}) -> Tensor",
-    )
-    derivative = torch.library.custom_op(
-        f"vizoo::{name}_backward",
-        choose(
-            name, _backward, cuda.backward, atomics=True, refuses=lambda _, *x: cuda.refuses(*x)
-        ),
-        mutates_args=(),
-        schema=f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])",
-    )
+    call = choose(name, _forward, _forward_cuda, refuses=_refuses)
+    operator = define(name, f"({arguments}) -> Tensor", call)
+    call = choose(name, _backward, _backward_cuda, atomics=True, refuses=lambda _, *x: _refuses(*x))
+    schema = f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])"
+    derivative = define(f"{name}_backward", schema, call)
 
     @operator.register_fake
     def _(reference: Tensor, pyramid: Sequence[Tensor], *lines: Any) -> Tensor:

@@ -5,12 +5,14 @@ worked off in chunks: rows are gathered, combined and multiplied by the weights 
 the cache, so that neither the gathered rows nor the combinations are ever in memory as a whole.
 Only the features are kept for the backward pass, which gathers too: an inverse table says which
 rows a face took part in, so that nothing is scattered and the result does not depend on the order.
-Combinations are taken in float32 for float16 and bfloat16.
+Combinations are taken in float32 for float16 and bfloat16. On a GPU ``kernels/mesh.cu`` combines,
+and matrix products do the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,11 +21,13 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from ._banded import accumulation_type
-from ._kernels import choose
-from ._registration import check_at_least, check_devices, exporting, register_autocast
-from .cuda import mesh as cuda
+from ._kernels import KERNELS, TYPES, choose, launch
+from ._registration import check_at_least, check_devices, define, exporting, register_autocast
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
+
+KERNELS["mesh"] = ("mesh_forward<{}>", "mesh_backward<{}>")
+_THREADS, _BLOCKS = 128, 1 << 16  # on a GPU: of a block, of a launch
 
 MEMORY = 32 << 20
 _TERMS = 4  # the face, the sum of its neighbours, two sums of differences
@@ -171,12 +175,16 @@ def _plain(
     return F.linear(torch.cat(terms, 2), weight.transpose(1, 2).flatten(1), bias)
 
 
+def _counts(faces: int, neighbours: Tensor | None) -> tuple[int, int]:
+    """Rows of the result, and neighbours of each."""
+    return (faces // 4, 3) if neighbours is None else (neighbours.shape[0], neighbours.shape[1])
+
+
 def _rows(features: Tensor, neighbours: Tensor | None, memory: int) -> Iterator[slice]:
-    """Chunks of the result's rows: what is made for one keeps to `memory`."""
-    rows = features.shape[1] // 4 if neighbours is None else neighbours.shape[0]
-    slots = 3 if neighbours is None else neighbours.shape[1]
+    """Chunks of the result's rows of (F, C): what is made for one keeps to `memory`."""
+    rows, slots = _counts(len(features), neighbours)
     itemsize = accumulation_type(features).itemsize
-    row = max(1, itemsize * features.shape[2] * (3 * slots + 2 * _TERMS))
+    row = max(1, itemsize * features.shape[1] * (3 * slots + 2 * _TERMS))
     if features.device.type == "cpu":
         memory = min(memory, 4 * _CHUNK)
     step = max(1, memory // row)
@@ -226,7 +234,16 @@ def _sum(parts: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _forward(
+def _combined(
+    features: Tensor, neighbours: Tensor | None, memory: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Chunks of the rows of (F, C), and their combinations (n, 4 C)."""
+    for rows in _rows(features, neighbours, memory):
+        yield rows, _terms(*_gathered(features, neighbours, rows)).to(features.dtype)
+
+
+def _convolve(
+    combined: Callable[..., Iterator[tuple[slice, Tensor]]],
     features: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -239,13 +256,15 @@ def _forward(
         return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
     matrix = weight.permute(2, 1, 0).flatten(0, 1).contiguous()
     for image, into in zip(features.contiguous(), out, strict=True):
-        for rows in _rows(features, neighbours, memory):
-            terms = _terms(*_gathered(image, neighbours, rows)).to(features.dtype)
+        for rows, terms in combined(image, neighbours, memory):
             if bias is None:
                 torch.mm(terms, matrix, out=into[rows])
             else:
                 torch.addmm(bias, terms, matrix, out=into[rows])
     return out
+
+
+_forward = partial(_convolve, _combined)
 
 
 def _backward(
@@ -310,7 +329,7 @@ def _add_gradients(
         written = written[: (slots * count + 1) * channels].view(-1, channels)
         written[-1] = 0  # for faces with fewer places than others
         around = written[:-1].view(slots, count, channels)
-    for rows in _rows(features[None], neighbours, memory):
+    for rows in _rows(features, neighbours, memory):
         centre, near = _gathered(features, neighbours, rows)
         given = gradient[rows]
         terms = _terms(centre, near).to(given.dtype)
@@ -333,8 +352,77 @@ def _add_gradients(
 
 
 def _shape(features: Tensor, weight: Tensor, neighbours: Tensor | None) -> tuple[int, ...]:
-    rows = features.shape[1] // 4 if neighbours is None else neighbours.shape[0]
-    return features.shape[0], rows, weight.shape[0]
+    return features.shape[0], _counts(features.shape[1], neighbours)[0], weight.shape[0]
+
+
+def _combined_cuda(
+    features: Tensor, neighbours: Tensor | None, memory: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """As `_combined`; the combinations keep to `memory`."""
+    faces, channels = features.shape
+    rows, table = _counts(faces, neighbours)[0], _table(features, neighbours)
+    step = max(1, memory // (_TERMS * channels * features.element_size()))
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        terms = features.new_empty(count, _TERMS * channels)
+        launch(
+            "mesh",
+            f"mesh_forward<{TYPES[features.dtype]}>",
+            (min(_BLOCKS, -(-count * channels // _THREADS)),),
+            _THREADS,
+            *(features, features.stride(0), table, terms),
+            *(first, count, _counts(faces, neighbours)[1], channels, faces // rows, faces),
+        )
+        yield slice(first, first + count), terms
+
+
+_forward_cuda = partial(_convolve, _combined_cuda)
+
+
+def _backward_cuda(
+    gradient: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    neighbours: Tensor | None,
+    inverse: Tensor | None,
+    memory: int,
+) -> tuple[Tensor, Tensor]:
+    """By groups of channels: what the products give for one keeps to `memory`."""
+    (_, rows, _), (_, faces, channels) = _shape(features, weight, neighbours), features.shape
+    to_features = torch.empty_like(features, memory_format=torch.contiguous_format)
+    to_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
+    if gradient.numel() == 0 or channels == 0:
+        return to_features.zero_(), to_weight.to(weight.dtype)
+    gradient, features = gradient.to(features.dtype).contiguous(), features.contiguous()
+    table, places = _table(features, neighbours), _table(features, inverse)
+    fit = memory // (_TERMS * rows * features.element_size())
+    group = min(channels, max(_GROUP, fit // _GROUP * _GROUP))
+    for first in range(0, channels, group):
+        some = slice(first, first + group)
+        matrix = weight[:, some].transpose(1, 2).flatten(1)  # (C_out, 4 c)
+        total = to_weight.new_zeros(matrix.shape)
+        for image, given, into in zip(features, gradient, to_features, strict=True):
+            part = image[:, some]
+            for rows_, terms in _combined_cuda(part, neighbours, memory):
+                total += given[rows_].T @ terms
+            launch(
+                "mesh",
+                f"mesh_backward<{TYPES[features.dtype]}>",
+                (min(_BLOCKS, -(-faces * part.shape[1] // _THREADS)),),
+                _THREADS,
+                *(part, channels, table, places, inverse.shape[1] if inverse is not None else 1),
+                *(given @ matrix, into[:, some], channels, faces, rows),
+                *(_counts(faces, neighbours)[1], part.shape[1], faces // rows),
+            )
+        to_weight[:, some] = total.unflatten(1, (_TERMS, -1)).transpose(1, 2)
+    return to_features, to_weight.to(weight.dtype)
+
+
+def _table(features: Tensor, table: Tensor | None) -> Tensor:
+    """As the kernels read it: int32, and an empty tensor's null pointer for none."""
+    if table is None:
+        return torch.empty(0, dtype=torch.int32, device=features.device)
+    return table.int().contiguous()
 
 
 def _gather(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
@@ -356,17 +444,15 @@ def _collect(gradient: Tensor, inverse: Tensor) -> Tensor:
 
 def _register_convolution() -> None:
     tables = "Tensor? neighbours, Tensor? inverse, SymInt memory"
-    operator = torch.library.custom_op(
-        "vizoo::mesh_convolution",
-        choose("mesh_convolution", _forward, cuda.forward),
-        mutates_args=(),
-        schema=f"(Tensor features, Tensor weight, Tensor? bias, {tables}) -> Tensor",
+    operator = define(
+        "mesh_convolution",
+        f"(Tensor features, Tensor weight, Tensor? bias, {tables}) -> Tensor",
+        choose("mesh_convolution", _forward, _forward_cuda),
     )
-    derivative = torch.library.custom_op(
-        "vizoo::mesh_convolution_backward",
-        choose("mesh_convolution", _backward, cuda.backward),
-        mutates_args=(),
-        schema=f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
+    derivative = define(
+        "mesh_convolution_backward",
+        f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
+        choose("mesh_convolution", _backward, _backward_cuda),
     )
 
     @operator.register_fake
@@ -403,18 +489,10 @@ def _register_convolution() -> None:
 
 
 def _register_gather() -> None:
-    operator = torch.library.custom_op(
-        "vizoo::gather_faces",
-        _gather,
-        mutates_args=(),
-        schema="(Tensor features, Tensor neighbours, Tensor inverse) -> Tensor",
-    )
-    derivative = torch.library.custom_op(
-        "vizoo::gather_faces_backward",
-        _collect,
-        mutates_args=(),
-        schema="(Tensor gradient, Tensor inverse) -> Tensor",
-    )
+    schema = "(Tensor features, Tensor neighbours, Tensor inverse) -> Tensor"
+    operator = define("gather_faces", schema, _gather)
+    schema = "(Tensor gradient, Tensor inverse) -> Tensor"
+    derivative = define("gather_faces_backward", schema, _collect)
 
     @operator.register_fake
     def _(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:

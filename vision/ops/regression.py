@@ -1,12 +1,14 @@
-"""From a cost volume to a disparity map."""
+"""From a cost volume to a disparity map; by kernels of ``kernels/regression.cu``."""
 
 import torch
 from torch import Tensor
 
+from ._kernels import KERNELS, TYPES, Arguments, launch
 from ._registration import exporting, register_composite
-from .cuda import regression as cuda
 
 __all__ = ["soft_argmin"]
+
+KERNELS["regression"] = ("soft_argmin_forward<{}>", "soft_argmin_backward<{}>")
 
 
 def soft_argmin(cost: Tensor, *, start: float = 0.0, step: float = 1.0) -> Tensor:
@@ -56,11 +58,44 @@ def _fake(cost: Tensor, start: float, step: float) -> Tensor:
     return cost.new_empty(batch, 1, height, width, dtype=torch.float32)
 
 
+def _forward_cuda(cost: Tensor, start: float, step: float) -> Tensor:
+    """(B, D, H, W) to the expected value (B, 1, H, W) of `start`, `start + step`, …, float32."""
+    batch, count, height, width = cost.shape
+    out = _fake(cost, start, step)
+    maps: Arguments = cost, *cost.stride(), out
+    launch(
+        "regression",
+        f"soft_argmin_forward<{TYPES[cost.dtype]}>",
+        (-(-height * width // 128), 1, batch),
+        128,
+        *maps,
+        *(batch, count, height, width, float(start), float(step)),
+    )
+    return out
+
+
+def _backward_cuda(gradient: Tensor, cost: Tensor, start: float, step: float) -> Tensor:
+    """The gradient of the costs (B, D, H, W)."""
+    batch, count, height, width = cost.shape
+    to_cost = torch.empty_like(cost)
+    maps: Arguments = cost, *cost.stride(), to_cost, *to_cost.stride()
+    launch(
+        "regression",
+        f"soft_argmin_backward<{TYPES[cost.dtype]}>",
+        (-(-height * width // 128), 1, batch),
+        128,
+        gradient.float().contiguous(),
+        *maps,
+        *(batch, count, height, width, float(step)),
+    )
+    return to_cost
+
+
 register_composite(
     "soft_argmin",
     "Tensor cost, float start, float step",
     _soft_argmin,
-    cuda.forward,
-    {"cost": (_backward, cuda.backward)},
+    _forward_cuda,
+    {"cost": (_backward, _backward_cuda)},
     _fake,
 )

@@ -1,14 +1,17 @@
-"""Cost volumes that keep the features instead of correlating them."""
+"""Cost volumes that keep the features; by kernels of ``kernels/volume.cu``."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ._banded import accumulation_type
+from ._kernels import KERNELS, TYPES, Arguments, launch
 from ._registration import check_at_least, check_pair, exporting, register_pair_operator
-from .cuda import volume as cuda
 
 __all__ = ["concat_volume"]
+
+KERNELS["volume"] = ("concat_forward<{}, 4>", "concat_forward<{}, 1>", "concat_backward<{}>")
+_PART = 32  # displacements of a GPU's thread
 
 
 def concat_volume(left: Tensor, right: Tensor, displacements: int) -> Tensor:
@@ -70,12 +73,51 @@ def _backward(
     return grad_left.to(left.dtype), grad_right.to(right.dtype)
 
 
+def _forward_cuda(left: Tensor, right: Tensor, displacements: int) -> Tensor:
+    """(B, C, H, W) twice to (B, 2 C, displacements, H, W)."""
+    batch, channels, height, width = left.shape
+    out = left.new_empty(_shape(left, right, displacements))
+    if out.numel() == 0:
+        return out
+    wide = 4 if width % 4 == 0 else 1
+    grid = -(-height * width // (128 * wide)), -(-displacements // _PART), batch * channels
+    features: Arguments = left, *left.stride(), right, *right.stride(), out
+    launch(
+        "volume",
+        f"concat_forward<{TYPES[left.dtype]}, {wide}>",
+        grid,
+        128,
+        *features,
+        *(batch, channels, height, width, displacements, _PART),
+    )
+    return out
+
+
+def _backward_cuda(
+    gradient: Tensor, left: Tensor, right: Tensor, displacements: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of both images, from (B, 2 C, displacements, H, W)."""
+    batch, channels, height, width = left.shape
+    to_left, to_right = torch.empty_like(left), torch.empty_like(right)
+    results: Arguments = to_left, *to_left.stride(), to_right, *to_right.stride()
+    launch(
+        "volume",
+        f"concat_backward<{TYPES[left.dtype]}>",
+        (-(-height * width // 128), 1, 2 * batch * channels),
+        128,
+        gradient.to(left.dtype).contiguous(),
+        *results,
+        *(batch, channels, height, width, displacements),
+    )
+    return to_left, to_right
+
+
 register_pair_operator(
     "concat_volume",
     "displacements",
     _forward,
     _backward,
     _shape,
-    (cuda.forward, cuda.backward),
+    (_forward_cuda, _backward_cuda),
     bilinear=False,
 )

@@ -1,4 +1,4 @@
-"""Sampling the right view at the places a disparity map points to."""
+"""Sampling the right view where a disparity map points; by kernels of ``kernels/warp.cu``."""
 
 from functools import partial
 
@@ -6,10 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._kernels import KERNELS, TYPES, Arguments, launch
 from ._registration import exporting, register_composite
-from .cuda import warp as cuda
 
 __all__ = ["warp_by_disparity"]
+
+KERNELS["warp"] = ("warp_forward<{}>", "warp_backward_disparity<{}>", "warp_backward_image<{}>")
+_THREADS = 128
+_CHANNELS = 16  # of a GPU's thread
 
 
 def warp_by_disparity(
@@ -108,6 +112,53 @@ def _backward(
     return torch.empty_like(disparity).copy_(to_disparity)
 
 
+def _forward_cuda(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> Tensor:
+    out = torch.empty_like(image)
+    maps = image, *image.stride(), *_exact(disparity), out, *out.stride()
+    _launch("forward", image, -(-image.shape[1] // _CHANNELS), maps, padding, align_corners)
+    return out
+
+
+def _backward_image_cuda(
+    gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
+) -> Tensor:
+    out = torch.empty_like(image)
+    maps = gradient, *gradient.stride(), *_exact(disparity), out, *out.stride()
+    _launch("backward_image", image, -(-image.shape[1] // _CHANNELS), maps, padding, align_corners)
+    return out
+
+
+def _backward_disparity_cuda(
+    gradient: Tensor, image: Tensor, disparity: Tensor, padding: str, align_corners: bool
+) -> Tensor:
+    out = disparity.new_empty(disparity.shape, dtype=torch.float32)
+    maps = gradient, *gradient.stride(), image, *image.stride(), *_exact(disparity), out
+    _launch("backward_disparity", image, 1, maps, padding, align_corners)
+    return out.to(disparity.dtype)
+
+
+def _launch(
+    kernel: str, image: Tensor, depth: int, maps: Arguments, padding: str, align_corners: bool
+) -> None:
+    """Start a kernel with `depth` blocks for the channels of an image's pixels."""
+    batch, channels, height, width = image.shape
+    launch(
+        "warp",
+        f"warp_{kernel}<{TYPES[image.dtype]}>",
+        (-(-width // _THREADS), height, batch * depth),
+        _THREADS,
+        *maps,
+        *(batch, channels, height, width, int(padding == "border"), int(align_corners)),
+    )
+
+
+def _exact(disparity: Tensor) -> Arguments:
+    """In float32, and its strides but for the channel's: in a half type places would be off."""
+    disparity = disparity.float()
+    batch, _, y, x = disparity.stride()
+    return disparity, batch, y, x
+
+
 def _refuses(image: Tensor, disparity: Tensor, padding: str, align_corners: bool) -> str | None:
     return "no kernels for float64" if disparity.dtype == torch.float64 else None
 
@@ -116,10 +167,10 @@ register_composite(
     "warp_by_disparity",
     "Tensor image, Tensor disparity, str padding, bool align_corners",
     _warp,
-    cuda.forward,
+    _forward_cuda,
     {
-        "image": (partial(_backward, wanted=(True, False)), cuda.backward_image),
-        "disparity": (partial(_backward, wanted=(False, True)), cuda.backward_disparity),
+        "image": (partial(_backward, wanted=(True, False)), _backward_image_cuda),
+        "disparity": (partial(_backward, wanted=(False, True)), _backward_disparity_cuda),
     },
     lambda image, *_: torch.empty_like(image),
     _refuses,

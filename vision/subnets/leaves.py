@@ -13,8 +13,8 @@ from ...common.ranks import tensor_digest
 from ...nas.lid.leaves import Leaves
 from ...nas.lid.tree import ROOT, SplitTree
 from ...nas.space import SearchSpace
+from ..hub.create import read_source
 from ..hub.registry import REMOTE, is_path
-from ..hub.sources import read_source
 from .bench import load_supernet
 
 __all__ = ["open_supernet", "open_tree", "weights_digest"]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from vizoo.datasets.ct import CTDataModule, GeneratedCT
-from vizoo.datasets.ct.lists import ListedScan, read_scan_list, write_scan_list
+from vizoo.datasets.ct.layouts import ListedScan, read_scan_list, write_scan_list
 from vizoo.datasets.mixture import check_disjoint, split_by_seed
 
 CLASSES = ("a", "b")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vizoo.datasets.ct.sampling import published_slices, random_slices, uniform_slices
+from vizoo.datasets.ct.preparation import published_slices, random_slices, uniform_slices
 
 NUMBERS = st.integers(1, 90)
 

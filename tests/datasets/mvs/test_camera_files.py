@@ -103,7 +103,7 @@ def test_missing_and_empty_files(tmp_path):
     with pytest.raises(ValueError, match="the pair file is empty"):
         read_pairs(tmp_path, "\n")
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="no text at byte 0"):
+    with pytest.raises(ValueError, match="not text at byte 0"):
         read_camera_file(tmp_path / "x")
 
 

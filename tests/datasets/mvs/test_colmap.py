@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.mvs import open_scene, write_scene
-from vizoo.datasets.mvs.colmap import rotation_of
-from vizoo.datasets.mvs.colmap_model import Camera, read_model
-from vizoo.datasets.mvs.colmap_writer import quaternion_of
-from vizoo.datasets.mvs.eth3d import _distort
+from vizoo.datasets.mvs.colmap import _distort, rotation_of
+from vizoo.datasets.mvs.colmap_model import Camera, quaternion_of, read_model
 
 CAMERAS = "# comment\n1 PINHOLE 64 48 70.5 71 32 24\n2 SIMPLE_RADIAL 64 48 70 32 24 0\n"
 IMAGES = "# comment\n1 1 0 0 0 0 0 0 1 b.png\n1.5 2 7 3 4 -1\n2 1 0 0 0 -1 0 0 2 a name.png\n\n"

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from vizoo.datasets.mvs import Scene, View, derive_range
-from vizoo.datasets.mvs.cameras import camera_centre
+from vizoo.datasets.mvs.cameras import camera_centre, range_from_cameras, range_from_points
 from vizoo.datasets.mvs.pairs import (
     angle_score,
     pairs_from_scores,
     score_by_points,
     score_by_poses,
 )
-from vizoo.datasets.mvs.ranges import range_from_cameras, range_from_points
-from vizoo.datasets.mvs.sparse import sparse_points
+from vizoo.datasets.mvs.scene import sparse_points
 
 
 def poses_at(*centres):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vizoo.datasets.mvs import Scene, truth_points
-from vizoo.datasets.mvs.sparse import sparse_points
+from vizoo.datasets.mvs.scene import sparse_points
 
 
 def test_points_of_the_truth(scene):

@@ -92,10 +92,8 @@ def test_kitti(tmp_path, trees, year, dataset):
 
 
 def test_kitti_published_splits_have_their_sizes():
-    from vizoo.datasets.stereo.kitti import _VALIDATION_2012, _VALIDATION_2015
-
-    assert len(_VALIDATION_2015) == 20 and max(_VALIDATION_2015) < 200
-    assert sorted(_VALIDATION_2012) == list(range(194))[-14:]
+    assert len(KITTI2015.validation) == 20 and max(KITTI2015.validation) < 200
+    assert sorted(KITTI2012.validation) == list(range(194))[-14:]
 
 
 def test_kitti_grey(tmp_path, trees):

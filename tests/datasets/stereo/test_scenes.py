@@ -2,10 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vizoo.datasets.stereo import generated
 from vizoo.datasets.stereo import scenes as module
-from vizoo.datasets.stereo.generated import GeneratedStereo
-from vizoo.datasets.stereo.scenes import generate_scenes
+from vizoo.datasets.stereo.scenes import GeneratedStereo, generate_scenes
 
 SIZE = (96, 192)
 
@@ -200,7 +198,7 @@ def test_the_cache_belongs_to_a_version_of_the_scenes(tmp_path, monkeypatch):
 
     GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
     first = kept()
-    monkeypatch.setattr(generated, "SCENES_VERSION", generated.SCENES_VERSION + 1)
+    monkeypatch.setattr(module, "SCENES_VERSION", module.SCENES_VERSION + 1)
     GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
     assert len(first) == 1 and len(kept()) == 2
 

@@ -4,7 +4,7 @@ import builtins
 
 import pytest
 
-from vizoo.vision.io.pointcloud import open3d
+from vizoo.vision.io.ply import open3d
 
 
 @pytest.mark.parametrize(

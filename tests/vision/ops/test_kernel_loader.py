@@ -15,7 +15,7 @@ import torch
 from kernel_emulator import HEADER, compiler
 
 from vizoo.vision.ops import _kernels
-from vizoo.vision.ops.cuda import KERNELS
+from vizoo.vision.ops._kernels import KERNELS
 
 
 def compilations():

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from vizoo.vision import ops
 from vizoo.vision.ops import _kernels, inverse_table
-from vizoo.vision.ops.cuda import KERNELS, correlation, epipolar, mesh, regression, volume, warp
+from vizoo.vision.ops._kernels import KERNELS
 
-HOSTS = (correlation, volume, regression, warp, epipolar, mesh)
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 BASE, REGRESSION, WARP, VOLUME, EPIPOLAR, MESH = (
     importlib.import_module(f"vizoo.vision.ops.{name}")
     for name in ("correlation", "regression", "warp", "volume", "epipolar", "mesh")
 )
+HOSTS = (BASE, REGRESSION, WARP, VOLUME, EPIPOLAR, MESH)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def built(request, tmp_path_factory) -> Emulator:
 def emulator(built, monkeypatch) -> Emulator:
     for module in HOSTS:
         monkeypatch.setattr(module, "launch", built)
-    monkeypatch.setattr(correlation, "_MANY", 6)
+    monkeypatch.setattr(BASE, "_MANY", 6)
     built.launched.clear()
     built.backwards = False
     return built
@@ -110,40 +110,40 @@ def mesh_backward(function):
 
 # Arguments, forward and backward kernels, forward and backward reference.
 CORRELATION = (
-    correlation.forward,
-    correlation.backward,
+    BASE._correlation_forward_cuda,
+    BASE._correlation_backward_cuda,
     BASE._correlation_forward,
     BASE._correlation_backward,
 )
 GROUPED = (
-    correlation.grouped_forward,
-    correlation.grouped_backward,
+    BASE._grouped_forward_cuda,
+    BASE._grouped_backward_cuda,
     BASE._grouped_forward,
     BASE._grouped_backward,
 )
 SQUARE = (
-    correlation.square_forward,
-    correlation.square_backward,
+    BASE._square_forward_cuda,
+    BASE._square_backward_cuda,
     BASE._square_forward,
     BASE._square_backward,
 )
-CONCAT = (volume.forward, volume.backward, VOLUME._forward, VOLUME._backward)
+CONCAT = (VOLUME._forward_cuda, VOLUME._backward_cuda, VOLUME._forward, VOLUME._backward)
 SOFT = (
-    regression.forward,
-    lambda *x: (regression.backward(*x),),
+    REGRESSION._forward_cuda,
+    lambda *x: (REGRESSION._backward_cuda(*x),),
     REGRESSION._soft_argmin,
     by_autograd(REGRESSION._soft_argmin, 1),
 )
 WARPED = (
-    warp.forward,
-    lambda *x: (warp.backward_image(*x), warp.backward_disparity(*x)),
+    WARP._forward_cuda,
+    lambda *x: (WARP._backward_image_cuda(*x), WARP._backward_disparity_cuda(*x)),
     WARP._warp,
     by_autograd(WARP._warp, 2),
 )
-LINES = (epipolar.forward, epipolar.backward, EPIPOLAR._forward, EPIPOLAR._backward)
+LINES = (EPIPOLAR._forward_cuda, EPIPOLAR._backward_cuda, EPIPOLAR._forward, EPIPOLAR._backward)
 FACES = (
-    mesh.forward,
-    mesh_backward(mesh.backward),
+    MESH._forward_cuda,
+    mesh_backward(MESH._backward_cuda),
     MESH._forward,
     mesh_backward(MESH._backward),
 )
@@ -324,14 +324,14 @@ def test_places_beyond_numbers(emulator, place):
     arguments = cast(epipolar_case(1, 8, 4, 5, 1, 2, 2), lambda x: x.float())
     arguments[2][0, 0, 0, 1] = place
     close(
-        epipolar.forward(*arguments),
+        EPIPOLAR._forward_cuda(*arguments),
         EPIPOLAR._forward(*cast(arguments, lambda x: x.double())),
         TOLERANCE[torch.float32],
     )
     for padding in ("border", "zeros"):
         image, disparity, *_ = (x.float() for x in warp_case(1, 3, 4, 9, "", True)[:2])
         disparity[0, 0, 1, 2] = place
-        found = warp.forward(image, disparity, padding, True)
+        found = WARP._forward_cuda(image, disparity, padding, True)
         close(found, WARP._warp(image.double(), disparity.double(), padding, True), 2e-5)
 
 
@@ -339,10 +339,10 @@ def test_tables_that_name_no_face(emulator):
     """Nothing beyond the features is read."""
     arguments = cast(mesh_case(1, 24, 5, 4, 3, 1), lambda x: x.float())
     arguments[3][2, 1], arguments[3][4, 0], arguments[4][0, 0] = 1 << 30, -7, -1
-    found = mesh.forward(*arguments)
+    found = MESH._forward_cuda(*arguments)
     assert found[0, [2, 4]].isnan().all() and not found[0, [0, 1, 3]].isnan().any()
     features, weight, _, *tables = arguments
-    to_features, _ = mesh.backward(torch.ones(found.shape), features, weight, *tables)
+    to_features, _ = MESH._backward_cuda(torch.ones(found.shape), features, weight, *tables)
     assert to_features.shape == features.shape
 
 
