@@ -16,6 +16,16 @@ from vizoo.vision.configs.builtin import CONFIGS, list_configs
 from vizoo.vision.hub.registry import list_models, model_info
 
 ROOT = Path(vizoo.__file__).parent
+RESULTS = Path(__file__).parent / "results"
+COMMERCIAL = {"Apache-2.0": "yes"}
+"""What licences of weights say of it."""
+TASKS = {
+    "stereo": "Stereo",
+    "mvs": "Multi-view stereo",
+    "panorama": "Panoramas",
+    "classification": "Chest CT and images",
+}
+"""Tasks in the order and the words of the page of models."""
 FLOORS = [
     ("the door", ["__init__", "__main__", "hubconf"]),
     ("cli", ["cli"]),
@@ -65,8 +75,12 @@ PUBLIC = {
 
 def write(folder: Path) -> None:
     """Write all pages into a folder, those alone that change."""
-    folder.mkdir(exist_ok=True)
-    for name, text in {
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    pages = {f"results/{name}.md": result(record) for name, record in measured().items()}
+    for old in (folder / "results").glob("*.md"):
+        if f"results/{old.name}" not in pages:
+            old.unlink()
+    pages |= {
         "api.md": api(),
         "commands.md": commands(),
         "configs.md": configs(),
@@ -74,7 +88,8 @@ def write(folder: Path) -> None:
         "metrics.md": metrics(),
         "architecture.md": architecture(),
         "results.md": results(),
-    }.items():
+    }
+    for name, text in pages.items():
         page = folder / name
         if not page.exists() or page.read_text() != text:
             page.write_text(text)
@@ -106,8 +121,12 @@ def commands() -> str:
             words = f"vizoo {name} {word}".strip()
             lines += ["", f"## {words}", "", f"{command.help[0].upper()}{command.help[1:]}."]
             if command.raw:
-                lines += ["", "Its options are those of Lightning and of the config; see"]
-                lines += ["[training](../guides/training.md)."]
+                lines += [
+                    "",
+                    "Its options are those of Lightning and of the config: `--help` behind a",
+                ]
+                lines += ["`--config` lists them. See [training](../guides/training.md)."]
+                lines += ["", "```text", command.load()._EXAMPLES.format(name=name).rstrip(), "```"]
                 continue
             parser = argparse.ArgumentParser(prog=words)
             command.load().add_arguments(parser)
@@ -117,40 +136,91 @@ def commands() -> str:
 
 
 def configs() -> str:
-    """Every built-in config: what its first comment says, and the file."""
-    lines = ["# Configs", "", "`vizoo fit --config NAME` finds them from any folder."]
-    folder = ""
+    """Every built-in config: what its first comment says, where it is from, and the file."""
+    lines = [
+        "# Configs",
+        "",
+        "`vizoo fit --config NAME` finds them from any folder; several merge.",
+    ]
+    rows: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for name in sorted(list_configs()):
         text = (Path(CONFIGS) / name).read_text(encoding="utf-8")
-        said = []
-        for line in text.splitlines():
-            if not line.startswith("#"):
-                break
-            said.append(line.removeprefix("#").strip())
-        if name.split("/")[0] != folder:
-            folder = name.split("/")[0]
-            lines += ["", f"## {folder}"]
-        lines += ["", f"### {name}", "", " ".join(said), "", "```yaml", text.rstrip(), "```"]
+        about, source = _comment(text)
+        folder, _, short = name.partition("/")
+        mark = short.removesuffix(".yaml")
+        rows.setdefault(folder, []).append(f"| [{mark}](#{folder}-{mark}) | {_linked(source)} |")
+        files.setdefault(folder, []).extend(
+            [f"({folder}-{mark})=", f"### {name}", "", about, "", f"Source: {_linked(source)}.", ""]
+            + [":::{dropdown} The file", "```yaml", _body(text), "```", ":::", ""]
+        )
+    for folder, listed in rows.items():
+        lines += ["", f"## {folder}", "", "| config | source |", "|---|---|", *listed, ""]
+        lines += files[folder]
     return "\n".join([*lines, ""])
 
 
+def _comment(text: str) -> tuple[str, str]:
+    """What a config's first comment says, and its source."""
+    said = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        said.append(line.removeprefix("#").strip())
+    return " ".join(said[:-1]), said[-1].removeprefix("Source:").strip().rstrip(".")
+
+
+def _body(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+
+
 def models() -> str:
-    """Every model: arguments, papers and weights, from the registry."""
-    lines = ["# Models", "", "`vizoo models` counts parameters and multiply-adds of each here too."]
-    task = ""
-    for name in sorted(list_models(), key=lambda each: (model_info(each).task, each)):
+    """Every model: cost, latency here, weights, licence, paper and arguments, from the registry."""
+    measured = json.loads((RESULTS / "models.json").read_text(encoding="utf-8"))
+    costs = {row[0].strip("`"): row[1:] for row in measured["rows"]}
+    lines = ["# Models", "", "`vizoo models` prints what is counted, for any size of the images;"]
+    lines += ["`vizoo bench NAME` measures on your machine.", "", measured["about"], ""]
+    lines += [f"`{measured['command']}`, {measured['machine']}, {measured['date']}."]
+    names = sorted(list_models(), key=lambda each: (model_info(each).task, each))
+    by_task: dict[str, list[str]] = {}
+    for name in names:
+        by_task.setdefault(model_info(name).task, []).append(name)
+    for task in sorted(by_task, key=list(TASKS).index):
+        listed = by_task[task]
+        head = ["model", *measured["columns"][1:], "weights", "published"]
+        lines += ["", f"## {TASKS[task]}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        for name in listed:
+            info = model_info(name)
+            paper = f"[{info.paper.published}]({info.paper.url})" if info.paper else "-"
+            tags = ", ".join(f"`.{tag}`" for tag in info.weights) or "-"
+            cells = [f"[`{name}`](#model-{name})", *costs.get(name, ["-"] * 4), tags, paper]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "## Trained weights", "", "Files are checked by these hashes.", ""]
+    lines += [
+        "| weights | MB | licence | commercial use | from | SHA-256 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in list_models(pretrained=True):
+        record = model_info(name).record
+        use = COMMERCIAL.get(record.licence, "see the licence")
+        row = [f"`{name}`", f"{record.size / 1e6:.1f}", record.licence, use]
+        row += ["<br>".join(f"`{source}`" for source in record.sources), f"`{record.sha256[:16]}…`"]
+        lines.append(f"| {' | '.join(row)} |")
+    lines += ["", "## One by one"]
+    for name in names:
         info = model_info(name)
-        if info.task != task:
-            task = info.task
-            lines += ["", f"## {task}"]
-        lines += ["", f"### {name}", "", inspect.getdoc(info.function) or ""]
+        lines += ["", f"(model-{name})=", f"### {name}", "", inspect.getdoc(info.function) or ""]
         given = ", ".join(f"`{key}={value!r}`" for key, value in info.defaults.items())
         lines += ["", f"Arguments: {given}."] if given else []
         for tag, record in info.weights.items():
             lines += [
                 "",
                 f"Weights `{name}.{tag}`: {record.size / 1e6:.2f} MB, {record.licence}, trained on "
-                f"{record.trained_on}.",
+                f"{record.trained_on}. SHA-256 `{record.sha256}`.",
             ]
     return "\n".join([*lines, ""])
 
@@ -180,6 +250,10 @@ def architecture() -> str:
         "import each other; no file imports itself by way of others. Tests hold these rules. Old",
         "names of moved modules go on working (`common/renamed.py`).",
         "",
+        "```{raw} html",
+        drawing(counts),
+        "```",
+        "",
         "| floor | folder | what is there | files | imports from |",
         "|---|---|---|---|---|",
     ]
@@ -197,20 +271,72 @@ def architecture() -> str:
     return "\n".join([*lines, ""])
 
 
+def drawing(counts: dict[str, dict[str, int]]) -> str:
+    """The floors as an SVG, and an arrow for each import from one floor to another."""
+    wide, high, gap = 640, 34, 52
+    spots: dict[str, tuple[float, int]] = {}
+    boxes = []
+    for number, (name, rooms) in enumerate(FLOORS):
+        y = 4 + number * (high + gap)
+        rooms = rooms if name == "rooms" else [name]
+        for place, room in enumerate(rooms):
+            width = 132 if len(rooms) > 1 else 180
+            x = wide / 2 if len(rooms) == 1 else wide * (place + 0.5) / len(rooms)
+            spots[room] = (x, y)
+            boxes.append(
+                f'<rect x="{x - width / 2}" y="{y}" width="{width}" height="{high}" rx="4" '
+                'fill="var(--color-background-primary)" stroke="currentColor"/>'
+                f'<text x="{x}" y="{y + 22}" text-anchor="middle" fill="currentColor">{room}</text>'
+            )
+    arrows: dict[tuple[str, str], int] = {}
+    for source, targets in counts.items():
+        door = "the door" if source in FLOORS[0][1] else source
+        for target, count in targets.items():
+            arrows[door, target] = arrows.get((door, target), 0) + count
+    lines = []
+    for (source, target), count in arrows.items():
+        (a, top), (b, low) = spots[source], spots[target]
+        level = round((low - top) / (high + gap))
+        side = 0 if level == 1 else (250 + 12 * level) * (1 if a >= wide / 2 else -1)
+        middle = (a + b) / 2 + side
+        lines.append(
+            f'<path d="M{a} {top + high} Q{middle} {(top + high + low) / 2} {b} {low}" fill="none" '
+            f'stroke="currentColor" opacity="0.45" stroke-width="{min(4, 0.5 + count / 40):.1f}">'
+            f"<title>{source} imports {target}: {count}</title></path>"
+        )
+    height = len(FLOORS) * (high + gap) - gap + 8
+    style = "max-width:100%;font-family:var(--font-stack);font-size:14px"
+    label = "floors of the house and their imports"
+    head = f'<svg viewBox="0 0 {wide} {height}" style="{style}" role="img" aria-label="{label}">'
+    return "\n".join([head, *lines, *boxes, "</svg>"])
+
+
 def results() -> str:
-    """Every benchmark's table, with the command, machine, commit and date it comes from."""
-    lines = ["# Results", "", "What was measured, by which command. More stands in the guides."]
-    for record in measured():
-        lines += ["", f"## {record['title']}", "", record["about"], "", *table(record)]
-        lines += ["", f"`{record['command']}`", ""]
-        lines += [f"{record['machine']}; commit {record['commit']}, {record['date']}."]
+    """The list of what was measured."""
+    lines = [
+        "# Results",
+        "",
+        "What was measured: a page each with the table, the command, the machine,",
+    ]
+    lines += ["the date, and the commit that holds the figures. More stands in the guides.", ""]
+    names = sorted(measured(), key=lambda name: measured()[name]["title"])
+    lines += [f"- [{measured()[name]['title']}](results/{name}.md)" for name in names]
+    lines += ["", "```{toctree}", ":hidden:", *(f"results/{name}" for name in names), "```"]
     return "\n".join([*lines, ""])
 
 
-def measured() -> list[dict]:
-    """The records of docs/results."""
-    files = sorted((Path(__file__).parent / "results").glob("*.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+def result(record: dict) -> str:
+    """A record's page."""
+    lines = [f"# {record['title']}", "", record["about"], "", *table(record), ""]
+    lines += [f"Command: `{record['command']}`", "", f"Machine: {record['machine']}", ""]
+    lines += [f"Commit {record['commit']}; {record['date']}"]
+    return "\n".join([*lines, ""])
+
+
+def measured() -> dict[str, dict]:
+    """The records of docs/results, by their files' names."""
+    files = sorted(RESULTS.glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
 def table(record: dict) -> list[str]:
@@ -221,13 +347,22 @@ def table(record: dict) -> list[str]:
 
 def quoted() -> list[str]:
     """The rows of README's table: figures by row and column of a record's table."""
-    lines = []
-    for record in measured():
-        for what, figures in record["quoted"]:
-            for place, row, column in re.findall(r"(\{(\d+)\.(\d+)\})", figures):
-                figures = figures.replace(place, str(record["rows"][int(row)][int(column)]))
-            lines.append(f"| {what} | {figures} |")
-    return lines
+    rows = [(record, *row) for record in measured().values() for row in record["quoted"]]
+    return [f"| {what} | {filled(record, figures)} |" for record, what, figures in rows]
+
+
+def told() -> list[tuple[str, str]]:
+    """Pages, and what they say with figures of a record's table."""
+    rows = [(record, *row) for record in measured().values() for row in record.get("told", [])]
+    return [(page, filled(record, text)) for record, page, text in rows]
+
+
+def filled(record: dict, text: str) -> str:
+    """Text with the figures of a record where it has `{row.column}`; deviations are left out."""
+    for place, row, column in re.findall(r"(\{(\d+)\.(\d+)\})", text):
+        figure = str(record["rows"][int(row)][int(column)])
+        text = text.replace(place, figure.partition(" ±")[0])
+    return text
 
 
 def _imports() -> dict[str, dict[str, int]]:

@@ -29,11 +29,14 @@ sphinx_gallery_conf = {
 }
 exclude_patterns = ["_build", "gallery"]
 html_theme = "furo"
-html_title = "vizoo"
+pygments_dark_style = "monokai"
+highlight_language = "none"  # blocks without a language are command lines
+html_title = f"vizoo {release}"
 html_show_copyright = False
 html_static_path = []
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+smartquotes = False  # two hyphens begin an option
 # What stands between single backticks in a docstring is code.
 default_role = "code"
 napoleon_use_ivar = True

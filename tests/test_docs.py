@@ -1,4 +1,8 @@
-"""README and the pages of docs/: links lead somewhere, commands parse, Python compiles."""
+"""README and the pages of docs/: links lead somewhere, commands parse, Python compiles and runs.
+
+Blocks of Python that open with ```` ```python run ```` are run, those of a page as one program;
+with ```` ```python run slow ```` in it that is a slow test.
+"""
 
 import argparse
 import ast
@@ -7,12 +11,14 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from vizoo.__main__ import COMMANDS, Command
+from vizoo.__main__ import COMMANDS, Command, main
 from vizoo.vision.configs.builtin import list_configs
+from vizoo.vision.hub.registry import list_models, model_info
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,8 +28,9 @@ EVERY = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and content of each block of code."""
-    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    """Language and content of each block of code, of those in lists too."""
+    found = re.findall(r"^( *)```([\w ]*)\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [(language, textwrap.dedent(text)) for _, language, text in found]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -60,7 +67,7 @@ def test_commands_parse(page, capsys):
             configs = [b for a, b in zip(rest, rest[1:], strict=False) if a == "--config"]
             built_in = [x for x in configs if "/" in x and not x.startswith("benchmarks/")]
             assert set(built_in) <= set(list_configs()), words
-            continue
+            continue  # its options: `test_options_of_trainings_parse`
         if "..." in rest:  # and so on
             continue
         parser = argparse.ArgumentParser(prog=f"vizoo {words[0]}")
@@ -71,11 +78,65 @@ def test_commands_parse(page, capsys):
         pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err}")
 
 
+def trainings() -> dict[str, list[str]]:
+    """Each different line of `vizoo fit` and its like whose configs are there, as it is parsed.
+
+    What only stands for a file is left out, and so are configs that a reader writes.
+    """
+    found = {}
+    for page in PAGES:
+        for words in commands(page):
+            row = COMMANDS[words[0]]
+            if not isinstance(row, Command) or not row.raw:
+                continue
+            pairs = list(zip(words, [*words[1:], ""], strict=True))
+            files = [value for option, value in pairs if option == "--config"]
+            known = [file for file in files if file in list_configs() or (ROOT / file).is_file()]
+            options = [x for x in words[1:] if x != "--print_config"]
+            for file in set(files) - set(known):
+                place = options.index(file)
+                del options[place - 1 : place + 1]
+            if "--ckpt_path" in options:
+                place = options.index("--ckpt_path")
+                del options[place : place + 2]
+            if known and len(options) > 2 * len(known):
+                found[shlex.join(words)] = [words[0], *options, "--print_config"]
+    return found
+
+
+TRAININGS = trainings()
+
+
+@pytest.mark.parametrize("words", TRAININGS.values(), ids=TRAININGS)
+def test_options_of_trainings_parse(words, capsys, monkeypatch):
+    """Configs alone are parsed where they are tested."""
+    monkeypatch.chdir(ROOT)
+    assert main(words) == 0, capsys.readouterr().err
+
+
 @EVERY
 def test_python_compiles(page):
     for language, text in blocks(page):
-        if language == "python":
+        if language.split()[:1] == ["python"]:
             ast.parse(text)
+
+
+def programs() -> list:
+    """The pages with Python that is run, those with slow blocks as slow tests."""
+    rows = []
+    for page, name in zip(PAGES, NAMES, strict=True):
+        marked = [(language, text) for language, text in blocks(page) if " run" in language]
+        if marked:
+            slow = [pytest.mark.slow] if any("slow" in language for language, _ in marked) else []
+            program = "\n".join(text for _, text in marked)
+            rows.append(pytest.param(program, id=name, marks=slow))
+    return rows
+
+
+@pytest.mark.parametrize("program", programs())
+def test_python_runs(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "page", "exec"), {"__name__": "page"})
 
 
 def test_the_reference_holds_what_the_page_of_python_imports(monkeypatch):
@@ -97,17 +158,41 @@ def test_readme_is_one_page():
     assert (ROOT / "README.md").read_text().count("\n") <= 150
 
 
-def test_figures_in_the_readme_are_those_of_the_results(monkeypatch):
+def test_figures_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import _reference
 
     text = (ROOT / "README.md").read_text()
     assert _reference.quoted() and [x for x in _reference.quoted() if x not in text] == []
-    speed = next(x for x in _reference.measured() if x["title"] == "FADNet on a processor")
-    assert "\n".join(_reference.table(speed)) in (ROOT / "docs/guides/speed.md").read_text()
-    for record in _reference.measured():
+    for page, said in _reference.told():
+        assert said in " ".join((ROOT / page).read_text().split()), page
+    records = _reference.measured()
+    speed = "\n".join(_reference.table(records["fadnet_speed"]))
+    assert speed in (ROOT / "docs/guides/speed.md").read_text()
+    for record in records.values():
         assert {len(row) for row in record["rows"]} == {len(record["columns"])}
         assert all(record[key] for key in ("title", "command", "machine", "commit", "date"))
+
+
+def test_pages_name_results_that_are_there():
+    for page in PAGES:
+        for link in re.findall(r"\]\((\S*reference/results/\w+\.md)\)", page.read_text()):
+            folder, name = (page.parent / link).resolve().parent, Path(link).stem
+            assert folder == ROOT / "docs/reference/results", f"{page}: {link}"
+            assert (ROOT / f"docs/results/{name}.json").is_file(), f"{page}: {link}"
+
+
+def test_every_model_is_measured_and_every_config_names_its_source(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import _reference
+
+    rows = _reference.measured()["models"]["rows"]
+    assert [row[0].strip("`") for row in rows] == sorted(
+        list_models(), key=lambda name: (model_info(name).task, name)
+    )
+    for name in list_configs():
+        comment = re.match(r"(#.*\n)+", (ROOT / "configs" / name).read_text())
+        assert comment and comment[0].splitlines()[-1].startswith("# Source: "), name
 
 
 @pytest.mark.slow
@@ -119,4 +204,5 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert "vizoo.best_subnet" in (tmp_path / "html/reference/api.html").read_text()
+    assert "3DV 2022" in (tmp_path / "html/reference/models.html").read_text()
     assert "# vizoo" in (tmp_path / "html/llms.txt").read_text()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...vision.io.images import to_bytes
+from .page import Picture
 
 if TYPE_CHECKING:
     from .pair import Sample
@@ -25,13 +26,13 @@ class Card:
     Attributes:
         title: the family.
         text: what it is for, and whether a trained network made the pictures.
-        pictures: (H, W, 3) uint8 RGB each, with its caption.
+        pictures: what it sees, and what it makes of that.
         commands: that make the like of them, and that train a network.
     """
 
     title: str
     text: str
-    pictures: list[tuple[np.ndarray, str]]
+    pictures: list[Picture]
     commands: list[str]
 
 
@@ -60,7 +61,7 @@ def _fadnet(sample: Sample, device: str, pair: str) -> Card:
         "FADNet++: stereo, fast",
         "Encoder, correlation and decoder in two stages: the fastest of the stereo networks. "
         "A trained network made this picture.",
-        [(picture, f"The pair above, seen by {model}: EPE {error:.2f} px.")],
+        [Picture(picture, f"The pair above, seen by {model}: EPE {error:.2f} px.")],
         [
             f"vizoo infer stereo {pair} --model {model} --out result",
             "vizoo fit --config stereo/fadnet_tiny_generated.yaml",
@@ -80,7 +81,7 @@ def _dispmvs() -> Card:
     return Card(
         "DispMVS: many photographs with cameras",
         f"Depth maps and a fused, coloured cloud. {_UNTRAINED}",
-        list(zip([*photographs, picture], captions, strict=True)),
+        list(map(Picture, [*photographs, picture], captions)),
         [
             "vizoo world views --camera views --place room",
             "vizoo fit --config mvs/dispmvs_generated.yaml",
@@ -99,7 +100,10 @@ def _spheredepth() -> Card:
     return Card(
         "SphereDepth: panoramas",
         f"Depth all around, on a sphere without seams or distorted poles. {_UNTRAINED}",
-        [(picture, "A panorama of a room,"), (coloured, "and how far everything is.")],
+        [
+            Picture(picture, "A panorama of a room,"),
+            Picture(coloured, "and how far everything is."),
+        ],
         [
             "vizoo world rooms --camera panorama --place room",
             "vizoo fit --config panorama/spheredepth_generated.yaml",
@@ -121,7 +125,10 @@ def _covidnet() -> Card:
         "CovidNet3D: chest CT, found by search",
         "A differentiable search finds the network; it names the class and shows where it looked. "
         f"Research software, not a medical device. {_UNTRAINED}",
-        [(plain, "A slice of a generated scan,"), (marked, "and where its lesions are.")],
+        [
+            Picture(plain, "A slice of a generated scan,"),
+            Picture(marked, "and where its lesions are."),
+        ],
         [
             "pip install 'vizoo[ct]'",
             "vizoo scans scans --layout dicom",
@@ -139,7 +146,7 @@ def _images() -> Card:
     for number, kind in enumerate(kinds):
         image, _ = draw_lesions(kind, 128, np.random.default_rng(number))
         drawn = np.rint(image.transpose(1, 2, 0) * 255).astype(np.uint8)
-        pictures.append((np.ascontiguousarray(drawn), kind))
+        pictures.append(Picture(drawn, kind))
     return Card(
         "Images: any of timm's networks, detectors, ensembles",
         f"Classes of images, calibrated, with a map of where networks looked. {_UNTRAINED}",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...common.timing import Timing
     from ...datasets.stereo.calibration import StereoCalibration
+    from ...nas.space import Architecture
     from ...stereo.infer import StereoResult
     from .networks import Candidate, Weights
 
@@ -92,6 +93,16 @@ class Finding:
         """Those of the network."""
         return cast("Candidate", self.candidate).weights
 
+    @property
+    def architecture(self) -> Architecture | None:
+        """Of a subnet."""
+        return None if self.candidate is None else self.candidate.architecture
+
+    @property
+    def title(self) -> str:
+        """The name; of a subnet with its supernet's."""
+        return self.name if self.architecture is None else f"{self.weights.name}, {self.name}"
+
     def to_json(self) -> dict[str, Any]:
         """The figures; milliseconds under ``latency``."""
         figures = {
@@ -102,9 +113,9 @@ class Finding:
             **{name: round(value, 5) for name, value in self.scores.items()},
         }
         if self.candidate is not None:
-            architecture = self.candidate.architecture
-            figures["weights"] = self.candidate.weights.source
-            figures["architecture"] = None if architecture is None else architecture.to_json()
+            figures["weights"] = self.weights.source
+            if self.architecture is not None:
+                figures["architecture"] = self.architecture.to_json()
             figures |= {"parameters": self.parameters, "macs": self.macs}
         return figures
 

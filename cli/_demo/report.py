@@ -1,17 +1,20 @@
-"""The pages of `vizoo demo`: what is said of a pair, of networks, of a training."""
+"""What the pages of `vizoo demo` show: pictures and figures for the template ``page.html``."""
 
 from __future__ import annotations
 
 import datetime
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
-from . import page
+from .page import Legend, Picture, render
 from .plot import Series, front_plot, loss_plot
-from .viewer import cloud_viewer
+from .subnets import SUPERNET
+from .viewer import Cloud, cloud_view
 
 if TYPE_CHECKING:
     from ...nas.search.front import Front
@@ -20,9 +23,19 @@ if TYPE_CHECKING:
     from .subnets import Subnet
     from .training import Training
 
-__all__ = ["pair_page", "tour_page"]
+__all__ = ["make_page"]
 
-_ERROR = 4.0  # pixels of the last colour
+_DOCS = Path(__file__).parents[2] / "docs"
+_GUIDES = {
+    "stereo": "a pair of your own",
+    "training": "training, on data of your own",
+    "search": "searching for a network",
+    "multi_view": "many photographs",
+    "panorama": "panoramas",
+    "ct": "chest CT",
+    "export": "export to ONNX",
+}
+_ERROR = Legend(0.0, 4.0, palette="inferno")
 _COSTS = {
     "latency": (1.0, "latency [ms]"),
     "parameters": (1e6, "parameters [millions]"),
@@ -34,326 +47,181 @@ _METRICS = {
     **{f"bad{n}": (100, f"pixels wrong by over {n} px [%]") for n in (1, 2, 3)},
     "d1": (100, "D1 [%]"),
 }
-_TITLE = "vizoo: depth from two pictures"
 
 
-def pair_page(
+def make_page(
     sample: Sample,
     findings: list[Finding],
-    front: Front | None,
     machine: dict[str, Any],
     command: str,
+    folder: Path,
+    front: Front | None = None,
+    subnets: list[Subnet] | None = None,
+    training: Training | None = None,
+    cards: list[Card] | None = None,
 ) -> str:
-    """The page of one pair.
+    """The page of one pair, or with the last three that of the whole tour.
 
     Args:
         sample: the pair.
         findings: of each network, the main one first, and of OpenCV.
-        front: of the supernet among them, if there is one.
         machine: ``device``, ``threads`` (0 on a GPU), ``software``: what the times hold for.
         command: that infers the pair again.
+        folder: where the page will lie.
+        front: of the supernet among the networks, if there is one.
+        subnets: cut out for latencies of this machine.
+        training: how it went.
+        cards: of the other families.
     """
-    parts = _seen(sample, findings, command)
-    if any(_architecture(finding) is not None for finding in findings):
-        parts.append(_family(sample, findings, front))
-    parts += [_measured(sample, findings, machine), _origins(findings)]
-    return page.page(_TITLE, _lead(sample, findings[0]), parts, _foot())
-
-
-def tour_page(
-    sample: Sample,
-    findings: list[Finding],
-    subnets: list[Subnet],
-    training: Training,
-    cards: list[Card],
-    machine: dict[str, Any],
-    command: str,
-) -> str:
-    """The page of the whole tour: of a pair as `pair_page`, and of what else was done."""
-    parts = _seen(sample, findings, command)
-    parts += [_measured(sample, findings, machine), _subnets(sample, subnets)]
-    parts += [_training(training), _families(cards), _next(), _origins(findings)]
-    return page.page(_TITLE, _lead(sample, findings[0]), parts, _foot())
-
-
-def _lead(sample: Sample, main: Finding) -> str:
+    main = findings[0]
     height, width = sample.size
-    trained = main.weights.facts["trained on"]
-    return (
-        f"{sample.title}, {width}\u00a0×\u00a0{height}\u00a0pixels, seen by {_name(main)}, "
-        f"trained on: {trained}."
-    )
-
-
-def _foot() -> str:
-    today = datetime.date.today().isoformat()
-    return (
-        f"Written by vizoo demo on {today}. This file holds all that it shows; nothing is loaded."
-    )
-
-
-def _seen(sample: Sample, findings: list[Finding], command: str) -> list[str]:
-    """Warnings, figures, the pair, its disparity beside OpenCV's, the cloud."""
-    main, classical = findings[0], findings[-1]
-    parts = [page.paragraph(note, "warning") for note in sample.notes]
-    parts += [_headline(main, classical), _input(sample, main)]
-    parts += [_disparity(sample, main, classical, command), _cloud(sample, main)]
-    return parts
-
-
-def _headline(main: Finding, classical: Finding) -> str:
-    cards = {}
-    if main.scores:
-        cards["mean error (EPE)"] = f"{main.scores['epe']:.2f} px"
-        cards["the same by OpenCV’s StereoSGBM"] = f"{classical.scores['epe']:.2f} px"
-        cards["pixels wrong by over 2 px"] = f"{100 * main.scores['bad2']:.1f} %"
-    cards["a pair, on this machine"] = f"{main.timing.median:.0f} ms"
-    cards["parameters"] = f"{main.parameters / 1e6:.2f} M"
-    return page.cards(cards)
-
-
-def _input(sample: Sample, main: Finding) -> str:
-    captions = {
-        "Left image; every disparity below is of its pixels.": sample.left,
-        "Right image: the same scene from further right, so near things have moved left.": (
-            sample.right
-        ),
-    }
-    pictures = [page.figure(to_bytes(view), text, photo=True) for text, view in captions.items()]
-    if sample.truth is None:
-        return page.section("Input", page.gallery(*pictures))
-    low, high, known = _range(sample, main)
-    truth = colourise(sample.truth[0].numpy(), known, low=low, high=high)
-    caption = "True disparity: how far a pixel moves between the two; large is near."
-    pictures.append(page.figure(truth, caption))
-    return page.section("Input and truth", page.gallery(*pictures, least=18))
-
-
-def _disparity(sample: Sample, main: Finding, classical: Finding, command: str) -> str:
-    low, high, known = _range(sample, main)
-    bar = page.colour_bar(low, high, "px")
-    pictures = []
-    for finding in (main, classical):
-        text = f"{_name(finding)}: {finding.timing.median:.0f} ms a pair."
-        picture = colourise(finding.result.disparity, low=low, high=high)
-        pictures.append(page.figure(picture, text, below=bar))
-        if sample.truth is not None:
-            pictures.append(_error(sample, finding, known))
-    return page.section("Disparity", page.gallery(*pictures, least=24), page.command(command))
-
-
-def _error(sample: Sample, finding: Finding, known: np.ndarray | None) -> str:
-    error = np.abs(finding.result.disparity - sample.known[0][0].numpy()) + 1e-6  # 0 is unknown
-    coloured = colourise(error, known, low=0.0, high=_ERROR, palette="inferno")
-    shares = ", ".join(f"{100 * finding.scores[f'bad{n}']:.1f} %" for n in (1, 2, 3))
-    return page.figure(
-        coloured,
-        f"Its error: {finding.scores['epe']:.2f} px in the mean; over 1, 2, 3 px: {shares}. "
-        f"Errors above {_ERROR:g} px have the last colour.",
-        below=page.colour_bar(0.0, _ERROR, "px", palette="inferno"),
-    )
-
-
-def _range(sample: Sample, main: Finding) -> tuple[float, float, np.ndarray | None]:
-    """Values of the first and the last colour, and where the truth is known."""
     shown = main.result.disparity if sample.truth is None else sample.truth[0].numpy()
     known = None if sample.valid is None else sample.valid[0].numpy()
-    return *colour_range(shown, known), known
+    legend = Legend(*colour_range(shown, known))
+    networks = [finding.weights for finding in findings if finding.candidate]
+    family = [finding for finding in findings if finding.architecture is not None]
+    drawn = front is not None and _front(front, family)
+    return render(
+        {
+            "title": "vizoo: depth from two pictures",
+            "sample": sample,
+            "findings": findings,
+            "main": main,
+            "classical": findings[-1],
+            "size": f"{width}\u00a0×\u00a0{height}\u00a0pixels",
+            "legend": legend,
+            "inputs": _inputs(sample, legend, known),
+            "disparities": _disparities(sample, findings, legend, known),
+            "command": command,
+            "cloud": _cloud(sample, main),
+            "family": [] if subnets else family,
+            "family_pictures": [_subnet(finding, legend) for finding in family],
+            "front": drawn,
+            "repetitions": main.timing.repetitions,
+            "machine": machine,
+            "threads": _threads,
+            "supernet": SUPERNET,
+            "subnets": subnets,
+            "subnet_pictures": [_cut(subnet, legend) for subnet in subnets or []],
+            "training": training,
+            "training_plot": training and _losses(training),
+            "cards": cards,
+            "guides": _guides(folder),
+            "origins": [
+                {"weights": source, **facts}
+                for source, facts in {w.source: w.facts for w in networks}.items()
+            ],
+            "today": datetime.date.today().isoformat(),
+        }
+    )
 
 
-def _cloud(sample: Sample, main: Finding) -> str:
+def _inputs(sample: Sample, legend: Legend, known: np.ndarray | None) -> list[Picture]:
+    left = "Left image; every disparity below is of its pixels."
+    right = "Right image: the same scene from further right, so near things have moved left."
+    pictures = [
+        Picture(to_bytes(sample.left), left, photo=True),
+        Picture(to_bytes(sample.right), right, photo=True),
+    ]
+    if sample.truth is not None:
+        truth = _coloured(sample.truth[0].numpy(), legend, known)
+        caption = "True disparity: how far a pixel moves between the two; large is near."
+        pictures.append(Picture(truth, caption))
+    return pictures
+
+
+def _disparities(
+    sample: Sample, findings: list[Finding], legend: Legend, known: np.ndarray | None
+) -> list[Picture]:
+    """Disparity, and its error where the truth is known, of the main network and of OpenCV."""
+    pictures = []
+    for finding in (findings[0], findings[-1]):
+        text = f"{finding.title}: {finding.timing.median:.0f} ms a pair."
+        coloured = _coloured(finding.result.disparity, legend)
+        pictures.append(Picture(coloured, text, legend=legend))
+        if sample.truth is not None:
+            error = np.abs(finding.result.disparity - sample.truth[0].numpy()) + 1e-6  # 0: unknown
+            shares = ", ".join(f"{100 * finding.scores[f'bad{n}']:.1f} %" for n in (1, 2, 3))
+            caption = (
+                f"Its error: {finding.scores['epe']:.2f} px in the mean; over 1, 2, 3 px: "
+                f"{shares}. Errors above {_ERROR.high:g} px have the last colour."
+            )
+            pictures.append(Picture(_coloured(error, _ERROR, known), caption, legend=_ERROR))
+    return pictures
+
+
+def _cloud(sample: Sample, main: Finding) -> Cloud | None:
     points, colours = main.result.points(sample.calibration)
     if not len(points):
-        return page.section("Point cloud", page.paragraph("No pixel is near enough for a point."))
+        return None
     caption = (
         f"{len(points):,} points from the disparity found. Drag to turn (one finger), pinch or "
         "click and scroll to zoom, arrow keys and + and − too, double click to return."
     )
     focal = sample.calibration.focal
-    parts = [cloud_viewer(points, colours, focal=focal, size=sample.size, caption=caption)]
-    if not sample.metric:
-        text = (
-            "No calibration was given: a camera whose focal length is the image's width is "
-            "assumed, so the shape may be stretched in depth. --calib FILE makes it true."
-        )
-        parts.append(page.paragraph(text, "note"))
-    return page.section("Point cloud", *parts)
+    return cloud_view(points, colours, focal=focal, size=sample.size, caption=caption)
 
 
-def _subnets(sample: Sample, subnets: list[Subnet]) -> str:
-    from .subnets import SUPERNET
+def _subnet(finding: Finding, legend: Legend) -> Picture:
+    error = f", EPE {finding.scores['epe']:.2f} px" if finding.scores else ""
+    caption = f"{finding.name.capitalize()}: {finding.timing.median:.0f} ms{error}"
+    return Picture(_coloured(finding.result.disparity, legend), caption)
 
-    low, high = colour_range(*sample.known)
-    pictures = []
-    for subnet in subnets:
-        kept = "" if subnet.met else " (missed)"
-        caption = (
-            f"At most {subnet.limit:g} ms{kept}: {subnet.timing.median:.0f} ms measured, "
-            f"{subnet.parameters / 1e6:.2f} M parameters, EPE {subnet.scores['epe']:.2f} px"
-        )
-        coloured = colourise(subnet.result.disparity, low=low, high=high)
-        pictures.append(page.figure(coloured, caption))
-    text = (
-        f"{SUPERNET} holds many networks in one set of weights. Each of these was cut out of it "
-        "for a latency of this machine, without training: hundreds are compared by a prediction, "
-        "the best is measured here."
+
+def _cut(subnet: Subnet, legend: Legend) -> Picture:
+    kept = "" if subnet.met else " (missed)"
+    caption = (
+        f"At most {subnet.limit:g} ms{kept}: {subnet.timing.median:.0f} ms measured, "
+        f"{subnet.parameters / 1e6:.2f} M parameters, EPE {subnet.scores['epe']:.2f} px"
     )
-    note = f"Measured on {subnets[0].conditions}."
-    return page.section(
-        "A network for your latency",
-        page.paragraph(text),
-        page.gallery(*pictures, least=15),
-        page.colour_bar(low, high, "px"),
-        page.paragraph(note, "note"),
-        page.command(*(subnet.command for subnet in subnets)),
-    )
+    return Picture(_coloured(subnet.result.disparity, legend), caption)
 
 
-def _training(training: Training) -> str:
+def _losses(training: Training) -> str:
     losses = Series("loss of a batch", training.losses)
-    plot = loss_plot(losses, training.interrupted or None, "step", "loss")
-    text = (
-        "FADNet++ tiny began with random weights and saw generated scenes for "
-        f"{training.seconds:.0f} seconds, start-up included."
-    )
-    if training.interrupted:
-        text += (
-            " Half-way it was stopped as by Ctrl+C; the second command went on from there, with "
-            "the same weights, optimiser and data."
-        )
-    parts = [page.paragraph(text), plot]
-    if training.errors:
-        _, error = training.errors[-1]
-        said = f"At the end: EPE {error:.2f} px on scenes that it has not seen."
-        parts.append(page.paragraph(said, "note"))
-    parts.append(page.command(*training.commands))
-    heading = "A training, interrupted and resumed" if training.interrupted else "A training"
-    return page.section(heading, *parts)
+    return loss_plot(losses, training.interrupted or None, "step", "loss")
 
 
-def _families(cards: list[Card]) -> str:
-    panels = []
-    for card in cards:
-        figures = [page.figure(picture, caption) for picture, caption in card.pictures]
-        least = 9 if len(figures) > 2 else 11
-        gallery = page.gallery(*figures, least=least)
-        text, command = page.paragraph(card.text), page.command(*card.commands)
-        panels.append(page.panel(card.title, text, gallery, command))
-    text = (
-        "The commands make the like of each picture. CHECKPOINT is what `vizoo fit` names when it "
-        "ends."
-    )
-    return page.section("The other families", page.paragraph(text, "note"), page.panels(*panels))
-
-
-def _next() -> str:
-    return page.section(
-        "Next",
-        page.command(
-            "vizoo demo LEFT RIGHT --calib FILE      # this page for a pair of your own",
-            "vizoo infer stereo LEFT RIGHT --out result",
-            "vizoo models                            # all networks, their size, cost and weights",
-        ),
-    )
-
-
-def _family(sample: Sample, findings: list[Finding], front: Front | None) -> str:
-    subnets = [finding for finding in findings if _architecture(finding) is not None]
-    low, high, _ = _range(sample, subnets[0])
-    pictures = []
-    for finding in subnets:
-        error = f", EPE {finding.scores['epe']:.2f} px" if finding.scores else ""
-        caption = f"{finding.name.capitalize()}: {finding.timing.median:.0f} ms{error}"
-        coloured = colourise(finding.result.disparity, low=low, high=high)
-        pictures.append(page.figure(coloured, caption))
-    said = page.paragraph(
-        f"{subnets[0].weights.name} holds many networks in one set of weights. Each of "
-        "these was cut out of it without training."
-    )
-    bar = page.colour_bar(low, high, "px")
-    if front is None:
-        plot = page.paragraph("The front of all its subnets did not come with the weights.", "note")
-    else:
-        plot = _front(front, subnets)
-    row = page.gallery(*pictures, least=15)
-    return page.section("One supernet, many networks", said, row, bar, plot)
-
-
-def _front(front: Front, subnets: list[Finding]) -> str:
+def _front(front: Front, subnets: list[Finding]) -> dict[str, Any]:
     cost = "latency" if all("latency" in row.costs for row in front.rows) else front.cost
     size, x_label = _COSTS[cost]
-    name = front.metric.rpartition("/")[2]
-    factor, y_label = _METRICS.get(name, (1, front.metric))
-    points = [(row.costs[cost] / size, factor * row.error) for row in front.rows]
-    errors = {row.architecture: (row.costs[cost], row.error) for row in front.rows}
-    places = [
-        (finding.name, *errors[_architecture(finding)])
-        for finding in subnets
-        if _architecture(finding) in errors
-    ]
-    marked = Series(
-        "shown above",
-        [(x / size, factor * y) for _, x, y in places],
-        [label.removesuffix(" subnet") for label, *_ in places],
+    factor, y_label = _METRICS.get(front.metric.rpartition("/")[2], (1, front.metric))
+    places = {row.architecture: (row.costs[cost] / size, factor * row.error) for row in front.rows}
+    marked = {f.name: places[f.architecture] for f in subnets if f.architecture in places}
+    plot = front_plot(
+        Series("Pareto front", list(places.values())),
+        Series(
+            "shown above",
+            list(marked.values()),
+            [name.removesuffix(" subnet") for name in marked],
+        ),
+        x_label,
+        y_label,
     )
-    drawn = front_plot(Series("Pareto front", points), marked, x_label, y_label)
-    where = front.conditions
-    note = f"The best of {front.evaluated} subnets measured"
-    if cost == "latency" and where:
-        note += (
-            f"; latency predicted for {where['device_name']}, {where['dtype']}"
-            + (f", {_threads(where['threads'])}" if where.get("device") == "cpu" else "")
-            + f", {where['width']}\u00a0×\u00a0{where['height']}\u00a0pixels"
+    where = ""
+    if cost == "latency" and (known := front.conditions):
+        threads = f", {_threads(known['threads'])}" if known.get("device") == "cpu" else ""
+        where = (
+            f"; latency predicted for {known['device_name']}, {known['dtype']}{threads}, "
+            f"{known['width']}\u00a0×\u00a0{known['height']}\u00a0pixels"
         )
-    return drawn + page.paragraph(f"{note}. Below and left is better.", "note")
+    return {"plot": plot, "evaluated": front.evaluated, "where": where}
 
 
-def _measured(sample: Sample, findings: list[Finding], machine: dict[str, Any]) -> str:
-    repetitions = findings[0].timing.repetitions
-    head = ["", "parameters", "multiply-adds", "latency"]
-    head += ["10 to 90 %"] if repetitions > 1 else []
-    head += ["pairs/s"]
-    head += ["EPE", "over 2 px"] if sample.truth is not None else []
-    rows = []
-    for finding in findings:
-        time = finding.timing
-        row = [_name(finding)]
-        if finding.candidate is None:
-            row += ["–", "–"]
-        else:
-            row += [f"{finding.parameters / 1e6:.2f} M", f"{finding.macs / 1e9:.1f} G"]
-        row.append(f"{time.median:.1f} ms")
-        if repetitions > 1:
-            row.append(f"{time.p10:.1f} to {time.p90:.1f} ms")
-        row.append(f"{1000 / time.median:.1f}")
-        if finding.scores:
-            row += [f"{finding.scores['epe']:.2f} px", f"{100 * finding.scores['bad2']:.1f} %"]
-        rows.append(row)
-    height, width = sample.size
-    threads = f", {_threads(machine['threads'])}" if machine["threads"] else ""
-    times = f"median of {repetitions}" if repetitions > 1 else "once each"
-    note = (
-        f"Measured while this page was made, on {machine['device']}{threads}, float32, "
-        f"{width}\u00a0×\u00a0{height}\u00a0pixels, {times}; {machine['software']}."
-    )
-    return page.section("Measured here", page.table(head, rows), page.paragraph(note, "note"))
+def _guides(folder: Path) -> dict[str, str]:
+    """Addresses of pages to read on, where this is a checkout: of the site if it is built."""
+    site = _DOCS / "_build" / "html"
+    root, suffix = (site, "html") if site.is_dir() else (_DOCS, "md")
+    pages = {text: root / "guides" / f"{name}.{suffix}" for name, text in _GUIDES.items()}
+    return {
+        text: Path(os.path.relpath(page, folder.resolve())).as_posix()
+        for text, page in pages.items()
+        if page.is_file()
+    }
 
 
-def _origins(findings: list[Finding]) -> str:
-    networks = [finding.candidate.weights for finding in findings if finding.candidate]
-    known = {weights.source: weights for weights in networks}
-    parts = [page.facts({"weights": name, **w.facts}) for name, w in known.items()]
-    return page.section("Weights", *parts)
-
-
-def _architecture(finding: Finding) -> Any:
-    return None if finding.candidate is None else finding.candidate.architecture
-
-
-def _name(finding: Finding) -> str:
-    if _architecture(finding) is None:
-        return finding.name
-    return f"{finding.weights.name}, {finding.name}"
+def _coloured(values: np.ndarray, legend: Legend, known: np.ndarray | None = None) -> np.ndarray:
+    return colourise(values, known, low=legend.low, high=legend.high, palette=legend.palette)
 
 
 def _threads(count: int) -> str:

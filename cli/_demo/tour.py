@@ -23,7 +23,7 @@ from .._work import warn
 from .families import family_cards
 from .networks import candidates, choose, open_weights
 from .pair import Finding, Sample, generated_sample, own_sample, show_all
-from .report import pair_page, tour_page
+from .report import make_page
 from .subnets import cut_subnets
 from .training import test, train
 
@@ -67,7 +67,7 @@ def show_pair(
     findings, front = _look(sample, model, where, tell)
     name = "pair" if own is None else "yours"
     files = _write_pair(out / name, sample, findings[0], own=own is not None)
-    page = pair_page(sample, findings, front, _machine(where), command)
+    page = make_page(sample, findings, _machine(where), command, out, front)
     return _write(out / f"{name}.html", page, sample, findings, front, _machine(where), files)
 
 
@@ -109,7 +109,7 @@ def show_tour(
         views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
         cards = family_cards(sample, device, views)
     machine = _machine(where)
-    page = tour_page(sample, findings, subnets, training, cards, machine, command)
+    page = make_page(sample, findings, machine, command, out, None, subnets, training, cards)
     report = _write(out / "index.html", page, sample, findings, None, machine, files)
     report["subnets"] = [subnet.to_json() for subnet in subnets]
     report["training"] = {**training.to_json(), "test": scores}

@@ -1,19 +1,36 @@
-"""A point cloud to turn by mouse, finger or key, as a piece of an HTML page (see `page`)."""
+"""A point cloud to turn by mouse, finger or key in an HTML page."""
 
 from __future__ import annotations
 
 import base64
-import html
 import json
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...vision.viz.cloud import points_ahead
 
-__all__ = ["cloud_viewer"]
+__all__ = ["Cloud", "cloud_view"]
 
 
-def cloud_viewer(
+@dataclass(frozen=True)
+class Cloud:
+    """What ``page.html`` draws a cloud from.
+
+    Attributes:
+        numbers: of points, of the camera, of the extent.
+        data: coordinates in 1/65535 of the extent as uint16, then colours, in base 64.
+        size: (height, width) of the view.
+        caption: text below it.
+    """
+
+    numbers: dict[str, int | str]
+    data: str
+    size: tuple[int, int]
+    caption: str
+
+
+def cloud_view(
     points: np.ndarray,
     colours: np.ndarray,
     *,
@@ -21,7 +38,7 @@ def cloud_viewer(
     size: tuple[int, int],
     caption: str,
     most: int = 200_000,
-) -> str:
+) -> Cloud:
     """The point cloud that one camera saw, at first from where that camera stood.
 
     The view turns about a point at the distance of the median point. Nine bytes a point
@@ -50,7 +67,7 @@ def cloud_viewer(
     placed = np.rint((points - low) / extent * 65535).astype("<u2")
     data = base64.b64encode(placed.tobytes() + colours.tobytes()).decode()
     height, width = size
-    numbers = {
+    numbers: dict[str, int | str] = {
         "count": len(points),
         "field": f"{width / focal:.6g}",
         "middle": f"{np.median(points[:, 2]):.6g}",
@@ -59,16 +76,7 @@ def cloud_viewer(
         "low": json.dumps([float(v) for v in low]),
         "high": json.dumps([float(v) for v in high]),
     }
-    stored = " ".join(f'data-{name}="{value}"' for name, value in numbers.items())
-    text = html.escape(caption)
-    return (
-        f'<figure class="cloud" {stored}>'
-        f'<canvas tabindex="0" role="img" aria-label="{text}" '
-        f'style="aspect-ratio: {width} / {height}"></canvas>'
-        f'<script type="text/plain">{data}</script>'
-        f"<noscript><p>The point cloud needs JavaScript.</p></noscript>"
-        f"<figcaption>{text}</figcaption></figure>"
-    )
+    return Cloud(numbers, data, size, caption)
 
 
 def _spread(points: np.ndarray, most: int, spacing: float) -> np.ndarray:

@@ -104,8 +104,8 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
         files = (out / "training.yaml", out / "fadnet_demo.safetensors")
         return training.Training(commands, *files, losses, [(2, 4.0)], 1, 60.0)
 
-    monkeypatch.setattr(subnets, "cut_subnets", cut)
-    monkeypatch.setattr(training, "train", fit)
+    monkeypatch.setattr(tour, "cut_subnets", cut)
+    monkeypatch.setattr(tour, "train", fit)
     assert main(["demo", "--json"]) == 0
     said = capsys.readouterr()
     report = json.loads(said.out)
@@ -118,7 +118,7 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
         "easnet_small.generated",
         None,
     ]
-    assert report["training"]["test"] is None and report["training"]["interrupted"] >= 1
+    assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
     for card in families.family_cards(pair.generated_sample(tour._SEED), "cpu", "l.png r.png"):

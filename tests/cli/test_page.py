@@ -10,14 +10,29 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
-from vizoo.cli._demo import page
+from vizoo.cli._demo.families import Card
+from vizoo.cli._demo.networks import Candidate, Weights
+from vizoo.cli._demo.page import Legend, Picture
+from vizoo.cli._demo.pair import Finding, Sample
 from vizoo.cli._demo.plot import Series, front_plot, loss_plot
-from vizoo.cli._demo.viewer import cloud_viewer
+from vizoo.cli._demo.report import make_page
+from vizoo.cli._demo.subnets import Subnet
+from vizoo.cli._demo.training import Training
+from vizoo.cli._demo.viewer import cloud_view
+from vizoo.common.timing import Timing
+from vizoo.datasets.stereo.calibration import StereoCalibration
+from vizoo.nas.search.front import Front, FrontRow
+from vizoo.nas.space import Architecture
+from vizoo.stereo.infer import StereoResult
+from vizoo.vision.io.images import to_bytes
 
 NASTY = "<b>\"'&$title</b>"
 
@@ -50,34 +65,57 @@ def cloud(count=50, **options):
     points = rng.uniform((-1, -1, 2), (1, 1, 6), (count, 3)).astype(np.float32)
     colours = rng.integers(0, 256, (count, 3), np.uint8)
     options = {"focal": 100.0, "size": (60, 90), "caption": NASTY, **options}
-    return points, colours, cloud_viewer(points, colours, **options)
+    return points, colours, cloud_view(points, colours, **options)
 
 
 def stored(view):
-    numbers = dict(re.findall(r'data-(\w+)="([^"]*)"', view))
-    data = base64.b64decode(re.search(r'text/plain">([^<]*)<', view)[1])
-    count = int(numbers["count"])
+    data, count = base64.b64decode(view.data), view.numbers["count"]
     whole = np.frombuffer(data, "<u2", 3 * count).reshape(count, 3)
-    low, high = (np.array(json.loads(numbers[name])) for name in ("low", "high"))
+    low, high = (np.array(json.loads(view.numbers[name])) for name in ("low", "high"))
     colours = np.frombuffer(data, np.uint8, offset=6 * count).reshape(count, 3)
-    return low + whole / 65535 * (high - low), colours, numbers
+    return low + whole / 65535 * (high - low), colours, view.numbers
+
+
+def whole_page(folder=Path("elsewhere")):
+    """Every part of the page, with text that is to be escaped wherever people's own comes in."""
+    image, shown = torch.rand(3, 40, 60), np.full((40, 60), 5.0, np.float32)
+    truth, valid = torch.full((1, 40, 60), 5.0), torch.ones(1, 40, 60, dtype=torch.bool)
+    camera = StereoCalibration(focal=60.0, baseline=0.1, width=60, height=40)
+    sample = Sample(NASTY, image, image, camera, False, truth, valid, [NASTY])
+    result, timing = StereoResult(shown, to_bytes(image)), Timing(10.0, 9.0, 11.0, 5)
+    facts = {"trained on": NASTY, NASTY: NASTY, "empty": ""}
+    weights = Weights(NASTY, NASTY, nn.Identity(), facts, None)
+    network = Candidate(NASTY, nn.Identity(), weights, Architecture({"width": 4}))
+    scores = dict.fromkeys(("epe", "bad1", "bad2", "bad3", "d1"), 0.5)
+    findings = [Finding(NASTY, result, timing, scores, network, 1000, 1000)]
+    findings += [Finding("OpenCV", result, timing, scores)]
+    row = FrontRow(network.architecture, 0.5, {"latency": 1.0})
+    front = Front(NASTY, "val/epe", "latency", 1, (row,))
+    known = (timing, network.architecture, 1000, Path("x"), result, scores, NASTY)
+    subnet = Subnet(50.0, False, *known)
+    curves = [(0, 9.0), (1, 7.0)], [(2, 4.0)]
+    training = Training([NASTY], Path("x"), Path("x"), *curves, 1, 60.0)
+    cards = [Card(NASTY, NASTY, [Picture(to_bytes(image), NASTY)], [NASTY, "second line"])]
+    machine = {"device": NASTY, "threads": 2, "software": NASTY}
+    common = (sample, findings, machine, NASTY, folder)
+    pair = make_page(*common, front)
+    return pair, make_page(*common, None, [subnet], training, cards)
 
 
 def test_a_page_is_well_formed_and_escapes():
-    picture = np.zeros((4, 6, 3), np.uint8)
-    parts = [
-        page.section(NASTY, page.paragraph(NASTY, "warning"), page.cards({NASTY: NASTY})),
-        page.gallery(page.figure(picture, NASTY, below=page.colour_bar(0, 9, "<px>"))),
-        page.table([NASTY, "b"], [[NASTY, "1"]]),
-        page.facts({NASTY: NASTY, "empty": ""}),
-        page.panels(page.panel(NASTY, page.command(NASTY, "second line"))),
-        cloud()[2],
-        front_plot(Series(NASTY, [(1, 2)]), Series("m", [(1, 2)], [NASTY]), NASTY, NASTY),
-    ]
-    text = page.page(NASTY, NASTY, parts, NASTY)
-    Balance(text)
-    assert "<b>\"'" not in text and "empty" not in text
-    assert text.count("$title") == text.count("&amp;$title") > 10
+    pair, tour = whole_page()
+    for text in (pair, tour):
+        Balance(text)
+        assert "<b>\"'" not in text and "empty" not in text
+        assert text.count("$title") == text.count("&amp;$title") > 10
+    assert pair.count("<svg") == tour.count("<svg") == 1
+    assert "A network for your latency" not in pair and "One supernet" not in tour
+
+
+def test_pages_to_read_on_are_there(tmp_path):
+    _, tour = whole_page(tmp_path)
+    links = re.findall('<a href="([^"]*)"', tour)
+    assert len(links) > 5 and all((tmp_path / link).resolve().is_file() for link in links)
 
 
 def test_pictures_come_back():
@@ -86,17 +124,18 @@ def test_pictures_come_back():
     def read(uri):
         return np.array(Image.open(io.BytesIO(base64.b64decode(uri.partition("base64,")[2]))))
 
-    np.testing.assert_array_equal(read(page.picture_uri(picture)), picture)
-    assert page.picture_uri(picture, photo=True).startswith("data:image/jpeg")
-    assert read(page.picture_uri(picture, most=6)).shape == (4, 6, 3)
+    np.testing.assert_array_equal(read(Picture(picture, "").uri), picture)
+    assert Picture(picture, "", photo=True).uri.startswith("data:image/jpeg")
+    assert read(Picture(picture, "", most=6).uri).shape == (4, 6, 3)
     with pytest.raises(ValueError, match=r"got \(8, 12\)"):
-        page.picture_uri(picture[:, :, 0])
+        Picture(picture[:, :, 0], "").uri  # noqa: B018
 
 
-def test_colour_bar():
-    bar = page.colour_bar(0, 4, "px")
-    assert "#30123b" in bar and "#7a0403" in bar  # turbo's ends
-    assert re.findall(r"<span>([^<]*)<", bar) == ["0.0 px", "1.0 px", "2.0 px", "3.0 px", "4.0 px"]
+def test_legend():
+    legend = Legend(0, 4)
+    assert (legend.stops[0], legend.stops[-1]) == ("#30123b", "#7a0403")  # turbo's ends
+    assert legend.ticks == ["0.0 px", "1.0 px", "2.0 px", "3.0 px", "4.0 px"]
+    assert Legend(0, 1, "m").ticks[1] == "0.25 m" and Legend(0, 40).ticks[1] == "10 px"
 
 
 def test_points_come_back():
@@ -117,9 +156,9 @@ def test_clouds_are_bounded_and_even():
 def test_clouds_without_points_are_refused():
     behind = np.array([[0, 0, -1.0], [0, 0, np.nan]])
     with pytest.raises(ValueError, match="no point in front"):
-        cloud_viewer(behind, np.zeros((2, 3)), focal=1, size=(2, 2), caption="")
+        cloud_view(behind, np.zeros((2, 3)), focal=1, size=(2, 2), caption="")
     with pytest.raises(ValueError, match=r"both \(N, 3\)"):
-        cloud_viewer(behind, np.zeros((3, 3)), focal=1, size=(2, 2), caption="")
+        cloud_view(behind, np.zeros((3, 3)), focal=1, size=(2, 2), caption="")
 
 
 def marks(svg, colour):
@@ -161,7 +200,7 @@ def test_plots_take_the_page_s_colours_and_words(light):
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_the_script_is_javascript(tmp_path):
-    script = re.findall(r"<script>(.*?)</script>", page.page("", "", []), re.DOTALL)
+    script = re.findall(r"<script>(.*?)</script>", whole_page()[0], re.DOTALL)
     assert len(script) == 1
     (tmp_path / "script.js").write_text(script[0])
     done = subprocess.run(["node", "--check", tmp_path / "script.js"], capture_output=True)

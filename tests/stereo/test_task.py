@@ -185,6 +185,7 @@ def test_built_in_config_runs(config, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
     monkeypatch.setenv("VIZOO_STOCK", str(trees.stock(tmp_path / "stock")))
     monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
+    monkeypatch.setenv("PAIRS", str(trees.middlebury2014(tmp_path / "pairs")))
     for year in (2012, 2015):
         monkeypatch.setenv(f"KITTI{year}", str(trees.kitti(tmp_path / f"kitti{year}", year)))
     monkeypatch.chdir(tmp_path)

@@ -11,11 +11,11 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arguments import check_arguments
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
+    "PAPERS",
     "REMOTE",
     "TIMM",
     "ModelEntry",
+    "Paper",
     "build_model",
     "family_modules",
     "has_scheme",
@@ -59,6 +61,40 @@ FAMILIES: dict[str, str] = {
     "spheredepth": "panorama.spheredepth",
 }
 """Family (first words of a model's name) to the module that registers it, inside the package."""
+
+
+class Paper(NamedTuple):
+    """Where a network was published.
+
+    Attributes:
+        published: what and when, such as ``"FADNet, ICRA 2020"``.
+        arxiv: its number there.
+    """
+
+    published: str
+    arxiv: str
+
+    @property
+    def url(self) -> str:
+        """Where it can be read."""
+        return f"https://arxiv.org/abs/{self.arxiv}"
+
+
+PAPERS: dict[str, Paper] = {
+    "covidnet3d": Paper("CovidNet3D, AAAI 2021", "2101.05442"),
+    "densenet3d": Paper("DenseNet, CVPR 2017", "1608.06993"),
+    "dispmvs": Paper("DispMVS, AAAI 2023", "2211.16905"),
+    "easnet": Paper("EASNet, ECCV 2022", "2207.09796"),
+    "fadnet": Paper("FADNet, ICRA 2020", "2003.10758"),
+    "fadnet_plus": Paper("FADNet++, 2021", "2110.02582"),
+    "mc3": Paper("MC3, CVPR 2018", "1711.11248"),
+    "nasbench201": Paper("NAS-Bench-201, ICLR 2020", "2001.00326"),
+    "ofa_mobilenet": Paper("Once-for-All, ICLR 2020", "1908.09791"),
+    "proxyless": Paper("ProxylessNAS, ICLR 2019", "1812.00332"),
+    "resnet3d": Paper("ResNet3D, CVPR 2018", "1711.09577"),
+    "spheredepth": Paper("SphereDepth, 3DV 2022", "2208.13714"),
+}
+"""First words of a model's name to the paper that its network is of."""
 REMOTE = ("hf-hub:", "local-dir:")
 """How names of what is not registered here begin."""
 TIMM = "timm/"
@@ -91,6 +127,11 @@ class ModelEntry:
     def module(self) -> str:
         """The module that registered it."""
         return self.function.__module__
+
+    @property
+    def paper(self) -> Paper | None:
+        """Where its network was published; None if it was not."""
+        return PAPERS.get(_longest(self.name, PAPERS) or "")
 
     @property
     def record(self) -> WeightsRecord | None:
@@ -194,8 +235,13 @@ def model_info(name: str) -> ModelEntry:
 
 def _family(name: str) -> str | None:
     """The longest family that the name belongs to."""
-    families = (family for family in FAMILIES if f"{name}_".startswith(f"{family}_"))
-    return max(families, key=len, default=None)
+    return _longest(name, FAMILIES)
+
+
+def _longest(name: str, table: Iterable[str]) -> str | None:
+    """The longest of the first words in a table that the name begins with."""
+    fitting = (words for words in table if f"{name}_".startswith(f"{words}_"))
+    return max(fitting, key=len, default=None)
 
 
 def family_modules() -> list[ModuleType]:

@@ -22,6 +22,7 @@ from ...nas.efficiency.build import plan
 from ...nas.efficiency.provenance import Conditions
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import QUANTITIES, LatencyTable
+from ...nas.recalibration import evaluating
 from ...nas.search.constraints import Constraint
 from ...nas.search.evolution import evolve
 from ...nas.space import Architecture
@@ -320,7 +321,7 @@ def figure(costs: Mapping[str, Any], kind: str) -> float:
 def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> float:
     inputs = bench.inputs("cpu")
     activate(bench.net, architecture)
-    with torch.inference_mode():
+    with torch.inference_mode(), evaluating(bench.net):
         wanted, gotten = bench.net(*inputs), subnet.eval()(*inputs)
     difference = float((wanted - gotten).abs().max())
     if difference > 1e-4 * float(wanted.abs().max()) or difference != difference:

@@ -222,3 +222,19 @@ def test_the_package_stays_lazy():
         "sys.exit(f'imported {bad}' if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_papers_are_those_that_the_files_name():
+    """By the number on arXiv, or by where and when."""
+    unpublished = set()
+    for name in registry.list_models():
+        entry = registry.model_info(name)
+        if entry.paper is None:
+            unpublished.add(name)
+            continue
+        text = " ".join((sys.modules[entry.module].__doc__ or "").split())
+        venue = entry.paper.published.rpartition(", ")[2]
+        assert entry.paper.arxiv in text or venue in text, name
+    assert unpublished == {"image_classifier", "mbnet"}
+    assert registry.model_info("fadnet_plus_tiny").paper.url.endswith("2110.02582")
+    assert registry.model_info("fadnet").paper.url.endswith("2003.10758")

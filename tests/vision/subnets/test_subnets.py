@@ -42,6 +42,12 @@ def test_the_largest_within_a_count(net):
     assert torch.equal(net(*inputs), subnet.network.eval()(*inputs)) and subnet.difference == 0
 
 
+def test_a_network_fresh_from_training(net):
+    net.train()
+    subnet = vizoo.best_subnet(net, {"parameters": 2500}, size=(16, 24))
+    assert subnet.difference == 0 and net.training
+
+
 def test_a_latency_measures_its_own_table(net):
     largest = vizoo.best_subnet(net, {"latency": "100s"}, size=(16, 24))
     assert largest.architecture == search_space(net).largest()
