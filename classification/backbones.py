@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..vision.hub._huggingface import obtain
+from ..vision.hub.record import Source
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_images
 
-__all__ = ["ImageClassifier", "image_classifier"]
+__all__ = ["ImageClassifier", "image_classifier", "unreachable"]
 
 
 class ImageClassifier(nn.Module):
@@ -99,14 +101,20 @@ class ImageClassifier(nn.Module):
         """
         import timm
 
-        if not any(self.body.pretrained_cfg.get(k) for k in ("url", "hf_hub_id", "file")):
+        config = self.body.pretrained_cfg
+        if not any(config.get(key) for key in ("url", "hf_hub_id", "file")):
             raise ValueError(f"timm has no weights for {self.backbone}")
         classes = self.body.get_classifier().weight.shape[0]
+        overlay = None
         try:
-            body = timm.create_model(self.backbone, pretrained=True, num_classes=classes)
+            if (repository := config.get("hf_hub_id")) and not config.get("file"):
+                name = config.get("hf_hub_filename") or "model.safetensors"
+                overlay = {"file": str(obtain(Source("hf-hub", name, repository)))}
+            given = {"num_classes": classes, "pretrained_cfg_overlay": overlay}
+            body = timm.create_model(self.backbone, pretrained=True, **given)
         except Exception as error:  # of several clients, each with errors of its own
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise OSError(f"weights of {self.backbone} cannot be fetched: {reason}") from error
+            place = f"timm's {repository} from the Hub" if repository else "a file of timm's"
+            raise unreachable(self.backbone, place, error) from error
         self.body.load_state_dict(body.state_dict())
 
     def example_inputs(
@@ -139,6 +147,15 @@ def image_classifier(
 ) -> ImageClassifier:
     """Any image network of timm."""
     return ImageClassifier(backbone, classes, dropout)
+
+
+def unreachable(backbone: str, place: str, error: Exception) -> OSError:
+    """What to raise where the weights of a backbone, which come from a place, cannot be had."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return OSError(
+        f"weights of {backbone} ({place}) cannot be fetched: {reason}; train from random numbers "
+        "(init_weights: null), or fetch them where there is a network and copy its ~/.cache here"
+    )
 
 
 def _inside(pattern: Any) -> Any:

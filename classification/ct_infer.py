@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import write_json
 from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
+from ..datasets.ct.volume import check_units, lung_share
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
 from ..vision.io.images import write_image
@@ -38,7 +39,8 @@ __all__ = ["CTPredictor", "CTResult", "is_result"]
 
 _MONTAGE, _SLICES, _MAP = "_montage.png", "_slices", "_map.nii.gz"  # after a result's name
 _STEP = 1 / 255  # of a map kept as NIfTI
-_AIR = -400  # Hounsfield units; lungs have less
+_CHEST = ("CHEST", "THORA", "LUNG", "TORSO", "TRUNK", "BODY", "HEART")  # as files name it
+_LEAST_LUNG = 0.05  # of the body; a head has 0.02, slices through lungs 0.2 and more
 _MARKS = "RLAP"  # edges of an axial slice seen from the feet: right, left, front, back
 
 
@@ -58,6 +60,7 @@ class CTResult:
             that was not asked for.
         method: how `heat` was made, in words.
         explained: the class that it is for.
+        caution: why the classes may mean nothing for this scan, or nothing.
     """
 
     classes: tuple[str, ...]
@@ -68,6 +71,7 @@ class CTResult:
     heat: Tensor | None = None
     method: str = ""
     explained: str = ""
+    caution: str = ""
 
     @property
     def predicted(self) -> str:
@@ -134,7 +138,7 @@ class CTResult:
             list(heats),
             captions=captions,
             title=title,
-            note=f"{self.method}. {NOTICE}",
+            note=f"{self.method}. {self.caution}{'. ' if self.caution else ''}{NOTICE}",
             label=f"speaks for {self.explained}",
             marks=_MARKS if self.volume.spaced else "",
             side=side,
@@ -158,6 +162,7 @@ class CTResult:
             "slices": len(self.volume.values),
             "slices_used": len(self.slices),
             "slices_from_the_feet": [place + 1 for place in self.slices],
+            "ends_known": self.volume.ends,
             "window": list(self._window()),
             "preset": dataclasses.asdict(self.preset),
         }
@@ -169,7 +174,7 @@ class CTResult:
                 "peak_slice": place + 1,
                 "peak_mm": [round(float(axis), 2) for axis in where],
             }
-        return {**summary, "notice": NOTICE}
+        return {**summary, "caution": self.caution, "notice": NOTICE}
 
     def save(
         self,
@@ -185,7 +190,7 @@ class CTResult:
             folder: made if it is missing.
             name: first part of the file names: ``<name>.json``, ``<name>_montage.png``,
                 ``<name>_slices/0012.png``, and ``<name>_map.nii.gz``, which lies on the scan's own
-                voxels.
+                voxels, where it is known which end is the head.
             facts: what else the JSON file says.
             montage: slices in the montage, those where the map is highest.
 
@@ -213,8 +218,9 @@ class CTResult:
             draw(folder / f"{name}{_SLICES}" / f"{place + 1:04d}.png", [place], 512)
         for old in set((folder / f"{name}{_SLICES}").glob("[0-9]*.png")) - set(written):
             old.unlink()  # of a run with another preset
-        written.append(folder / f"{name}{_MAP}")
-        write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP)
+        if self.volume.ends:
+            written.append(folder / f"{name}{_MAP}")
+            write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP)
         return written
 
     def _heat(self) -> Tensor:
@@ -275,6 +281,8 @@ class CTPredictor:
         *,
         series: str | None = None,
         value_range: tuple[float, float] | None = None,
+        order: str | None = None,
+        resample: bool = True,
         method: str | None = "auto",
         layer: str | None = None,
         explained: str | None = None,
@@ -286,6 +294,8 @@ class CTPredictor:
             scan: a NIfTI file, the folder of a DICOM series or of PNG or TIFF slices, or a volume.
             series: SeriesInstanceUID, where a folder holds several series.
             value_range: stored values that become 0 and 1, of slices with 16 bits.
+            order: of PNG and TIFF slices, ``feet-first`` or ``head-first``.
+            resample: whether uneven and tilted DICOM series are made even, see `read_dicom`.
             method: of the map, see `cam.explain`; None makes none.
             layer: of Grad-CAM, see there.
             explained: the class that the map is for; by default the most probable one.
@@ -297,13 +307,23 @@ class CTPredictor:
             ValueError: the scan cannot be used, the class or the method is unknown, or the
                 network's output is not finite.
 
-        Warns (``UserWarning``) of slices that are missing, of fewer slices than the network takes,
-        and where nothing speaks for the class.
+        Warns (``UserWarning``) of what is not as it should be: slices that are missing, a scan that
+        may be of no chest, fewer slices than the network takes, a class that nothing speaks for.
         """
         if explained is not None and explained not in self.classes:
             raise ValueError(f"class {explained!r} is none of {', '.join(self.classes)}")
-        volume = scan if isinstance(scan, CTVolume) else read_scan(scan, series, value_range)
-        _check_units(volume)
+        volume = scan
+        if not isinstance(volume, CTVolume):
+            volume = read_scan(volume, series, value_range, order=order, resample=resample)
+        check_units(volume)
+        if caution := _doubts(volume):
+            warnings.warn(f"{volume.source}: {caution}", stacklevel=2)
+        if not volume.ends and method is not None:
+            warnings.warn(
+                f"{volume.source}: pictures do not say which end is the head: the last one is "
+                "taken to be, and no map is written as NIfTI (order, --slices)",
+                stacklevel=2,
+            )
         sample = prepare(volume, self.preset)
         if (taken := len(sample["slices"].unique())) < self.preset.slices:
             warnings.warn(
@@ -316,7 +336,8 @@ class CTPredictor:
             logits = self.fast(batch)
         check_prediction(logits, dtype=self.dtype)
         probabilities = logits[0].float().softmax(0).cpu().numpy()
-        result = CTResult(self.classes, probabilities, volume, sample, self.preset)
+        known = (self.classes, probabilities, volume, sample, self.preset)
+        result = CTResult(*known, caution=caution)
         if method is None:
             return result
         explained = explained or result.predicted
@@ -331,13 +352,11 @@ class CTPredictor:
         return dataclasses.replace(result, heat=heat, method=where.method, explained=explained)
 
 
-def _check_units(volume: CTVolume) -> None:
-    """Refuse a scan whose values cannot be Hounsfield units: a chest without air."""
-    if volume.span is None and (lowest := float(volume.values.min())) > _AIR:
-        highest = float(volume.values.max())
-        if lowest == highest:
-            raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
-        raise ValueError(
-            f"{volume.source}: values from {lowest:g} to {highest:g} are no Hounsfield units, of "
-            "which air in the lungs has about -850: give the scan as it was before any scaling"
-        )
+def _doubts(volume: CTVolume) -> str:
+    """Why a scan may be of another part of the body than the chest; empty where nothing says so."""
+    doubts = []
+    if volume.part and not any(word in volume.part.upper() for word in _CHEST):
+        doubts.append(f"its file says {volume.part}")
+    if volume.span is None and (share := lung_share(volume)) < _LEAST_LUNG:
+        doubts.append(f"lungs are {100 * share:.1f} % of the body where there is most of them")
+    return f"this may be no chest: {', and '.join(doubts)}" if doubts else ""

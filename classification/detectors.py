@@ -22,6 +22,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from ..vision.hub.weights import check_state, existing_file, load_pickle
 from ..vision.layers import check_images
+from .backbones import unreachable
 
 __all__ = ["RULES", "Detections", "ImageDetector", "class_scores", "is_detector", "load_detector"]
 
@@ -130,7 +131,11 @@ class ImageDetector(nn.Module):
         """
         if self.detector == "ssdlite":
             raise ValueError("ssdlite starts from random numbers here: its backbone is reduced")
-        trained = torchvision.models.get_model(self.backbone, weights="DEFAULT").state_dict()
+        try:
+            trained = torchvision.models.get_model(self.backbone, weights="DEFAULT").state_dict()
+        except OSError as error:
+            place = "torchvision's from download.pytorch.org"
+            raise unreachable(self.backbone, place, error) from error
         body = self.net.get_submodule("backbone.body")
         body.load_state_dict({name: trained[name] for name in body.state_dict()})
 

@@ -210,7 +210,7 @@ def lines(report: dict[str, Any]) -> str:
         if kind == "latency" and report["table_moved_from"]:
             told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
         met = "met" if kind not in report["missed"] else "MISSED"
-        lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} by {value}{told}")
+        lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} with {value}{told}")
     same = report["difference_to_supernet"]
     lines.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
     lines += error_lines(report["errors"])

@@ -182,16 +182,25 @@ def end_classified(
     items: list[dict[str, Any]],
     out: Path | None,
     counts: Sequence[str] = (),
+    **scores: Any,
 ) -> int:
-    """Write the table of --csv, then as `end_run`; `counts` are further columns of the table."""
+    """Write the table of --csv, then as `end_run`.
+
+    `counts` are further columns of the table, and scores what else the summary says.
+    """
     from ..common.summaries import run_summary
 
     if args.csv is not None:
         from ..classification.reports import write_results
 
         write_results(args.csv, what, predictor.classes, items, predictor.name, counts)
-    facts = {"network": predictor.name, "notice": NOTICE}
+    facts = {"network": predictor.name, "notice": NOTICE, **scores}
     status = end_run(run_summary(predictor, args.model, f"{what}s", items, **facts), out, args.json)
     if not args.json:
-        print(*([args.csv] if args.csv else []), NOTICE, sep="\n")
+        lines = [args.csv] if args.csv else []
+        if scores:
+            each = ", ".join(f"{name} {share:.3f}" for name, share in scores["accuracy_of"].items())
+            count = f"{scores['labelled']} images of known class"
+            lines.append(f"accuracy {scores['accuracy']:.3f} of {count} ({each})")
+        print(*lines, NOTICE, sep="\n")
     return status

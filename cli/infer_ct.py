@@ -76,6 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("LOW", "HIGH"),
         help="stored values that become 0 and 1, of slices with 16 bits",
     )
+    parser.add_argument(
+        "--slices",
+        choices=("feet-first", "head-first"),
+        help="how PNG or TIFF slices run; without, no map is written as NIfTI",
+    )
+    parser.add_argument(
+        "--no-resample",
+        action="store_true",
+        help="refuse DICOM slices at uneven distances, and keep those of a tilted gantry aslant",
+    )
     parser.add_argument("--csv", metavar="FILE", help="write a table of all scans")
     add_run_arguments(parser)
 
@@ -101,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "series": args.series,
         "value_range": args.value_range and tuple(args.value_range),
+        "order": args.slices,
+        "resample": not args.no_resample,
         "method": args.method if drawn else None,
         "layer": args.layer,
         "explained": args.explained,
@@ -149,9 +161,8 @@ def _show(item: dict) -> None:
     )
     if "map" in item:
         where = item["map"]
-        print(
-            f"  {where['method']}, highest at slice {where['peak_slice']} of {depth}, from the feet"
-        )
+        end = "from the feet" if item["ends_known"] else "from the first"
+        print(f"  {where['method']}, highest at slice {where['peak_slice']} of {depth}, {end}")
     home = {Path(file).parent for file in item["files"][:1]}
     lines = Counter(f if Path(f).parent in home else f"{Path(f).parent}/" for f in item["files"])
     for line, count in lines.items():

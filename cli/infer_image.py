@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
@@ -28,7 +30,12 @@ _SILENT = "no box above the threshold: the class says nothing"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.description = f"{parser.description}\n{NOTICE}"
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image, folder or quoted glob")
+    parser.add_argument(
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image, folder, folder of a folder for each class, or quoted glob",
+    )
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
@@ -71,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_least(args, top=1, batch=1)
     drawn = check_map(args, args.overlays)
-    images = find_images(args.images)
+    folders = {word: _class_folders(word) for word in args.images}
+    images = find_images([inner for word in args.images for inner in folders[word] or [word]])
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
         check_apart(images.values(), out)
@@ -86,6 +94,12 @@ def run(args: argparse.Namespace) -> int:
     predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None)
     check_class(args, predictor.classes)
     facts = {"model": args.model, "network": predictor.name}
+    labelled = {Path(folder).resolve() for inner in folders.values() for folder in inner}
+    truth = {
+        name: image.parent.name
+        for name, image in images.items()
+        if image.parent.resolve() in labelled and image.parent.name in predictor.classes
+    }
     method = args.method if drawn else None
 
     def finish(prepared: dict[str, PreparedImage]) -> list[dict[str, Any]]:
@@ -98,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             notes = [] if result.answered else [_SILENT]
             files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
             told = {**result.summary(), **facts}
+            told |= {"truth": truth[name]} if name in truth else {}
             items.append(item_summary(name, told, seconds, files, notes))
         return items
 
@@ -110,7 +125,31 @@ def run(args: argparse.Namespace) -> int:
         finish=finish,
         batch=args.batch,
     )
-    return end_classified(args, predictor, "image", items, out)
+    return end_classified(args, predictor, "image", items, out, **_scores(items))
+
+
+def _class_folders(word: str) -> list[str]:
+    """The folders of images in a folder that has none itself, as classifiers are trained on."""
+    from ..vision.io.pairing import images_in
+
+    folder = Path(word)
+    if not folder.is_dir() or images_in(folder):
+        return []
+    return [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
+
+
+def _scores(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many of the images whose class is known by their folder are right, if any."""
+    known = [item for item in items if "truth" in item and "class" in item]
+    if not known:
+        return {}
+    right = Counter(item["truth"] for item in known if item["class"] == item["truth"])
+    count = Counter(item["truth"] for item in known)
+    return {
+        "labelled": len(known),
+        "accuracy": right.total() / len(known),
+        "accuracy_of": {name: right[name] / count[name] for name in sorted(count)},
+    }
 
 
 def _classify(

@@ -132,6 +132,8 @@ def _show(summary: dict) -> None:
     low = min(view["depth"]["min"] for view in views)
     high = max(view["depth"]["max"] for view in views)
     print(f"  depth {low:.4g} to {high:.4g}: {Path(views[0]['files'][0]).parent}")
+    if fusion is None:
+        return
     others = f"{fusion['views']} other view{'s' * (fusion['views'] != 1)}"
     print(
         f"  {summary['points']} points of {fusion['pixels_of_all_views']} pixels, agreed on by "

@@ -20,7 +20,7 @@ _DISTRIBUTED = {
     "search": ("executor", "population", "ray"),
 }
 _JOINED = {
-    "datasets.ct": "dicom_headers:dicom dicom_writer:writers generated:chest lists:layouts "
+    "datasets.ct": "dicom_writer:writers generated:chest lists:layouts "
     "pictures:reading sampling:preparation",
     "datasets.images": "generated:lesions splits:layouts",
     "datasets.mvs": "colmap_writer:colmap_model eth3d:colmap ranges:cameras scenes:layouts "

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.summaries import spread
 from ..datasets.mvs.cameras import check_camera, lift
+from ..datasets.mvs.scene import Scene, View, derive_range
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes, write_image
@@ -127,8 +128,8 @@ class MVSPredictor:
                 in [0, 1].
             intrinsics: (V, 3, 3), pixels of these images.
             extrinsics: (V, 4, 4), world to camera.
-            depth_range: least and greatest depth; None guesses them from where the cameras stand
-                and look (``vizoo.datasets.mvs.cameras``).
+            depth_range: least and greatest depth; None guesses them, see
+                `vizoo.datasets.mvs.derive_range`.
             seed: of the random depth that the search starts from.
 
         Raises:
@@ -148,9 +149,11 @@ class MVSPredictor:
                 raise ValueError(f"views 0 and {index} differ in size: {sizes[0]}, {sizes[1]}")
         check_camera(intrinsics, extrinsics)
         if depth_range is None:
-            from ..datasets.mvs.cameras import range_from_cameras
-
-            depth_range, _ = range_from_cameras(extrinsics, 0)
+            cameras = zip(views, intrinsics, extrinsics, strict=True)
+            scene = [View(str(index), *camera) for index, camera in enumerate(cameras)]
+            others = [(index, 1.0) for index in range(1, len(views))]
+            pairs = [others, *([] for _ in others)]
+            depth_range, _ = derive_range(Scene("of these images", scene, pairs, "memory"), 0)
         if not 0 < depth_range[0] < depth_range[1] < float("inf"):
             raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
         sample = {

@@ -89,7 +89,8 @@ def reconstruct(
         report: called as ``report("views" or "fusion", done, total)``.
 
     Returns:
-        The summary, as written to ``summary.json``.
+        The summary, as written to ``summary.json``; its cloud is None where one view alone has
+        sources.
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
@@ -117,14 +118,21 @@ def reconstruct(
     scene = _settled(scene, plan)
     done = {} if restart else finished_views(out, plan)
     entries = _compute(predictor, scene, plan, done, out, size, seed, report)
-    thresholds = _thresholds(scene, plan, thresholds)
-    fused = _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
-    if voxel is not None or normals:
-        from .clouds import refine_file
+    fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
+    if len(plan) > 1:
+        thresholds = _thresholds(scene, plan, thresholds)
+        fused |= _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
+        if voxel is not None or normals:
+            from .clouds import refine_file
 
-        cameras = torch.stack([view.extrinsics for view in scene.views])
-        fused["points"] = refine_file(
-            out / "cloud.ply", voxel=voxel, normals=normals, cameras=cameras
+            cameras = torch.stack([view.extrinsics for view in scene.views])
+            fused["points"] = refine_file(
+                out / "cloud.ply", voxel=voxel, normals=normals, cameras=cameras
+            )
+    else:
+        warnings.warn(
+            f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with",
+            stacklevel=2,
         )
     summary = run_summary(
         predictor,
@@ -135,9 +143,6 @@ def reconstruct(
         layout=scene.layout,
         size=list(size),
         **fused,
-        cloud=str(out / "cloud.ply"),
-        picture=str(out / "cloud.png"),
-        **({} if mesh is None else {"mesh": str(out / "mesh.ply")}),
     )
     write_json(out / "summary.json", summary)
     return summary
@@ -316,6 +321,9 @@ def _fuse(
         surface.write(out / "mesh.ply")
     return {
         "points": fused.points,
+        "cloud": str(out / "cloud.ply"),
+        "picture": str(out / "cloud.png"),
+        **({} if mesh is None else {"mesh": str(out / "mesh.ply")}),
         "fusion": {
             **asdict(thresholds),
             "pixels_of_all_views": fused.pixels,

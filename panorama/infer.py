@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
 from ..common.summaries import spread
+from ..datasets.panorama.base import is_whole_sphere
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
@@ -211,11 +212,12 @@ class PanoramaPredictor:
             FileNotFoundError: there is no such image.
             ValueError: it cannot be read, or the network's output is not finite.
 
-        Warns (``UserWarning``) where the image is not twice as wide as it is high.
+        Warns (``UserWarning``) where the image is not twice as wide as it is high, to
+        half a per cent.
         """
         planes = as_image(image)
         height, width = planes.shape[1:]
-        if width != 2 * height:
+        if not is_whole_sphere(height, width):
             warnings.warn(
                 f"{width}x{height} pixels are not 2:1, as a panorama of the whole sphere has them: "
                 "what is seen is stretched over the sphere, and its depth is not to be trusted; "

@@ -29,7 +29,7 @@ from .volume import CTVolume
 
 __all__ = ["CTDataset", "ScanRecord"]
 
-_VERSION = 1  # of what the cache holds
+_VERSION = 2  # of what the cache holds
 
 
 class ScanRecord(NamedTuple):

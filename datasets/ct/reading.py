@@ -13,33 +13,37 @@ import numpy as np
 from ...vision.io.images import SUFFIXES, read_pixels
 from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
-from .volume import CTVolume
+from .volume import CTVolume, check_units
 
 __all__ = ["in_order", "read_scan", "read_slices"]
 
-# Columns to the left, rows to the back, as a scan is shown; slices from the feet to the head.
-_AFFINE = np.diag([-1.0, -1.0, 1.0, 1.0])
+_ORDERS = {"feet-first": 1.0, "head-first": -1.0, None: 1.0}
 
 
 def read_slices(
     files: Sequence[str | os.PathLike],
     value_range: tuple[float, float] | None = None,
     threads: int = 1,
+    order: str | None = None,
 ) -> CTVolume:
     """Read pictures as the slices of one scan, in the order given.
 
-    Of a colour picture the first channel counts. A picture says no size of a voxel.
+    Of a colour picture the first channel counts. A picture says no size of a voxel. Columns are
+    taken to run to the patient's left and rows to the back, as scans are shown.
 
     Args:
         files: the pictures.
         value_range: the stored values that become 0 and 1; None: 0 and 255, for 8 bits only.
         threads: files decoded at a time.
+        order: ``feet-first`` or ``head-first``; None: unknown, and taken to be the first.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: fewer than two, a damaged one, different sizes or depths, or 16 bits without a
-            range.
+        ValueError: fewer than two, a damaged one, different sizes or depths, 16 bits without a
+            range, or another order.
     """
+    if order not in _ORDERS:
+        raise ValueError(f"order {order!r}: feet-first or head-first")
     if len(files) < 2:
         where = files[0] if files else "no picture"
         raise ValueError(f"{where}: {len(files)} slices; a scan has several")
@@ -69,7 +73,9 @@ def read_slices(
     low, high = map(float, (0, 255) if value_range is None else value_range)
     if not low < high:
         raise ValueError(f"value_range {low, high}: the first must be the smaller")
-    return CTVolume(values, _AFFINE, (low, high), spaced=False, source=str(Path(files[0]).parent))
+    affine = np.diag([-1.0, -1.0, _ORDERS[order], 1.0])
+    known = {"spaced": False, "ends": order is not None}
+    return CTVolume(values, affine, (low, high), source=str(Path(files[0]).parent), **known)
 
 
 def in_order(names: Sequence[Path]) -> list[Path]:
@@ -92,6 +98,8 @@ def read_scan(
     series: str | None = None,
     value_range: tuple[float, float] | None = None,
     threads: int = 2,
+    order: str | None = None,
+    resample: bool = True,
 ) -> CTVolume:
     """Read a CT scan.
 
@@ -101,20 +109,35 @@ def read_scan(
         series: SeriesInstanceUID, where a folder holds several DICOM series; of those alone.
         value_range: of PNG and TIFF slices alone, see `read_slices`.
         threads: files decoded at a time.
+        order: of PNG and TIFF slices alone, see `read_slices`.
+        resample: of DICOM series, see `read_dicom`.
 
     Raises:
         FileNotFoundError: nothing is there.
         ImportError: pydicom or nibabel is needed and not installed.
-        ValueError: it is no scan that can be used; one line says why.
+        ValueError: it is no scan that can be used, or its values are no Hounsfield units; one line
+            says why.
     """
-    path = Path(path)
+    volume = _read(Path(path), series, value_range, threads, order, resample)
+    check_units(volume)
+    return volume
+
+
+def _read(
+    path: Path,
+    series: str | None,
+    value_range: tuple[float, float] | None,
+    threads: int,
+    order: str | None,
+    resample: bool,
+) -> CTVolume:
     if path.is_file():
         if is_nifti(path):
-            _check_unused(path, "NIfTI", series=series, value_range=value_range)
+            _check_unused(path, "NIfTI", series=series, value_range=value_range, order=order)
             return read_nifti(path)
         if is_dicom(path):
-            _check_unused(path, "DICOM", value_range=value_range)
-            return read_dicom(path.parent, series or series_of(path), threads)
+            _check_unused(path, "DICOM", value_range=value_range, order=order)
+            return read_dicom(path.parent, series or series_of(path), threads, resample)
         raise ValueError(
             f"{path}: not a scan; give a NIfTI file (.nii, .nii.gz), or the folder of a DICOM "
             "series or of PNG or TIFF slices"
@@ -127,17 +150,17 @@ def read_scan(
     series_there = any(is_dicom(file) for file in files if file not in pictures)
     if pictures and not series_there:
         _check_unused(path, "pictures", series=series)
-        return read_slices(in_order(pictures), value_range, threads)
+        return read_slices(in_order(pictures), value_range, threads, order)
     nifti = [file for file in files if is_nifti(file)]
     if nifti:
         raise ValueError(f"{path}: {len(nifti)} NIfTI files, first {nifti[0].name}: name one")
-    _check_unused(path, "DICOM", value_range=value_range)
-    return read_dicom(path, series, threads)
+    _check_unused(path, "DICOM", value_range=value_range, order=order)
+    return read_dicom(path, series, threads, resample)
 
 
 def _check_unused(path: Path, kind: str, **arguments: object) -> None:
     """Refuse what says nothing about scans of this kind."""
     for name, value in arguments.items():
         if value is not None:
-            option = f"--{name.replace('_', '-')}"
+            option = "--slices" if name == "order" else f"--{name.replace('_', '-')}"
             raise ValueError(f"{path}: {kind}, which takes no {name} ({option}): leave it out")

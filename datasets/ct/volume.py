@@ -10,13 +10,24 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 
-__all__ = ["CTVolume", "axis_codes", "check_axial", "plane", "reorient"]
+__all__ = [
+    "CTVolume",
+    "axis_codes",
+    "check_axial",
+    "check_units",
+    "lung_share",
+    "plane",
+    "reorient",
+]
 
 _POSITIVE, _NEGATIVE = "RAS", "LPI"
 _PLANES = ("sagittal", "coronal", "axial")
 _LARGEST_TILT = 35.0  # degrees; gantries tilt by at most 30
+_AIR, _OUTSIDE = -400, -930  # Hounsfield units: lungs have less, air outside has less still
+_LOOK, _SLICES = 128, 24  # pixels of a side, and slices, that are looked at for lungs
 _LARGEST_ANISOTROPY = 1.5  # of an axial slice, whose pixels are square
 
 
@@ -32,6 +43,8 @@ class CTVolume:
             are, so that a window says it.
         spaced: whether the file says how large a voxel is; without, the affine has 1 mm.
         source: the file or folder, for messages.
+        part: the part of the body that the file names, such as ``CHEST``, or nothing.
+        ends: whether it is known which of the first and the last slice is nearer to the head.
     """
 
     values: np.ndarray
@@ -39,6 +52,8 @@ class CTVolume:
     span: tuple[float, float] | None = None
     spaced: bool = True
     source: str = "volume"
+    part: str = ""
+    ends: bool = True
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -111,6 +126,47 @@ def check_axial(affine: np.ndarray, source: str) -> None:
             f"{source}: {plane} slices ({flat[0]:.3g} x {flat[1]:.3g} mm seen from the feet); "
             "take the scan's axial series"
         )
+
+
+def check_units(volume: CTVolume) -> None:
+    """Refuse a scan whose values cannot be Hounsfield units: a chest without air.
+
+    Raises:
+        ValueError: as said.
+    """
+    if volume.span is None and (lowest := float(volume.values.min())) > _AIR:
+        highest = float(volume.values.max())
+        if lowest == highest:
+            raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
+        raise ValueError(
+            f"{volume.source}: values from {lowest:g} to {highest:g} are no Hounsfield units, of "
+            "which air in the lungs has about -850: give the scan as it was before any scaling"
+        )
+
+
+def lung_share(volume: CTVolume) -> float:
+    """Share of air within the body, in [0, 1], in the quarter of the slices that has most of it.
+
+    Air that touches the picture's edge counts as within where it is as dense as lungs are.
+
+    Args:
+        volume: of Hounsfield units.
+    """
+    values, _ = volume.oriented()
+    shares = []
+    step = max(1, max(values.shape[1:]) // _LOOK)
+    for slice_ in values[:: max(1, len(values) // _SLICES)]:
+        seen = slice_[::step, ::step]
+        _, labels = cv2.connectedComponents((seen < _AIR).astype(np.uint8), connectivity=4)
+        edge = np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]])
+        outside = [
+            label
+            for label in np.unique(edge)
+            if label and np.median(seen[labels == label]) < _OUTSIDE
+        ]
+        body = ~np.isin(labels, outside)
+        shares.append((body & (labels > 0)).sum() / max(body.sum(), 1))
+    return float(np.sort(shares)[-max(1, len(shares) // 4) :].mean())
 
 
 def plane(normal: np.ndarray) -> str:

@@ -221,7 +221,7 @@ def range_from_cameras(extrinsics: Tensor, index: int) -> tuple[tuple[float, flo
     """Guess a view's range from all cameras' poses, (V, 4, 4).
 
     Where the viewing directions converge in front of the cameras, from a third to three times the
-    distance of that place; else from 2 to 60 times the distance to the nearest other camera.
+    distance of that place; else from 2 to 60 times the middle distance to the other cameras.
 
     Raises:
         ValueError: all cameras stand at one place.
@@ -247,8 +247,8 @@ def range_from_cameras(extrinsics: Tensor, index: int) -> tuple[tuple[float, flo
                 f"guessed: {low:.2g} to {high:g} times the distance at which the cameras' viewing "
                 "directions meet"
             )
-    baseline = apart.min().item()
+    baseline = apart.median().item()
     low, high = _PARALLEL
     return (baseline * low, baseline * high), (
-        f"guessed: {low:g} to {high:g} times the distance to the nearest other camera"
+        f"guessed: {low:g} to {high:g} times the middle distance to the other cameras"
     )

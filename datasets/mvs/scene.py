@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from .cameras import (
     range_from_points,
     resize_intrinsics,
 )
+from .matching import Features, depths_in_common, find_features, range_from_features
 
 __all__ = [
     "Scene",
@@ -48,6 +49,8 @@ __all__ = [
     "sparse_points",
     "truth_points",
 ]
+
+_MATCHED = 6  # sources that features are compared with
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class Scene:
     pair_file: str = ""
     points: Tensor | None = None
     tracks: Sequence[Tensor] | None = None
+    _features: dict[int, Features] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.views = list(self.views)
@@ -239,6 +243,13 @@ class Scene:
             "name": f"{self.name}/{self.views[reference].name}",
         }
 
+    def features(self, index: int) -> Features:
+        """Features of a photograph, found once."""
+        if index not in self._features:
+            intrinsics = self.views[index].intrinsics
+            self._features[index] = find_features(self.image(index), intrinsics)
+        return self._features[index]
+
     def depth_range(self, index: int) -> tuple[tuple[float, float], str]:
         """Return a view's (least, greatest) depth, and in words where it comes from.
 
@@ -313,19 +324,31 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
     """Return a view's (least, greatest) depth, and in words where it comes from.
 
     The 1st and 99th percentile of the depths of the sparse points that the view sees; without at
-    least ten of them, what the cameras tell.
+    least ten of them, of features that it has in common with its sources; without enough of these
+    what the cameras tell.
 
     Raises:
         ValueError: neither tells anything: all cameras stand at one place.
     """
-    view = scene.views[index]
+    views = scene.views
+    view = views[index]
     if scene.points is not None and scene.tracks is not None:
         points = scene.points[scene.tracks[index]].double()
         depth = points @ view.extrinsics[2, :3].double() + view.extrinsics[2, 3].double()
         limits = range_from_points(depth)
         if limits is not None:
             return limits, "1st and 99th percentile of its sparse points' depths"
-    extrinsics = torch.stack([other.extrinsics for other in scene.views])
+    sources = scene.sources(index, _MATCHED)
+    depths = [
+        depths_in_common(
+            scene.features(index), scene.features(other), view.extrinsics, views[other].extrinsics
+        )
+        for other in sources
+    ]
+    limits = range_from_features(torch.cat(depths)) if depths else None
+    if limits is not None:
+        return limits, f"from {sum(map(len, depths))} features in common with its sources"
+    extrinsics = torch.stack([other.extrinsics for other in views])
     try:
         return range_from_cameras(extrinsics, index)
     except ValueError as error:

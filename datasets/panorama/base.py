@@ -41,8 +41,10 @@ __all__ = [
     "PanoramaRecord",
     "Stanford2D3D",
     "ThreeD60",
+    "is_whole_sphere",
 ]
 
+_OFF = 0.005  # of the width, by which a panorama may miss 2:1
 _PROBES = 4  # samples read when a set is made, so that a wrong one is known before training
 
 
@@ -221,9 +223,17 @@ def _read_colours(path: str) -> Tensor:
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1)
 
 
+def is_whole_sphere(height: int, width: int) -> bool:
+    """Whether a picture of this size is twice as wide as high, to half a per cent.
+
+    That is as exact as software that stitches or resizes panoramas leaves them.
+    """
+    return abs(width - 2 * height) <= max(1, _OFF * width)
+
+
 def _check_shape(path: str, shape: tuple[int, ...]) -> None:
     height, width = shape[:2]
-    if width != 2 * height:
+    if not is_whole_sphere(height, width):
         raise ValueError(
             f"{path}: {width}x{height} pixels; an equirectangular panorama of the whole sphere is "
             "twice as wide as high"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from urllib.error import URLError
 
 import pytest
 import timm
@@ -11,7 +13,9 @@ from network_tester import NetworkTester
 from timm.data import resolve_model_data_config
 from timm.optim import create_optimizer_v2
 
+from vizoo.classification.backbones import ImageClassifier
 from vizoo.classification.cam import cam, explain
+from vizoo.classification.detectors import ImageDetector
 from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import ImagePreset
 from vizoo.vision.hub.create import create_model
@@ -107,6 +111,7 @@ def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
         return made(name, pretrained=False, **given)
 
     monkeypatch.setattr(timm, "create_model", fetched)
+    monkeypatch.setattr("vizoo.classification.backbones.obtain", lambda source: source.path)
     arguments = {"backbone": "test_resnet", "classes": 5}
     net = starting_network("image_classifier", arguments, "pretrained")
     want = fetched("test_resnet", num_classes=5).state_dict()
@@ -118,10 +123,34 @@ def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
         return made(name, pretrained=False, **given)
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(OSError, match="weights of test_resnet cannot be fetched: no network"):
+    with pytest.raises(OSError, match=r"weights of test_resnet \(.*: no network;.*: null\)"):
         starting_network("image_classifier", arguments, "pretrained")
     with pytest.raises(ValueError, match="covidnet3d_tiny brings no pretrained weights"):
         starting_network("covidnet3d_tiny", None, "pretrained")
+
+
+@pytest.mark.parametrize(
+    "net",
+    [lambda: ImageClassifier("resnet18", 2), lambda: ImageDetector("fcos", 2, "resnet18")],
+    ids=["timm", "torchvision"],
+)
+def test_without_a_network_one_line_says_what_to_do(net, tmp_path, monkeypatch, capfd):
+    """Within seconds: a server that does not answer is asked once."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+
+    def refuse(*_, **__):
+        raise URLError("no network")
+
+    monkeypatch.setattr("torch.hub.urlopen", refuse)
+    started = time.monotonic()
+    with pytest.raises(OSError) as error:
+        net().load_pretrained()
+    assert time.monotonic() - started < 20
+    said = str(error.value)
+    assert "\n" not in said and "init_weights: null" in said and said.endswith("~/.cache here")
+    assert "Retrying" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet", "densenet121"])

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -65,7 +66,8 @@ def change(file, **tags):
 
 @pytest.mark.parametrize("scan_word", ["series", "scan.nii.gz", "slices", "series/0003.dcm"])
 def test_one_scan(weights, tmp_path, capsys, scan_word):
-    assert call(scan_word, "--model", weights, "--out", "out", "--montage", "2") == 0
+    order = ["--slices", "feet-first"] if scan_word == "slices" else []
+    assert call(scan_word, "--model", weights, "--out", "out", "--montage", "2", *order) == 0
     told = capsys.readouterr()
     first, second, third, *files, last, notice = told.out.splitlines()
     assert told.err == "" and notice == NOTICE and last == "out/summary.json"
@@ -83,6 +85,42 @@ def test_one_scan(weights, tmp_path, capsys, scan_word):
     assert said["model"] == weights and said["network"] == "covidnet3d_tiny"
     assert said["preset"]["slices"] == 4 and said["notice"] == NOTICE
     assert len(list((tmp_path / f"out/{name}_slices").iterdir())) == 4
+
+
+def test_which_end_of_pictures_is_the_head(weights, tmp_path, capsys):
+    """Without a word there is no map as NIfTI, which would be upside down for half of them."""
+    words = ("slices", "--model", weights, "--out", "out")
+    assert call(*words) == 0
+    told = capsys.readouterr()
+    assert "do not say which end is the head" in told.err and "from the first" in told.out
+    assert not list((tmp_path / "out").glob("*.nii.gz"))
+    said = json.loads((tmp_path / "out/slices.json").read_text())
+    assert said["ends_known"] is False and "--slices" in said["warnings"][0]
+    heats = []
+    for order in ("feet-first", "head-first"):
+        assert call(*words, "--slices", order) == 0
+        assert "warning" not in capsys.readouterr().err
+        heats.append(nibabel.load(tmp_path / "out/slices_map.nii.gz"))
+    assert [nibabel.aff2axcodes(heat.affine)[2] for heat in heats] == ["S", "I"]
+    assert call("scan.nii.gz", "--model", weights, "--slices", "feet-first") == 2
+    assert "NIfTI, which takes no order (--slices)" in capsys.readouterr().err
+
+
+def test_a_head_is_not_taken_for_a_chest(weights, tmp_path, capsys, scan):
+    values, _, affine = scan
+    folder = write_dicom(tmp_path / "head", values, affine)
+    for file in folder.iterdir():
+        change(file, BodyPartExamined="HEAD")
+    assert call("head", "--model", weights, "--out", "out", "--csv", "all.csv") == 0
+    assert "this may be no chest: its file says HEAD" in capsys.readouterr().err
+    assert "says HEAD" in json.loads((tmp_path / "out/head.json").read_text())["caution"]
+    assert "says HEAD" in (tmp_path / "all.csv").read_text()
+    solid = np.where(values < -300, 40, values)
+    solid[:, 0] = -1000
+    write_nifti(tmp_path / "brain.nii.gz", solid, affine)
+    assert call("brain.nii.gz", "--model", weights, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["scans"]
+    assert "lungs are 0.0 % of the body" in found["caution"]
 
 
 def test_kinds_agree(weights, capsys):
@@ -210,7 +248,7 @@ def test_missing_slices_and_localisers(weights, tmp_path, capsys, scan):
     assert call("gap", "--model", weights, "--json") == 0
     told = capsys.readouterr()
     (note,) = json.loads(told.out)["scans"][0]["warnings"]
-    assert "1 of 16 slices are missing, first after 0004.dcm" in note
+    assert "1 of 16 slices are missing, after 0004.dcm" in note
     assert told.err == f"vizoo: warning: {note}\n"
     change(folder / "0001.dcm", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
     assert call("gap", "--model", weights) == 0
@@ -279,7 +317,7 @@ def bad(tmp_path, scan, what):
         ("16 bits", "0.png: 16 bits; say which values become 0 and 1.*--value-range"),
         ("sagittal", "bad: sagittal slices; take the scan's axial series"),
         ("no spacing", "0001.dcm: no usable PixelSpacing in its header"),
-        ("magnetic", "0001.dcm: modality MR; wants a CT series"),
+        ("magnetic", "bad: modality MR; wants a CT series"),
     ],
 )
 def test_bad_scans(weights, tmp_path, capsys, scan, what, message):

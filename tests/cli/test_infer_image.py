@@ -138,6 +138,25 @@ def test_a_folder_of_photographs(photos, tmp_path, capsys):
     assert picture.shape[1] > 200 and picture.std() > 0.05
 
 
+def test_a_folder_for_each_class(photos, tmp_path, capsys):
+    """As classifiers are trained on: what the folders say is compared with what is found."""
+    for file in list(photos.iterdir()):
+        folder = photos / ("unsorted" if file.name == "mole4.png" else file.stem[:-1])
+        folder.mkdir(exist_ok=True)
+        file.rename(folder / file.name)
+    assert call("infer", "image", "photos", "--model", "a.safetensors", "--out", "out") == 0
+    told = capsys.readouterr()
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    items = summary["images"]
+    assert [item.get("truth") for item in items] == ["mole"] * 2 + ["ring"] * 3 + [None]
+    right = [item["class"] == item["truth"] for item in items[:5]]
+    assert summary["labelled"] == 5 and summary["accuracy"] == pytest.approx(sum(right) / 5)
+    assert summary["accuracy_of"]["mole"] == pytest.approx(sum(right[:2]) / 2)
+    assert f"accuracy {sum(right) / 5:.3f} of 5 images of known class (mole " in told.out
+    assert call("infer", "image", "photos/mole", "--model", "a.safetensors") == 0
+    assert "accuracy" not in capsys.readouterr().out
+
+
 def test_json_and_what_is_left_out(photos, tmp_path, capsys):
     (photos / "cut.png").write_bytes((photos / "mole0.png").read_bytes()[:100])
     words = ("--model", "a.safetensors", "--no-overlays", "--json", "--tta", "--out", "out")

@@ -56,6 +56,17 @@ def test_a_scene(tmp_path, capsys):
     assert "4 views of 64x48 (4 of an earlier run)" in capsys.readouterr().out
 
 
+def test_a_single_reference(scene, tmp_path, capsys):
+    """Depth is all that can be made of one view with sources: that is no error."""
+    path = write_scene(scene, tmp_path / "disk", "dtu", lossless=True)
+    (pairs,) = path.rglob("pair.txt")
+    pairs.write_text("4\n0\n3 1 9.0 2 8.0 3 7.0\n1\n0\n2\n0\n3\n0\n")
+    assert call("infer", "mvs", str(path), "--model", "stand-in", "--out", "out") == 0
+    said = capsys.readouterr()
+    assert "nothing to fuse it with" in said.err and "points" not in said.out
+    assert (tmp_path / "out/depth/00000000.pfm").is_file()
+
+
 @pytest.mark.parametrize("layout", ["dtu", "colmap"])
 def test_a_scene_on_disk(scene, tmp_path, capsys, layout):
     """As written by another command: COLMAP's workspace tells no range, so one is assumed."""

@@ -374,7 +374,7 @@ def test_lines(supernet, capsys):
     assert main([*words, "--out", "small.safetensors"]) == 0
     said = capsys.readouterr().out
     assert "small.safetensors: subnet of toy (random weights: the supernet is not trained)" in said
-    assert "limit on parameters: 2.5 k, met by " in said and "equals the supernet bit for" in said
+    assert "limit on parameters: 2.5 k, met with " in said and "equals the supernet bit for" in said
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,15 @@ class NotFinite(nn.Module):
         return depth, depth
 
 
+def test_one_view_with_sources_is_written_and_not_fused(scene, oracle, tmp_path):
+    alone = Scene("s", scene.views, [scene.pairs[0], [], [], []], "generated")
+    with pytest.warns(UserWarning, match="one view has sources: its depth is there, and nothing"):
+        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path)
+    assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == 1
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert (tmp_path / "depth/00000000.pfm").is_file() and not list(tmp_path.glob("*.ply"))
+
+
 def test_refused(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     cases = [

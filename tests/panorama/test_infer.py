@@ -142,9 +142,15 @@ def test_shapes_of_images(tmp_path):
         kind = np.uint16 if mode == "I;16" else np.uint8
         Image.fromarray(np.full(pixels, 200, kind)).save(tmp_path / "image.png")
         assert predictor(tmp_path / "image.png").image.shape == (8, 16, 3)
-    write_image(tmp_path / "odd.png", torch.rand(3, 9, 17))
-    with pytest.warns(UserWarning, match="17x9 pixels are not 2:1"):
-        assert predictor(tmp_path / "odd.png").depth.shape == (9, 17)
+    write_image(tmp_path / "odd.png", torch.rand(3, 9, 16))
+    with pytest.warns(UserWarning, match="16x9 pixels are not 2:1"):
+        assert predictor(tmp_path / "odd.png").depth.shape == (9, 16)
+
+
+@pytest.mark.parametrize("size", [(591, 1181), (500, 1001), (500, 1005), (9, 17)])
+def test_half_a_per_cent_off_is_a_panorama(size, recwarn):
+    assert PanoramaPredictor(Box(), "cpu")(torch.rand(3, *size)).depth.shape == size
+    assert not recwarn.list
 
 
 def test_refuses():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 
@@ -19,8 +20,6 @@ def series(tmp_path, scan):
 
 def change(file, **tags):
     """Give a DICOM file other tags; None deletes one."""
-    import pydicom
-
     image = pydicom.dcmread(file)
     for name, value in tags.items():
         if value is None:
@@ -43,7 +42,7 @@ class TestDicom:
 
     def test_missing_slices(self, series, scan, line):
         (series / "0005.dcm").unlink()
-        with pytest.warns(UserWarning, match="1 of 12 slices are missing, first after 0004.dcm"):
+        with pytest.warns(UserWarning, match="1 of 12 slices are missing, after 0004.dcm; interp"):
             found = read_scan(series)
         between = np.rint((scan[0][3].astype(float) + scan[0][5]) / 2)
         assert np.array_equal(found.values[4], between)
@@ -106,12 +105,38 @@ class TestDicom:
         assert f"0002.dcm: no usable {tag} in its header" in line(lambda: read_scan(series))
 
     def test_other_images(self, series, line):
-        change(series / "0002.dcm", Modality="MR")
-        assert "modality MR; wants a CT series" in line(lambda: read_scan(series))
-        change(series / "0002.dcm", Modality="CT", NumberOfFrames=3)
-        assert "3 slices in one file (enhanced CT)" in line(lambda: read_scan(series))
+        change(series / "0002.dcm", NumberOfFrames=3)
+        assert "0002.dcm: no usable ImagePositionPatient" in line(lambda: read_scan(series))
         change(series / "0002.dcm", NumberOfFrames=1, SamplesPerPixel=3)
         assert "3 samples a pixel" in line(lambda: read_scan(series))
+        for file in series.iterdir():
+            change(file, SamplesPerPixel=1, Modality="MR")
+        assert "modality MR; wants a CT series" in line(lambda: read_scan(series))
+        assert "modality MR; wants a CT" in line(lambda: read_scan(series / "0002.dcm"))
+
+    def test_what_lies_beside_a_series(self, series, scan, tmp_path, line):
+        """Reports, segmentations and notes do not stop a series, named or not."""
+        uid = next(iter(list_series(series)))
+        for number, kind in enumerate(("SR", "SEG", "RTDOSE", "SR")):
+            shutil.copy(series / "0003.dcm", series / f"{kind}{number}.dcm")
+            change(series / f"{kind}{number}.dcm", Modality=kind, SOPClassUID="1.2.3", Rows=None)
+        (series / "readme.dcm").write_text("how this was exported\n")
+        for name in (None, uid):
+            with pytest.warns(UserWarning) as said:
+                assert np.array_equal(read_scan(series, name).values, scan[0])
+            text = " ".join(str(warning.message) for warning in said)
+            assert "4 files that are no CT images passed over (1 RTDOSE, 1 SEG, 2 SR)" in text
+            assert "1 files that are not DICOM passed over, first readme.dcm" in text
+
+    def test_another_series_that_cannot_be_used(self, series, scan, line):
+        """Such as a dose report, which is a picture of the scanner's."""
+        write_dicom(series / "b", scan[0][:2], scan[2], series="2")
+        for file in (series / "b").iterdir():
+            change(file, ImagePositionPatient=None)
+        with pytest.warns(UserWarning, match="1 series without usable images passed over, first"):
+            assert len(read_scan(series).values) == 12
+        (other,) = {pydicom.dcmread(file).SeriesInstanceUID for file in (series / "b").iterdir()}
+        assert "no usable ImagePositionPatient" in line(lambda: read_scan(series, other))
 
     def test_one_slice(self, series, line):
         for file in sorted(series.iterdir())[1:]:
@@ -123,14 +148,14 @@ class TestDicom:
         whole = file.read_bytes()
         file.write_bytes(whole[:-300])
         assert "0004.dcm: damaged or unsupported pixels" in line(lambda: read_scan(series))
-        file.write_bytes(whole[:400])
-        assert "0004.dcm" in line(lambda: read_scan(series))
+        for size in (200, 400, 600):
+            file.write_bytes(whole[:size])
+            assert "0004.dcm" in line(lambda: read_scan(series))
         file.write_bytes(b"")
         assert "0004.dcm: damaged or no DICOM file" in line(lambda: read_scan(series))
 
     def test_compression(self, series, line):
         """Pixels that nothing installed decodes are told from the header alone."""
-        import pydicom
         from pydicom.uid import RLELossless
 
         for file in series.iterdir():
@@ -143,7 +168,7 @@ class TestDicom:
             image.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.100"  # MPEG2: no plugin at all
             image.save_as(file)
         said = line(lambda: read_scan(series))
-        assert "compressed as MPEG2" in said and "pip install pylibjpeg" in said
+        assert "compressed as MPEG2" in said and "pip install 'vizoo[ct]'" in said
 
     def test_other_files(self, series, tmp_path, line):
         (series / "notes.txt").write_text("none")

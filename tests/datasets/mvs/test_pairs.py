@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from vizoo.datasets.mvs import Scene, View, derive_range
 from vizoo.datasets.mvs.cameras import camera_centre, range_from_cameras, range_from_points
+from vizoo.datasets.mvs.matching import Features, depths_in_common, range_from_features
 from vizoo.datasets.mvs.pairs import (
     angle_score,
     pairs_from_scores,
@@ -16,6 +18,7 @@ from vizoo.datasets.mvs.pairs import (
     score_by_poses,
 )
 from vizoo.datasets.mvs.scene import sparse_points
+from vizoo.datasets.worlds.views import WorldViews
 
 
 def poses_at(*centres):
@@ -72,8 +75,54 @@ def test_ranges_from_converging_and_from_parallel_cameras(scene):
     (least, greatest), how = range_from_cameras(extrinsics, 0)
     middle = scene.depth(0)[0].median().item()  # there a generated ring looks
     assert least * 3 == pytest.approx(middle, rel=0.1) and "meet" in how
-    (least, greatest), how = range_from_cameras(poses_at([0, 0, 0], [0.5, 0, 0], [2, 0, 0]), 0)
-    assert (least, greatest) == (1.0, 30.0) and "nearest other camera" in how
+    many = [[0.01 * step, 0, 0] for step in range(101)]  # hand-held, with small steps
+    (least, greatest), how = range_from_cameras(poses_at(*many), 0)
+    assert (least, greatest) == pytest.approx((1.0, 30.0)) and "middle distance" in how
+
+
+def test_ranges_from_features_in_common():
+    """Where the layout tells no range, and cameras that stand close together would mislead."""
+    for seed in (3, 4):
+        scene = WorldViews(1, 240, 320, views=4, seed=seed, layouts=["room"]).scene(0)
+        depth, valid = scene.depth(0)
+        near, far = torch.quantile(depth[valid], torch.tensor([0.05, 0.95])).tolist()
+        views = [replace(view, depth_range=None) for view in scene.views]
+        told = Scene("s", views, scene.pairs, "folder")
+        (least, greatest), how = told.depth_range(0)
+        assert "features in common" in how
+        assert 0.3 * near < least < near and far < greatest < 3 * far
+        images = [view.image for view in views]
+        grey = [
+            replace(view, image=torch.full_like(i, 0.5))
+            for view, i in zip(views, images, strict=True)
+        ]
+        _, how = Scene("s", grey, scene.pairs, "folder").depth_range(0)
+        assert how.startswith("guessed")
+
+
+def test_depths_of_matched_features_are_exact():
+    """Those that lie off their epipolar line, behind a camera or without parallax are left out."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(60, 3, generator=generator, dtype=torch.float64) * 2 - 1
+    points[:, 2] = points[:, 2] + 4
+    points[50:, 2] = -points[50:, 2]
+    words = torch.randint(0, 256, (60, 128), generator=generator, dtype=torch.uint8)
+    pose, other = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
+    turn = math.radians(20)
+    other[0, 0] = other[2, 2] = math.cos(turn)
+    other[0, 2], other[2, 0] = math.sin(turn), -math.sin(turn)
+    other[:3, 3] = torch.tensor([0.5, 0.1, 0.3])
+    views = []
+    for extrinsics in (pose, other):
+        seen = points @ extrinsics[:3, :3].T + extrinsics[:3, 3]
+        views.append(Features(seen / seen[:, 2:], words, 500.0))
+    views[1].rays[40:50, 1] += 0.1
+    found = depths_in_common(*views, pose, other)
+    torch.testing.assert_close(found.sort().values, points[:40, 2].sort().values)
+    assert not len(depths_in_common(views[0], views[0], pose, pose))
+    assert range_from_features(found[:19]) is None
+    empty = Features(points[:0], words[:0], 1.0)
+    assert not len(depths_in_common(views[0], empty, pose, other))
 
 
 def test_cameras_at_one_place():

@@ -1,0 +1,247 @@
+"""Forms in which scanners and archives keep CT: every voxel stays where it is in the patient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    EnhancedCTImageStorage,
+    JPEGExtended12Bit,
+)
+
+from vizoo.datasets.ct import list_series, read_dicom, read_scan, write_dicom
+from vizoo.datasets.ct.volume import lung_share
+
+SLOPE = np.array([1.5, -2.0, 3.0])  # Hounsfield units a millimetre to the left, back and head
+
+
+def field(places):
+    """A scan whose units say where in the patient one is: interpolation changes nothing."""
+    return places @ SLOPE - 300.0
+
+
+def write_field(folder, positions, directions=((1, 0, 0), (0, 1, 0)), spacing=(2.0, 1.5)):
+    """A series of 10x14 pixels whose slices begin at positions (N, 3), mm."""
+    right, down = np.array(directions, float)
+    rows, columns = np.mgrid[:10, :14]
+    inside = columns[..., None] * spacing[1] * right + rows[..., None] * spacing[0] * down
+    values = np.stack([field(inside + place) for place in positions])
+    write_dicom(folder, np.zeros(values.shape, np.int16), np.diag([-1.0, -1, 1, 1]))
+    for file, plane, place in zip(sorted(folder.iterdir()), values, positions, strict=True):
+        image = pydicom.dcmread(file)
+        image.ImagePositionPatient = [f"{number:.6f}" for number in place]
+        image.ImageOrientationPatient = [*map(str, right), *map(str, down)]
+        image.PixelSpacing = list(spacing)
+        image.RescaleSlope, image.RescaleIntercept = "0.05", "-1024"
+        image.PixelData = np.rint((plane + 1024) / 0.05).astype(np.uint16).tobytes()
+        image.save_as(file)
+    return folder
+
+
+def check_field(volume, least):
+    """Voxels hold the field at their places; those from beyond the slices hold the lowest value."""
+    where = np.stack(np.meshgrid(*map(np.arange, volume.values.shape), indexing="ij"), -1)[
+        ..., ::-1
+    ]
+    places = where @ volume.affine[:3, :3].T + volume.affine[:3, 3]
+    off = np.abs(volume.values - field(places * [-1, -1, 1]))
+    known = volume.values > volume.values.min()
+    # A pixel at the edge is mixed with what lies beyond.
+    inner = known.copy()
+    for axis in (1, 2):
+        inner &= np.roll(known, 1, axis) & np.roll(known, -1, axis)
+    assert inner.sum() > least and off[inner].max() < 0.2
+
+
+@pytest.mark.parametrize("angle", [-20.0, 12.0])
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_tilted_gantry_is_straightened(tmp_path, angle, start):
+    """The table moves along the body while slices lean; or slices are upright and drift."""
+    lean = np.radians(angle)
+    tilted = ((1, 0, 0), (0, np.cos(lean), -np.sin(lean)))
+    directions = tilted if start else ((1, 0, 0), (0, 1, 0))
+    way = np.array([0, 0, 4.0]) if start else np.array([0, 4 * np.tan(lean), 4.0])
+    folder = write_field(tmp_path / "a", np.arange(9)[:, None] * way, directions)
+    with pytest.warns(UserWarning, match=f"gantry tilted by {abs(angle):.0f} degrees"):
+        volume = read_dicom(folder)
+    matrix = volume.affine[:3, :3] / np.linalg.norm(volume.affine[:3, :3], axis=0)
+    np.testing.assert_allclose(matrix.T @ matrix, np.eye(3), atol=1e-6)
+    assert len(volume.values) == 9 and volume.values.shape[1] > 10
+    check_field(volume, 9 * 10 * 14 // 3)
+    aslant = read_dicom(folder, resample=False)
+    assert aslant.values.shape == (9, 10, 14)
+    check_field(aslant, 9 * 8 * 12 - 1)
+
+
+def test_uneven_slices_are_resampled(tmp_path, line):
+    heights = np.array([0, 1, 2, 3, 4, 5, 6, 9, 12, 15, 18.0])
+    folder = write_field(tmp_path / "a", heights[:, None] * [0, 0, 1.0])
+    with pytest.warns(UserWarning, match="slices 1 to 3 mm apart: resampled to 1 mm"):
+        volume = read_dicom(folder)
+    assert len(volume.values) == 19 and volume.spacing[0] == pytest.approx(1)
+    check_field(volume, 19 * 8 * 12 - 1)
+    assert "at even distances" in line(lambda: read_dicom(folder, resample=False))
+    far = write_field(tmp_path / "b", np.array([0, 1, 2, 3, 4.5, 30.0])[:, None] * [0, 0, 1.0])
+    assert "1 to 25.5 mm apart" in line(lambda: read_dicom(far))
+
+
+def test_missing_slices_are_named(tmp_path):
+    heights = np.delete(np.arange(30.0), [4, 5, 20])
+    folder = write_field(tmp_path / "a", heights[:, None] * [0, 0, 2.5])
+    with pytest.warns(UserWarning, match="3 of 30 slices are missing, after 0004.dcm, 0018.dcm;"):
+        check_field(read_dicom(folder), 30 * 8 * 12 - 1)
+
+
+@pytest.fixture
+def series(tmp_path, scan):
+    return write_dicom(tmp_path / "series", scan[0], scan[2])
+
+
+def test_a_deflated_series(series, scan):
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+        image.save_as(file)
+    assert np.array_equal(read_scan(series).values, scan[0])
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+@pytest.mark.parametrize("name", ["{}.dcm", "IM{}"])
+def test_files_without_preamble(series, scan, implicit, name):
+    for file in sorted(series.iterdir()):
+        image = pydicom.dcmread(file)
+        data = Dataset()
+        data.update(image)
+        other = file.with_name(name.format(file.stem))
+        file.unlink()
+        data.save_as(other, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
+    assert np.array_equal(read_scan(series).values, scan[0])
+    assert len(list_series(series)) == 1
+    assert np.array_equal(read_scan(other).values, scan[0])
+
+
+def test_without_modality_the_class_tells(series, scan, line):
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        del image.Modality
+        image.save_as(file)
+    assert np.array_equal(read_scan(series).values, scan[0])
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.4"
+        image.save_as(file)
+    assert "modality MR Image Storage; wants a CT series" in line(lambda: read_scan(series))
+
+
+def enhance(series, folder, order=None):
+    """The slices of a series as one file of enhanced CT."""
+    images = [pydicom.dcmread(file) for file in sorted(series.iterdir())]
+    images = [images[place] for place in order or range(len(images))]
+    whole = images[0].copy()
+    whole.SOPClassUID = whole.file_meta.MediaStorageSOPClassUID = EnhancedCTImageStorage
+    whole.NumberOfFrames = len(images)
+    whole.PixelData = b"".join(image.PixelData for image in images)
+
+    def group(name, **tags):
+        inner, outer = Dataset(), Dataset()
+        for tag, value in tags.items():
+            setattr(inner, tag, value)
+        setattr(outer, name, Sequence([inner]))
+        return outer
+
+    shared = group("PixelMeasuresSequence", PixelSpacing=whole.PixelSpacing)
+    orientation = {"ImageOrientationPatient": whole.ImageOrientationPatient}
+    shared.update(group("PlaneOrientationSequence", **orientation))
+    values = {"RescaleSlope": whole.RescaleSlope, "RescaleIntercept": whole.RescaleIntercept}
+    shared.update(group("PixelValueTransformationSequence", **values))
+    whole.SharedFunctionalGroupsSequence = Sequence([shared])
+    whole.PerFrameFunctionalGroupsSequence = Sequence(
+        [
+            group("PlanePositionSequence", ImagePositionPatient=image.ImagePositionPatient)
+            for image in images
+        ]
+    )
+    for tag in ("PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient"):
+        delattr(whole, tag)
+    del whole.RescaleSlope, whole.RescaleIntercept
+    folder.mkdir()
+    whole.save_as(folder / "enhanced.dcm")
+    return folder
+
+
+@pytest.mark.parametrize("order", [None, [3, 0, 1, 2, *range(11, 3, -1)]])
+def test_enhanced_ct(series, tmp_path, scan, order, line):
+    """Frames lie where their functional groups say, in any order."""
+    folder = enhance(series, tmp_path / "enhanced", order)
+    plain, volume = read_scan(series), read_scan(folder)
+    assert np.array_equal(volume.values, scan[0])
+    np.testing.assert_allclose(volume.affine, plain.affine)
+    assert list(list_series(folder).values()) == ["12 slices, 'generated chest'"]
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    del image.PerFrameFunctionalGroupsSequence[4].PlanePositionSequence
+    image.save_as(folder / "enhanced.dcm")
+    said = line(lambda: read_scan(folder))
+    assert "enhanced.dcm: no usable ImagePositionPatient of slice 5" in said
+
+
+def test_an_enhanced_scan_in_several_files(series, tmp_path, scan):
+    """Concatenations: each file has a part of the frames."""
+    for name, part in (("a", range(7)), ("b", range(7, 12))):
+        enhance(series, tmp_path / name, list(part))
+    (tmp_path / "b/enhanced.dcm").rename(tmp_path / "a/rest.dcm")
+    image = pydicom.dcmread(tmp_path / "a/rest.dcm")
+    image.SOPInstanceUID = "1.2.3"
+    image.save_as(tmp_path / "a/rest.dcm")
+    assert np.array_equal(read_scan(tmp_path / "a").values, scan[0])
+
+
+def test_compressed_in_a_form_that_no_decoder_reads(series, line):
+    """The message of damage says too what reads more."""
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        image.PixelData = pydicom.encaps.encapsulate([b"\xff\xd8\xff\xd9"])
+        image["PixelData"].VR = "OB"
+        image.file_meta.TransferSyntaxUID = JPEGExtended12Bit
+        image.save_as(file)
+    assert "pip install 'vizoo[ct]'" in line(lambda: read_scan(series))
+
+
+def test_the_part_of_the_body_is_kept(series):
+    assert read_scan(series).part == ""
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        image.BodyPartExamined = "HEAD"
+        image.save_as(file, implicit_vr=None)
+    assert read_scan(series).part == "HEAD"
+
+
+def test_a_scan_without_hounsfield_units_is_refused(series, line):
+    for file in series.iterdir():
+        image = pydicom.dcmread(file)
+        image.RescaleIntercept = "1000"
+        image.save_as(file)
+    assert "are no Hounsfield units" in line(lambda: read_scan(series))
+
+
+def test_how_much_lung_there_is(scan):
+    """Air within a body; a head has none but its sinuses."""
+    from vizoo.datasets.ct import CTVolume
+
+    rows, columns = np.mgrid[-64:64, -64:64]
+    radius = np.hypot(rows, columns)
+    head = np.full((20, 128, 128), -1000, np.int16)
+    head[:, radius < 50] = 40
+    head[:, (radius < 50) & (radius > 45)] = 900
+    head[8:12, np.hypot(rows + 35, columns) < 5] = -990
+    chest = head.copy()
+    for side in (-20, 20):
+        chest[5:15, np.hypot(rows / 1.5, columns - side) < 14] = -850
+    share = [lung_share(CTVolume(values, np.eye(4))) for values in (head, chest)]
+    assert share[0] < 0.02 and share[1] > 0.15
+    cropped = chest[:, 30:98, 30:98]  # to the lungs: no air outside is left
+    assert lung_share(CTVolume(cropped, np.eye(4))) > 0.15
+    assert lung_share(CTVolume(scan[0], scan[2])) > 0.1
