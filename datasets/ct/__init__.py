@@ -20,22 +20,4 @@ if TYPE_CHECKING:
     from .volume import CTVolume
     from .writers import write_scans
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".chest": ["Chest"],
-        ".datamodule": ["CTDataModule"],
-        ".dataset": ["CTDataset", "ScanRecord"],
-        ".dicom": ["list_series", "read_dicom"],
-        ".dicom_writer": ["write_dicom"],
-        ".generated": ["GeneratedCT"],
-        ".layouts": ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"],
-        ".nifti": ["read_nifti", "write_nifti"],
-        ".pictures": ["read_slices"],
-        ".preparation": ["CTPreset", "prepare", "to_scan", "to_slices"],
-        ".reading": ["read_scan"],
-        ".transforms": ["VolumeAugmentation"],
-        ".volume": ["CTVolume"],
-        ".writers": ["write_scans"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -14,16 +14,4 @@ if TYPE_CHECKING:
     from .splits import split_groups
     from .transforms import ImageAugmentation
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".boxes": ["CocoImages", "VocImages"],
-        ".datamodule": ["ImageDataModule"],
-        ".dataset": ["ImageDataset", "ImageRecord"],
-        ".generated": ["GeneratedLesions"],
-        ".layouts": ["ImageFolders", "ListedImages"],
-        ".preparation": ["ImagePreset"],
-        ".splits": ["split_groups"],
-        ".transforms": ["ImageAugmentation"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

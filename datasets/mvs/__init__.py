@@ -15,17 +15,4 @@ if TYPE_CHECKING:
     from .sparse import truth_points
     from .writers import write_scene
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".blendedmvs": ["BlendedMVS"],
-        ".datamodule": ["MVSDataModule"],
-        ".dataset": ["MVSDataset"],
-        ".dtu": ["DTU"],
-        ".layouts": ["open_scene"],
-        ".scene": ["Scene", "View", "derive_range"],
-        ".scenes": ["SceneFolders"],
-        ".sparse": ["truth_points"],
-        ".writers": ["write_scene"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

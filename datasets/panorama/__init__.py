@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from .threed60 import ThreeD60
     from .writers import write_panoramas
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".base": ["PanoramaDataset", "PanoramaRecord"],
-        ".datamodule": ["PanoramaDataModule"],
-        ".matterport3d": ["Matterport3D"],
-        ".stanford2d3d": ["Stanford2D3D"],
-        ".threed60": ["ThreeD60"],
-        ".writers": ["write_panoramas"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -18,20 +18,4 @@ if TYPE_CHECKING:
     from .scenes import generate_scenes
     from .sintel import Sintel
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".base": ["StereoDataset", "StereoRecord"],
-        ".datamodule": ["StereoDataModule"],
-        ".eth3d": ["ETH3D"],
-        ".folders": ["PairFolders"],
-        ".generated": ["GeneratedStereo"],
-        ".kitti": ["KITTI2012", "KITTI2015"],
-        ".middlebury": ["Middlebury2014", "MiddleburyV3"],
-        "..mixture": ["Mixture"],
-        ".pairs": ["PairList", "StereoPairs"],
-        ".sceneflow": ["SceneFlow"],
-        ".scenes": ["generate_scenes"],
-        ".sintel": ["Sintel"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -23,17 +23,4 @@ if TYPE_CHECKING:
     from .training import FewShotTraining
     from .tree import Split, SplitTree, splittable
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".estimators": ["distances", "lid", "two_nn"],
-        ".leaves": ["Leaves"],
-        ".partitions": ["Partition", "choose_edge", "mean_gaps", "partition", "rate"],
-        ".profiles": ["gradients", "named_layers", "profile"],
-        ".ranking": ["Comparison", "compare"],
-        ".similarities": ["similarity"],
-        ".splitting": ["Splitter", "joined"],
-        ".training": ["FewShotTraining"],
-        ".tree": ["Split", "SplitTree", "splittable"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -14,13 +14,4 @@ if TYPE_CHECKING:
     from .population import Evaluated, Progress, each
     from .predictor import Agreement, Predictor, agreement
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".constraints": ["Constraint", "UnreachableError", "smallest_reachable"],
-        ".evolution": ["SearchResult", "evolve"],
-        ".pareto": ["ParetoResult", "evolve_pareto", "pareto_front"],
-        ".population": ["Evaluated", "Progress", "each"],
-        ".predictor": ["Agreement", "Predictor", "agreement"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)
