@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
+from ..common.files import check_version
 from .architecture import Architecture, Scalar, json_digest, near
 from .conditions import Condition, checked_conditions, count, parents_first
 from .values import Choice
@@ -345,10 +346,7 @@ class SearchSpace:
         """
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
             raise ValueError('not a search space: wanted {"version": 1, "choices": […], …}')
-        if isinstance(data.get("version"), bool) or data.get("version") != _VERSION:
-            raise ValueError(
-                f"a search space of version {data.get('version')!r}; this vizoo reads {_VERSION}"
-            )
+        check_version(data, _VERSION, "a search space")
         choices = []
         for entry in data["choices"]:
             if not isinstance(entry, dict) or set(entry) != {"name", "values"}:

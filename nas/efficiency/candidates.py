@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...common.counts import count, on_meta
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile
 from ...common.timing import measure
 from ..elastic.operation import ElasticOperation
 from ..space import Architecture, SearchSpace
@@ -40,7 +38,7 @@ _Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True)
-class CostTable:
+class CostTable(JsonFile):
     """A cost as a fixed part and a share of each value of each choice.
 
     Attributes:
@@ -52,6 +50,7 @@ class CostTable:
         software: versions and date.
     """
 
+    called = "a table of costs"
     space: SearchSpace
     quantity: str
     fixed: float
@@ -249,24 +248,6 @@ class CostTable:
             return cls(space, str(data["quantity"]), fixed, costs, *about)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a damaged table of costs: {error!r}") from error
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically."""
-        return write_json(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CostTable:
-        """Read a file written by `save`.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it holds no table of costs; the message begins with the path.
-        """
-        data = read_json(path, "a table of costs")
-        try:
-            return cls.from_json(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
 
 def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> _Calls:

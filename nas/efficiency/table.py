@@ -7,15 +7,13 @@ is read, and their errors are those on the held-out subnets, which they have not
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from ...common.counts import Counts
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile, check_version
 from ...common.timing import Timing
 from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
@@ -25,7 +23,7 @@ from .regressor import CostRegressor
 
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
-_VERSION = 1
+_FORMAT, _VERSION = "vizoo latency table", 1
 QUANTITIES = ("latency", "parameters", "macs", "memory")
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
@@ -79,7 +77,7 @@ class Sample:
 
 
 @dataclass
-class LatencyTable:
+class LatencyTable(JsonFile):
     """Measurements of subnets of one supernet under one set of conditions.
 
     Attributes:
@@ -92,6 +90,7 @@ class LatencyTable:
         planned: how many samples it shall have.
     """
 
+    called = "a latency table"
     model: dict[str, Any]
     space: SearchSpace
     conditions: Conditions
@@ -229,41 +228,32 @@ class LatencyTable:
                 f"of {_called(model)}; build one for it (`vizoo latency build`)"
             )
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically; the errors are written for readers, not read back."""
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`; the errors are for readers, not read back."""
         errors = self.errors() if self.complete else {}
-        return write_json(
-            path,
-            {
-                "format": "vizoo latency table",
-                "version": _VERSION,
-                "model": self.model,
-                "conditions": self.conditions.to_json(),
-                "software": self.software,
-                "planned": self.planned,
-                "errors": {name: value.to_json() for name, value in errors.items()},
-                "space": self.space.to_json(),
-                "samples": [sample.to_json() for sample in self.samples],
-                "operators": self.entries,
-            },
-        )
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "model": self.model,
+            "conditions": self.conditions.to_json(),
+            "software": self.software,
+            "planned": self.planned,
+            "errors": {name: value.to_json() for name, value in errors.items()},
+            "space": self.space.to_json(),
+            "samples": [sample.to_json() for sample in self.samples],
+            "operators": self.entries,
+        }
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LatencyTable:
-        """Read what `save` wrote.
+    def from_json(cls, content: Any) -> LatencyTable:
+        """Read what `to_json` gave.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: another kind of file, or of another version.
+            ValueError: it is not that, or of another version.
         """
-        content = read_json(path, "a latency table")
-        if not isinstance(content, dict) or content.get("format") != "vizoo latency table":
-            raise ValueError(f"{path}: not a latency table; `vizoo latency build` writes them")
-        if content.get("version") != _VERSION:
-            raise ValueError(
-                f"{path}: a latency table of version {content.get('version')}; "
-                f"this vizoo reads {_VERSION}"
-            )
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError("not a latency table; `vizoo latency build` writes them")
+        check_version(content, _VERSION, cls.called)
         try:
             return cls(
                 dict(content["model"]),
@@ -275,7 +265,7 @@ class LatencyTable:
                 content["planned"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path}: a damaged latency table: {error!r}") from error
+            raise ValueError(f"a damaged latency table: {error!r}") from error
 
 
 def _called(model: Mapping[str, Any]) -> str:

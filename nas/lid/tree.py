@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile, check_version
 from ..architecture import near
 from ..space import Scalar, SearchSpace
 
@@ -72,7 +71,7 @@ class Split:
             raise ValueError(f"not a split: {error!r}") from error
 
 
-class SplitTree:
+class SplitTree(JsonFile):
     """A search space and its splits.
 
     Args:
@@ -84,6 +83,8 @@ class SplitTree:
         checkpoints: node's name to the file of its weights, from the tree's folder.
         about: what else is known, as plain values: how it was trained.
     """
+
+    called = "a tree of splits"
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -203,10 +204,7 @@ class SplitTree:
         """
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError("not a tree of splits; `vizoo split` writes one")
-        if data.get("version") != _VERSION:
-            raise ValueError(
-                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {_VERSION}"
-            )
+        check_version(data, _VERSION, cls.called)
         parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
         splits, files, about = parts
         if not all(isinstance(part, dict) for part in parts):
@@ -222,10 +220,6 @@ class SplitTree:
         tree.about = about
         return tree
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically."""
-        return write_json(path, self.to_json())
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> SplitTree:
         """Read what `save` wrote.
@@ -238,11 +232,7 @@ class SplitTree:
             FileNotFoundError: there is no such file.
             ValueError: it holds no tree, or one of another space.
         """
-        data = read_json(path, "a tree of splits")
-        try:
-            tree = cls.from_json(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        tree = super().load(path)
         if space is not None and tree.space != space:
             raise ValueError(f"{path}: this tree parts another search space")
         return tree
