@@ -7,10 +7,9 @@
 ... )
 """
 
-from ._conv import weight_in_use
 from .base import ElasticModule
 from .containers import ModuleList, Sequential
-from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
+from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, weight_in_use
 from .linear import Linear
 from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
 from .operation import Operation
