@@ -14,8 +14,7 @@ from ..datasets.images import ImagePreset
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, evaluating, optimize, standalone
 from ._trained import classes_and_preset
-from .activation import ActivationMap
-from .cam import explain
+from .cam import ActivationMap, explain
 from .detectors import Detections, ImageDetector, class_scores, is_detector, load_detector
 
 __all__ = ["ImageMember"]

@@ -15,9 +15,8 @@ from torch.nn import functional as F
 
 from ..vision.hub.registry import model_info
 from ..vision.training import NetworkTask, log_metrics, log_picture
-from .confusion import confusion_picture
 from .metrics import ClassificationMetrics, positive_class
-from .reports import write_report
+from .reports import confusion_picture, write_report
 
 __all__ = ["ClassificationTask", "balanced_weights", "sets_of"]
 

@@ -25,6 +25,9 @@ _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, 
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 RENAMED: dict[str, str] = {
+    "classification.activation": "classification.cam",
+    "classification.confusion": "classification.reports",
+    "classification.occlusion": "classification.cam",
     "nas.distributed.ranks": "common.ranks",
     **{
         f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
@@ -47,7 +50,7 @@ RENAMED: dict[str, str] = {
     "vision.io.files": "common.files",
     "vision.memory": "common.memory",
     "vision.system": "common.system",
-    "vision.viz.confusion": "classification.confusion",
+    "vision.viz.confusion": "classification.reports",
 }
 """Old name to new, inside the package; a package's modules go with it unless named themselves."""
 
