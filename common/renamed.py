@@ -37,6 +37,8 @@ RENAMED: dict[str, str] = {
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
     "nas.files": "common.files",
+    "nas.lid.similarities": "nas.lid.partitions",
+    "nas.search.pareto": "nas.search.evolution",
     "vision.cameras": "datasets.mvs.cameras",
     "vision.classification": "classification",
     "vision.complexity": "vision.inputs",

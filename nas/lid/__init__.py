@@ -15,10 +15,9 @@ from ...common.lazy import lazy
 if TYPE_CHECKING:
     from .estimators import distances, lid, two_nn
     from .leaves import Leaves
-    from .partitions import Partition, choose_edge, mean_gaps, partition, rate
+    from .partitions import Partition, choose_edge, mean_gaps, partition, rate, similarity
     from .profiles import gradients, named_layers, profile
     from .ranking import Comparison, compare
-    from .similarities import similarity
     from .splitting import Splitter, joined
     from .training import FewShotTraining
     from .tree import Split, SplitTree, splittable

@@ -17,9 +17,18 @@ from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, active
 from .estimators import Estimator, check_neighbours
-from .partitions import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
+from .partitions import (
+    EXACT,
+    Measure,
+    Method,
+    Rule,
+    choose_edge,
+    mean_gaps,
+    method_for,
+    partition,
+    similarity,
+)
 from .profiles import gradients, named_layers, profile
-from .similarities import Measure, similarity
 from .tree import Split, splittable
 
 __all__ = ["Splitter", "joined"]

@@ -9,8 +9,7 @@ from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .constraints import Constraint, UnreachableError, smallest_reachable
-    from .evolution import SearchResult, evolve
-    from .pareto import ParetoResult, evolve_pareto, pareto_front
+    from .evolution import ParetoResult, SearchResult, evolve, evolve_pareto, pareto_front
     from .population import Evaluated, Progress, each
     from .predictor import Agreement, Predictor, agreement
 
