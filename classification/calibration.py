@@ -56,10 +56,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error: how far confidence is from accuracy, mean over samples.
 
-    Args:
-        probabilities: (N, C).
-        labels: (N,).
-        bins: of equal width, by confidence.
+    Of probabilities (N, C) and labels (N,), in bins of equal width by confidence.
     """
     classes = probabilities.shape[1]
     return float(multiclass_calibration_error(probabilities.float(), labels, classes, bins))
@@ -84,15 +81,9 @@ def reliability(
 
 
 def reliability_picture(probabilities: Tensor, labels: Tensor, title: str = "") -> np.ndarray:
-    """Accuracy over confidence, and how many samples have which confidence.
+    """Accuracy over confidence, and how many samples have which confidence; (H, W, 3) uint8 RGB.
 
-    Args:
-        probabilities: (N, C).
-        labels: (N,).
-        title: above; the calibration error stands below it.
-
-    Returns:
-        (H, W, 3) uint8 RGB.
+    The calibration error stands below the title.
     """
     from matplotlib.figure import Figure
 

@@ -66,17 +66,9 @@ class ActivationMap:
 
 
 def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
-    """Features summed over channels with a class's weights.
+    """Features (B, C, *cells) summed over channels with the weights (C,) of a class of each sample.
 
-    Their mean plus the class's bias is its logit.
-
-    Args:
-        features: (B, C, *cells), as they are averaged before the classifier.
-        weight: (classes, C).
-        classes: (B,).
-
-    Returns:
-        (B, *cells).
+    Their mean plus the class's bias is its logit. Weights are (classes, C), the result (B, *cells).
     """
     return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
 
@@ -374,12 +366,7 @@ def _cells(maps: Tensor) -> str:
 
 
 def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat.
-
-    Args:
-        maps: of two or three axes.
-        size: as many numbers.
-    """
+    """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat."""
     axes = tuple(range(1, maps.dim()))
     low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
     maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)

@@ -110,10 +110,8 @@ class ImageDetector(nn.Module):
     ) -> dict[str, Tensor]:
         """The parts of the loss, in training mode.
 
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-            boxes: of each image (N, 4), with an area.
-            labels: of each image (N,), classes from 0.
+        Of images (B, 3, H, W), RGB in [0, 1], and of each its boxes (N, 4), with an area, and their
+        labels (N,), classes from 0.
         """
         check_images(image)
         targets = [

@@ -138,12 +138,7 @@ def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]
 
 
 def check_classes(names: Sequence[str], classes: Sequence[str], source: str) -> None:
-    """Refuse classes that cannot be aligned with an ensemble's.
-
-    Args:
-        names: to check, in any order.
-        classes: the ensemble's.
-        source: whose names they are, for the message.
+    """Refuse classes, in any order, that cannot be aligned with an ensemble's; names their source.
 
     Raises:
         ValueError: names are missing or surplus.

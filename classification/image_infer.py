@@ -113,15 +113,10 @@ class ImageResult:
     def save(
         self, folder: str | os.PathLike, name: str, facts: Mapping[str, Any] | None = None
     ) -> list[Path]:
-        """Write ``<name>.json`` and, where there is a map, ``<name>_overlay.png``.
-
-        Args:
-            folder: made if it is missing.
-            name: first part of the file names.
-            facts: further JSON values for the file.
+        """Write ``<name>.json``, `facts` in it, and ``<name>_overlay.png``, where there is a map.
 
         Returns:
-            The files written.
+            The files written, in a folder that is made if it is missing.
         """
         summary = {**self.summary(), **(facts or {})}
         files = [write_json(Path(folder) / f"{name}.json", summary)]

@@ -144,12 +144,7 @@ class ClassificationMetrics(Metric):
         self.add_state("labels", [], dist_reduce_fx="cat")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Take a batch.
-
-        Args:
-            logits: (B, C), or log-probabilities.
-            labels: (B,).
-        """
+        """Take a batch: logits (B, C), or log-probabilities, and labels (B,)."""
         self.log_probabilities.append(logits.detach().float().log_softmax(1))
         self.labels.append(labels)
 

@@ -63,14 +63,7 @@ def write_predictions(
     names: Sequence[str],
     probabilities: Sequence[Sequence[float]],
 ) -> None:
-    """Write a CSV table of `name`, `class` (the most probable one) and each class's probability.
-
-    Args:
-        path: of the table.
-        classes: names, in the order of the probabilities.
-        names: of the samples.
-        probabilities: for each sample one of every class.
-    """
+    """Write a CSV table of `name`, `class` (the most probable one) and each class's probability."""
     rows = (
         [name, classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.6f}" for p in row)]
         for name, row in zip(names, probabilities, strict=True)

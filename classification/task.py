@@ -282,11 +282,7 @@ def _inputs_of(sample: dict[str, Any]) -> Tensor:
 
 
 def balanced_weights(labels: Sequence[int], classes: Sequence[str]) -> Tensor:
-    """For each class how much rarer it is than if all were equally frequent.
-
-    Args:
-        labels: of the training samples.
-        classes: names of the classes.
+    """For each class how much rarer it is among training samples than if all were equally frequent.
 
     Returns:
         (C,): number of samples / (classes * samples of the class).

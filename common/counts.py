@@ -44,13 +44,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator call of a forward pass.
+    """One operator call of a forward pass: its overload, its arguments, and its multiply-adds.
 
-    Attributes:
-        function: the operator's overload.
-        args: positional arguments, tensors on the meta device.
-        kwargs: named arguments.
-        macs: multiply-adds.
+    Tensors among the arguments are on the meta device.
     """
 
     function: Callable[..., Any]

@@ -23,14 +23,7 @@ _Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call, over repetitions.
-
-    Attributes:
-        median: half of the calls took less.
-        p10: a tenth took less.
-        p90: nine tenths took less.
-        repetitions: how many calls.
-    """
+    """Milliseconds of one call, over repetitions: `p10` is what a tenth of them took at most."""
 
     median: float
     p10: float

@@ -51,14 +51,7 @@ def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
 
 
 def activate_part(model: nn.Module, part: Mapping[str, Any]) -> SearchSpace:
-    """Let a supernet run as the largest of a part of its space.
-
-    Args:
-        model: the whole supernet.
-        part: as `SearchSpace.to_json` gave it.
-
-    Returns:
-        That part.
+    """Let a supernet run as the largest of a part of its space, which `SearchSpace.to_json` gave.
 
     Raises:
         ValueError: it is no part of the network's search space.

@@ -93,12 +93,7 @@ class Cost:
         return self._known.expected(probabilities)
 
     def __call__(self, loss: Tensor, expected: Tensor) -> Tensor:
-        """The loss of the logits, cost included.
-
-        Args:
-            loss: scalar, of the task.
-            expected: scalar, differentiable in the logits.
-        """
+        """The loss of the logits, scalar, with the cost that is expected, scalar, in it."""
         expected = expected.to(loss.device)
         ratio = expected / self.target
         if self.form == "hinge":

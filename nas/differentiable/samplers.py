@@ -76,12 +76,9 @@ class MixtureSampler(ABC):
         return None
 
     def after_step(self, logits: Tensor, before: Tensor, paths: tuple[int, ...]) -> None:
-        """Correct logits in place after an optimiser's step; nothing by default.
+        """Correct logits (K,) in place after an optimiser's step; nothing by default.
 
-        Args:
-            logits: (K,), after the step.
-            before: (K,), before it.
-            paths: the candidates that ran.
+        They were `before` (K,) before it, and the candidates of `paths` ran.
         """
         return
 

@@ -33,12 +33,7 @@ def free_values(model: nn.Module) -> dict[str, set[Scalar]]:
 
 
 def share_of_free(architecture: Mapping[str, Any], free: Mapping[str, set[Scalar]]) -> float:
-    """The share of an architecture's choices between modules that took such a candidate.
-
-    Args:
-        architecture: name → value.
-        free: of `free_values`.
-    """
+    """The share of an architecture's choices between modules that took one of `free_values`."""
     chosen = [
         architecture[n] in values for n, values in free.items() if architecture[n] is not None
     ]

@@ -24,12 +24,7 @@ __all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line from one figure to another.
-
-    Attributes:
-        scale: milliseconds for each millisecond of the sum.
-        offset: milliseconds.
-    """
+    """A straight line: milliseconds for each millisecond of a sum of operators, and an offset."""
 
     scale: float
     offset: float

@@ -110,12 +110,7 @@ class LatencyTable(JsonFile):
         return statistics.median(sample.reference for sample in self.samples)
 
     def of(self, sample: Sample, quantity: str = "latency") -> float:
-        """A sample's figure; its latency is corrected for drift by the reference's.
-
-        Args:
-            sample: one of the table's.
-            quantity: one of `QUANTITIES`.
-        """
+        """One of a sample's `QUANTITIES`; its latency is corrected for drift by the reference's."""
         if quantity == "latency":
             return sample.ratio * self.reference
         return getattr(sample.counts, quantity)

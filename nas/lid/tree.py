@@ -224,13 +224,9 @@ class SplitTree(JsonFile):
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> SplitTree:
         """Read what `save` wrote.
 
-        Args:
-            path: the file.
-            space: where given, what the tree has to part.
-
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it holds no tree, or one of another space.
+            ValueError: it holds no tree, or one of another space than that which is given.
         """
         tree = super().load(path)
         if space is not None and tree.space != space:

@@ -19,13 +19,7 @@ _COSTS = ("latency", "parameters", "macs", "memory")
 
 @dataclass(frozen=True)
 class FrontRow:
-    """One subnet of a front.
-
-    Attributes:
-        architecture: which.
-        error: small is good.
-        costs: those of `_COSTS` that are known.
-    """
+    """One subnet of a front: its error, small is good, and those of `_COSTS` that are known."""
 
     architecture: Architecture
     error: float
@@ -56,13 +50,9 @@ class Front:
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> Front:
         """Read ``front.json`` of `vizoo search`, which is also what its ``--json`` prints.
 
-        Args:
-            path: the file.
-            space: that its architectures have to be of.
-
         Raises:
             FileNotFoundError: no such file.
-            ValueError: another kind of file, or architectures of another space.
+            ValueError: another kind of file, or architectures that are not of `space`.
         """
         content = read_json(path, "a front of `vizoo search`")
         try:

@@ -220,13 +220,9 @@ class Predictor:
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> Predictor:
         """Read what :meth:`save` wrote.
 
-        Args:
-            path: the file.
-            space: where given, the space that the predictor has to be for.
-
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it holds no predictor, or one for another space.
+            ValueError: it holds no predictor, or one for another space than that which is given.
         """
         state, about = _read(Path(path))
         try:

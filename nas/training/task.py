@@ -414,9 +414,7 @@ def checked_task(task: LightningModule, distillation: str) -> Task:
 def check_strategy(strategy: Strategy, otherwise: str = "") -> None:
     """Raise a ValueError where a strategy wants gradients of all parameters in each step.
 
-    Args:
-        strategy: its model is wrapped.
-        otherwise: what the message names besides another strategy.
+    Its model is wrapped. The message names another strategy, and what is to be done `otherwise`.
     """
     model = strategy.model
     if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:

@@ -28,9 +28,6 @@ class _CommThread:
 
     Several messages that depend on each other would cross those of other buckets if they were
     sent from callbacks, whose order differs between processes. All processes have to make one.
-
-    Args:
-        device: of the gradients.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -351,11 +351,7 @@ def _check(*densities: float) -> None:
 def merged(
     one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Add two sparse vectors, and keep as many of the largest entries as the first has.
-
-    Args:
-        one: different places, and their values.
-        other: the same.
+    """Add two sparse vectors, places and values, and keep as many of the largest as the first has.
 
     Returns:
         What is kept, in ascending places, and what is dropped. Of equal sizes the lower place is
@@ -394,12 +390,8 @@ def lags_densities(
     density is the highest whose selection and all-gather end by then (LAGS-SGD, section 4), and at
     least a thousandth.
 
-    Args:
-        sizes: entries of each parameter, in the order in which gradients are ready.
-        times: seconds that the backward pass takes for each.
-        alpha: seconds a message.
-        beta: seconds a byte.
-        processes: how many gather.
+    Sizes are entries, in the order in which gradients are ready; times seconds of the backward pass
+    for each; alpha is seconds a message, beta seconds a byte.
     """
     names, densities = list(sizes), {}
     following = [*(times.get(name, 0.0) for name in names[1:]), 0.0]

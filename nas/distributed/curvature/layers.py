@@ -24,13 +24,9 @@ _ENTRIES = 2**22
 
 
 class Layer:
-    """A layer whose gradient is preconditioned.
+    """A layer whose gradient is preconditioned: a matrix of `outputs` rows and `inputs` columns.
 
-    Attributes:
-        name: in the network.
-        index: among the layers.
-        outputs: rows of its gradient.
-        inputs: columns, one for the bias included.
+    One of the columns is the bias's, where there is one.
     """
 
     def __init__(self, name: str, index: int, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:

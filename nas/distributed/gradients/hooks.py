@@ -161,10 +161,6 @@ class TorchHook(CommHook):
 
     What it sends is not counted, and what it keeps is not in checkpoints. On a CPU one that sends
     again from callbacks can hang.
-
-    Args:
-        hook: called with the state and a bucket, it returns a future of the mean.
-        state: of the hook.
     """
 
     def __init__(

@@ -38,12 +38,9 @@ def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
 
 
 class Parity:
-    """Parity of one group of processes.
+    """Parity of one group of processes, two or more, this one among them.
 
-    Args:
-        ranks: of the group, in order, two or more.
-        rank: of this process, one of them.
-        group: of exactly these processes, with a backend for the CPU.
+    `group` is of exactly these processes, with a backend for the CPU.
     """
 
     def __init__(self, ranks: list[int], rank: int, group: dist.ProcessGroup) -> None:

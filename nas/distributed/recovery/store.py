@@ -59,12 +59,7 @@ class SnapshotStore:
         self._committed: int | None = None
 
     def take(self, step: int, own: Tensor, shared: Shared) -> None:
-        """Keep a snapshot.
-
-        Args:
-            step: optimiser steps before it.
-            own: bytes of what belongs to this process alone (N,).
-            shared: what all processes hold alike; each keeps its share.
+        """Keep a snapshot: bytes of what is this process's alone (N,), its share of what all hold.
 
         Raises:
             ValueError: memory is too small, or the processes do not hold the same tensors.

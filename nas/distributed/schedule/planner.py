@@ -22,11 +22,7 @@ def plan_groups(
 ) -> list[int]:
     """How many gradients each message takes so that the last one ends first; exact, O(L^2).
 
-    Args:
-        ready: seconds at which gradients are ready, ascending.
-        sizes: bytes of each.
-        alpha: seconds a message.
-        beta: seconds a byte.
+    Gradients are ready at ascending seconds, sizes are bytes; `alpha` and `beta` as above.
 
     Raises:
         ValueError: lengths differ, or times do not ascend.
