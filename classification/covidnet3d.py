@@ -18,17 +18,17 @@ that they keep the variance, since no normalisation follows them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..nas.space import Architecture, Choice, SearchSpace
+from ..vision.fused import FusedConv3d, fold_batch_norm
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import InvertedResidual, check_range
-from ._covidnet3d_inference import FusedCell, FusedConvNorm
 from ._covidnet3d_published import (
     CONVOLUTIONS,
     PLANS,
@@ -202,6 +202,56 @@ class CovidNet3D(nn.Module):
         net.add_module("classifier", nn.Identity())
         convert(net.eval(), dtype).classifier = classifier  # it takes no time, and stays exact
         return net
+
+
+class FusedConvNorm(nn.Module):
+    """A `ConvNorm` for inference: batch norm folded, activation and residual in it."""
+
+    def __init__(
+        self, conv: nn.Conv3d, norm: nn.BatchNorm3d, limit: float | None, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
+        self.conv = FusedConv3d(
+            weight,
+            bias,
+            stride=conv.stride[0],
+            padding=cast("tuple[int, ...]", conv.padding)[0],
+            groups=conv.groups,
+            limit=limit,
+            dtype=dtype,
+        )
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        return self.conv(x, add)
+
+
+class FusedCell(nn.Module):
+    """A `Cell` of one operation, likewise."""
+
+    def __init__(self, conv: nn.Conv3d, operation: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        bias = cast(Tensor, conv.bias)
+        self.calibrate = FusedConv3d(conv.weight, bias, stride=conv.stride[0], dtype=dtype)
+        if isinstance(operation, InvertedResidual):
+            operation = _FusedInvertedResidual(operation, dtype)
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operation(self.calibrate(x))
+
+
+class _FusedInvertedResidual(nn.Module):
+    def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.expand, self.depthwise, self.project = (
+            cast("Callable[[torch.dtype], FusedConvNorm]", layer.fused)(dtype)
+            for layer in (block.expand, block.depthwise, block.project)
+        )
+        self.residual = block.residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(self.depthwise(self.expand(x)), x if self.residual else None)
 
 
 def check_volumes(volumes: Tensor) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ...common.counts import Operator, follow, on_meta
 from ...common.timing import measure
@@ -103,13 +104,9 @@ def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) ->
             return tensor.uniform_() if kind.is_floating_point else tensor.zero_()
         if isinstance(value, torch.device):
             return torch.device(device)
-        if isinstance(value, dict):
-            return {name: real(item) for name, item in value.items()}
-        if isinstance(value, (tuple, list)):
-            return type(value)(real(item) for item in value)
         return value
 
-    args, kwargs = real(operator.args), real(operator.kwargs)
+    args, kwargs = tree_map(real, (operator.args, operator.kwargs))
     return lambda: operator.function(*args, **kwargs)
 
 

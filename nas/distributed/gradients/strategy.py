@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ....common.files import atomic_write
 from ....common.ranks import same_everywhere
+from ...recalibration import samples
 from ...space import Architecture
 from ...training.task import SupernetTask
 from ..schedule.merging import MergePlan, own_buffers
@@ -104,7 +105,7 @@ class HookDDPStrategy(DDPStrategy):
         self.hook.start_epoch(epoch)
         if self.plan is not None:
             if epoch != self._epoch:
-                conditions = self.world_size, self.precision_plugin.precision, _batch_size(args)
+                conditions = self.world_size, self.precision_plugin.precision, samples(args)
                 self.plan.start_epoch(conditions)
                 self._epoch = epoch
             # Within an accumulation the processes' gradients are not to be averaged yet.
@@ -223,16 +224,6 @@ class HookDDPStrategy(DDPStrategy):
 
 def _run(state: CommHook, bucket):  # noqa: ANN001, ANN202 - as text they would be refused
     return state.reduce(bucket)
-
-
-def _batch_size(batch: Any) -> int | None:
-    """The length of the first tensor of a batch."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else None
-    inside = batch.values() if isinstance(batch, dict) else batch
-    if not isinstance(inside, Iterable) or isinstance(inside, str):
-        return None
-    return next((size for part in inside if (size := _batch_size(part)) is not None), None)
 
 
 def _beside(checkpoint: Any, rank: int) -> Path:
