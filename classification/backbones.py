@@ -110,17 +110,10 @@ class ImageClassifier(nn.Module):
         self.body.load_state_dict(body.state_dict())
 
     def example_inputs(
-        self,
-        height: int,
-        width: int,
-        *,
-        batch: int = 1,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        self, height: int, width: int, *, batch: int = 1, **like: Any
     ) -> tuple[Tensor, ...]:
         """One random image; of the only size that the network takes, where it takes one alone."""
-        size = self.fixed_size or (height, width)
-        return (torch.rand(batch, 3, *size, device=device, dtype=dtype),)
+        return (torch.rand(batch, 3, *(self.fixed_size or (height, width)), **like),)
 
     def _normalised(self, image: Tensor) -> Tensor:
         check_images(image)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -143,21 +144,17 @@ def grad_cam(
         seen.append(output.detach().requires_grad_())
         return seen[-1].clone()  # what follows may work in place
 
-    handle = module.register_forward_hook(keep)
-    try:
-        with evaluating(net), torch.enable_grad():
-            logits = net(inputs)
-            classes = _checked_classes(classes, logits)
-            if len(seen) != 1 or seen[0].dim() != inputs.dim():
-                outputs = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
-                raise ValueError(
-                    f"layer {layer!r} gives {outputs}, where Grad-CAM needs one output of "
-                    f"{inputs.dim()} axes: choose another layer"
-                )
-            chosen = logits.gather(1, classes[:, None]).sum()
-            (gradient,) = torch.autograd.grad(chosen, seen[0])
-    finally:
-        handle.remove()
+    with module.register_forward_hook(keep), evaluating(net), torch.enable_grad():
+        logits = net(inputs)
+        classes = _checked_classes(classes, logits)
+        if len(seen) != 1 or seen[0].dim() != inputs.dim():
+            outputs = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
+            raise ValueError(
+                f"layer {layer!r} gives {outputs}, where Grad-CAM needs one output of "
+                f"{inputs.dim()} axes: choose another layer"
+            )
+        chosen = logits.gather(1, classes[:, None]).sum()
+        (gradient,) = torch.autograd.grad(chosen, seen[0])
     importance = gradient.flatten(2).mean(2)
     raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
@@ -298,22 +295,16 @@ def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) ->
         ValueError: no stage has an output of as many axes as the inputs.
     """
     seen: list[tuple[str, int]] = []
-    handles = []
 
-    def look(name: str, output: object) -> None:
+    def look(name: str, part: nn.Module, args: object, output: object) -> None:
         if isinstance(output, Tensor) and output.dim() == inputs.dim():
             seen.append((name, output.shape[2]))
 
-    for name, part in net.named_modules():
-        if name and name.count(".") < _LEVELS:
-            hook = part.register_forward_hook(lambda _, args, output, name=name: look(name, output))
-            handles.append(hook)
-    try:
-        with evaluating(net), torch.no_grad():
-            net(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(net), torch.no_grad():
+        for name, part in net.named_modules():
+            if name and name.count(".") < _LEVELS:
+                hooks.enter_context(part.register_forward_hook(partial(look, name)))
+        net(inputs)
     if not seen:
         raise ValueError(f"{type(net).__name__} has no stage that keeps its inputs' axes")
     wanted = min(cells or _wanted(inputs), max(count for _, count in seen))

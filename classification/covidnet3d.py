@@ -265,17 +265,10 @@ def check_volumes(volumes: Tensor) -> None:
 
 
 def example_volumes(
-    height: int,
-    width: int,
-    *,
-    smallest: int = 1,
-    batch: int = 1,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    height: int, width: int, *, smallest: int = 1, batch: int = 1, **like: Any
 ) -> tuple[Tensor, ...]:
     """One random volume (batch, 1, height / 8, height, width), no less than `smallest` deep."""
-    depth = max(smallest, height // 8)
-    return (torch.rand(batch, 1, depth, height, width, device=device, dtype=dtype),)
+    return (torch.rand(batch, 1, max(smallest, height // 8), height, width, **like),)
 
 
 def _operation(name: str, width: int, residual: bool) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -95,10 +96,6 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradient)
 
 
-_KINDS: dict[type, type] = {}
-
-
+@functools.cache
 def _synced(kind: type[_BatchNorm]) -> type:
-    if kind not in _KINDS:
-        _KINDS[kind] = type(f"Synced{kind.__name__}", (_Synced, kind), {"alone": kind})
-    return _KINDS[kind]
+    return type(f"Synced{kind.__name__}", (_Synced, kind), {"alone": kind})
