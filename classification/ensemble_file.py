@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
 from ..vision.hub.download import sha256_of
 from .ensemble import Combination
 
@@ -92,8 +91,8 @@ def read_ensemble(path: str | os.PathLike) -> EnsembleFile:
         ValueError: it is no such file, or a member is another file by now.
     """
     path = Path(path)
+    content = read_json(path, "an ensemble of `vizoo ensemble`")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("kind") != _KIND or content.get("format") != _FORMAT:
             raise ValueError("its kind or format is another")
         combination = content["combination"]
@@ -107,10 +106,6 @@ def read_ensemble(path: str | os.PathLike) -> EnsembleFile:
         classes = tuple(map(str, content["classes"]))
         members = tuple(_member(row, path) for row in content["members"])
         flips, report = bool(content["flips"]), dict(content.get("report", {}))
-    except FileNotFoundError as error:
-        if error.strerror is None:
-            raise
-        raise FileNotFoundError(f"{path}: no such ensemble") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not an ensemble of `vizoo ensemble`: {error}") from error
     if not members:

@@ -32,14 +32,7 @@ def search_space(model: nn.Module) -> SearchSpace:
 
 
 def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
-    """Let a supernet run as `architecture` says, until the next call.
-
-    Args:
-        model: the whole supernet.
-        architecture: a value for each choice that matters.
-
-    Returns:
-        The architecture in canonical form.
+    """Let a supernet run as `architecture` says, until the next call; returns its canonical form.
 
     Raises:
         ValueError: it is not an architecture of this network.

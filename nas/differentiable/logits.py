@@ -135,11 +135,8 @@ def weighted(model: nn.Module | Sequence[ElasticModule], draw: Draw) -> Iterator
 
     Outputs of an `Operation`'s candidates are summed with their weights; candidates that are not
     among the paths do not run. Where the weights need no gradient and there is one path, this is
-    the plain network of the draw's architecture.
-
-    Args:
-        model: the whole supernet, or a list of its elastic modules (finding them takes a moment).
-        draw: of its space, or of a part of it.
+    the plain network of the draw's architecture. Instead of the whole supernet a list of its
+    elastic modules may be given, as finding them takes a moment.
     """
     modules = list(elastic_modules(model)) if isinstance(model, nn.Module) else model
     mixed = []

@@ -78,9 +78,8 @@ class ElasticOperation(ElasticModule):
 def Operation(candidates: Mapping[str, nn.Module], choice: Choice | str) -> nn.Module:
     """The candidate that the choice names; with a plain name that candidate itself.
 
-    Args:
-        candidates: modules with the same call, by name.
-        choice: a choice whose values are the names, smallest network first; or a name.
+    Candidates are modules with the same call, by name; the names are the values of the choice,
+    smallest network first.
 
     Raises:
         ValueError: names and values differ.

@@ -104,11 +104,7 @@ def similarity(vectors: Tensor, measure: Measure = "euclidean") -> Tensor:
 
 
 def rate(similarity: Tensor, groups: Sequence[Sequence[int]]) -> Partition:
-    """How well two groups part.
-
-    Args:
-        similarity: (n, n), symmetric.
-        groups: two, which hold every candidate once.
+    """How well two groups part which hold every candidate once; similarities are (n, n), symmetric.
 
     Raises:
         ValueError: they do not.
@@ -209,12 +205,6 @@ def mean_gaps(partitions: Mapping[str, Partition]) -> dict[str, float]:
     pair wins where it is less alike than groups elsewhere are by more than any gap there. What it
     cannot tell: two groups from two members of one wide group, or from any two candidates where
     most other choices are dead.
-
-    Args:
-        partitions: name to partition.
-
-    Returns:
-        Name to gap.
     """
     inside = [p.inside for p in partitions.values() if p.inside is not None]
     usual = statistics.median_low(inside) if inside else 1.0

@@ -286,12 +286,8 @@ class Splitter:
 def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:
     """Batches of `size` samples or more, of consecutive ones.
 
-    What is left at the end is dropped, unless it is all that there is.
-
-    Args:
-        batches: tensors, or mappings, lists and tuples of them; other lists have an entry for each
-            sample.
-        size: samples.
+    What is left at the end is dropped, unless it is all that there is. Batches are tensors, or
+    mappings, lists and tuples of them; other lists have an entry for each sample.
     """
     waiting: list[Any] = []
     full = False

@@ -158,19 +158,11 @@ class Limits:
 def smallest_reachable(
     space: SearchSpace, cost: Callable[[Architecture], float], *, enough: float = -math.inf
 ) -> tuple[Architecture, float]:
-    """The architecture of smallest cost.
+    """The architecture of smallest cost, and its cost.
 
     Exact for spaces of up to 1,000 architectures. For larger ones the best end of several
     descents, each step to the best of the neighbours: from the smallest, the largest and some
-    random architectures.
-
-    Args:
-        space: where to look.
-        cost: what to minimise; asked once for each architecture looked at.
-        enough: end as soon as a cost is at most this.
-
-    Returns:
-        The architecture and its cost.
+    random architectures. Ends as soon as a cost is `enough`; none is asked for twice.
     """
     ask = cache(cost)
     best = space.smallest()

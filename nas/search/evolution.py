@@ -134,9 +134,6 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
 
     A point dominates another if it is at most as large in everything and smaller in something;
     so equal points stay together. A point with a NaN is never on the front.
-
-    Args:
-        points: each with the same number of coordinates; all to be small.
     """
     order = sorted(
         (i for i, point in enumerate(points) if not any(map(math.isnan, point))),
