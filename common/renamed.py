@@ -13,11 +13,16 @@ __all__ = ["RENAMED", "REPLACED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
-    "curvature": ("eva", "factors", "kfac", "layers", "placement", "second_order"),
-    "gradients": ("callbacks", "hooks", "norm", "regions", "registry", "sharded", "strategy"),
+    "curvature": ("eva", "factors", "kfac", "layers", "second_order"),
+    "gradients": ("callbacks", "hooks", "norm", "regions", "sharded", "strategy"),
     "recovery": ("buffers", "parity", "payload", "persist", "snapshot", "store"),
-    "schedule": ("dear", "link", "merging", "planner", "simulator", "timing"),
+    "schedule": ("dear", "link", "merging", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
+}
+_MERGED = {
+    ("placement", "curvature.placement"): "curvature.factors",
+    ("planner", "schedule.planner"): "schedule.simulator",
+    ("registry", "gradients.registry"): "gradients.strategy",
 }
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, cache)"
@@ -30,6 +35,11 @@ RENAMED: dict[str, str] = {
     "classification.occlusion": "classification.cam",
     "nas.distributed.ranks": "common.ranks",
     **{
+        f"nas.distributed.{old}": f"nas.distributed.{new}"
+        for names, new in _MERGED.items()
+        for old in names
+    },
+    **{
         f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
         for folder, names in _DISTRIBUTED.items()
         for name in names
@@ -37,6 +47,7 @@ RENAMED: dict[str, str] = {
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
     "nas.files": "common.files",
+    "nas.lid.ranking": "nas.search.predictor",
     "nas.lid.similarities": "nas.lid.partitions",
     "nas.search.pareto": "nas.search.evolution",
     "vision.cameras": "datasets.mvs.cameras",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
+    from ..search.predictor import Comparison, compare
     from .estimators import distances, lid, two_nn
     from .leaves import Leaves
     from .partitions import Partition, choose_edge, mean_gaps, partition, rate, similarity
     from .profiles import gradients, named_layers, profile
-    from .ranking import Comparison, compare
     from .splitting import Splitter, joined
     from .training import FewShotTraining
     from .tree import Split, SplitTree, splittable

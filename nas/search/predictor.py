@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from ...common.files import atomic_write
 from ..space import Architecture, SearchSpace
 
-__all__ = ["Agreement", "Predictor", "agreement"]
+__all__ = ["Agreement", "Comparison", "Predictor", "agreement", "compare"]
 
 _KEY = "vizoo"
 _KIND = "accuracy predictor"
@@ -81,6 +82,48 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
         float(error.square().mean().sqrt()),
         float((error / y.abs()).median()),
     )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores against the truth.
+
+    Attributes:
+        count: architectures.
+        kendall: Kendall's tau-b; NaN where either side is constant.
+        spearman: Spearman's rho; likewise.
+        precision: k → the share of the k best by score that are among the k best in truth.
+    """
+
+    count: int
+    kendall: float
+    spearman: float
+    precision: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; numbers that are NaN become None."""
+        return {k: None if v != v else v for k, v in asdict(self).items()}
+
+
+def compare(
+    scores: Sequence[float], truth: Sequence[float], top: Sequence[int] = (5, 10, 50)
+) -> Comparison:
+    """Compare a ranking with the true one; large is good in both.
+
+    Args:
+        scores: of architectures.
+        truth: of the same ones.
+        top: numbers k of precision@k; those that are not below the count are left out.
+
+    Raises:
+        ValueError: the numbers of both differ, or are below 2.
+    """
+    agrees = agreement(scores, truth)
+    by_score, by_truth = (np.argsort(-np.asarray(v, float), kind="stable") for v in (scores, truth))
+    precision = {
+        k: len(set(by_score[:k]) & set(by_truth[:k])) / k for k in top if k < len(by_score)
+    }
+    return Comparison(agrees.count, agrees.kendall, agrees.spearman, precision)
 
 
 class Predictor:

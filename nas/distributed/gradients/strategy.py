@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +20,29 @@ from ....common.ranks import same_everywhere
 from ...recalibration import samples
 from ...space import Architecture
 from ...training.task import SupernetTask
+from ..compression.lowrank import ACPSGD, PowerSGD
+from ..compression.signs import EFSign
+from ..compression.sparse import GTopK, TopK
 from ..schedule.merging import MergePlan, own_buffers
-from .hooks import CommHook, TorchHook
+from .hooks import AllReduce, CommHook, TorchHook
 from .norm import SyncedBatchNorm
-from .registry import make_hook
 
-__all__ = ["HookDDPStrategy"]
+__all__ = ["HOOKS", "HookDDPStrategy", "make_hook"]
+
+HOOKS: dict[str, Callable[[], CommHook]] = {
+    "dense": AllReduce,
+    "fp16": lambda: AllReduce("float16"),
+    "bf16": lambda: AllReduce("bfloat16"),
+    "subnet": lambda: AllReduce(active_only=True),
+    "topk": TopK,
+    "gaussiank": lambda: TopK(selector="gaussian"),
+    "lags": lambda: TopK(per_layer=True),
+    "gtopk": GTopK,
+    "acpsgd": ACPSGD,
+    "powersgd": PowerSGD,
+    "efsign": EFSign,
+}
+"""The hooks by name, as a config calls them."""
 
 _CAPS = "plan: buckets of subnets are in another order; apply hook"
 
@@ -37,7 +55,7 @@ class HookDDPStrategy(DDPStrategy):
     beside each checkpoint, a file for each process (`last.ckpt.rank0`), and read back on resuming.
 
     Args:
-        hook: a name of `HOOKS` (`vizoo.nas.distributed.gradients.registry`), such as `subnet` for
+        hook: a name of `HOOKS` (`vizoo.nas.distributed.gradients.strategy`), such as `subnet` for
             supernets, or a hook with its arguments.
         plan: merge gradients into the best messages, measured in the first steps.
         **kwargs: those of `DDPStrategy` and of `DistributedDataParallel`, such as
@@ -220,6 +238,21 @@ class HookDDPStrategy(DDPStrategy):
         if self.plan is not None:
             self.plan.close()
         super().teardown()
+
+
+def make_hook(hook: str | CommHook) -> CommHook:
+    """The hook of a name, with its default arguments; a hook stays as it is.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if isinstance(hook, CommHook):
+        return hook
+    if hook not in HOOKS:
+        near = difflib.get_close_matches(str(hook), HOOKS, n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"there is no hook {hook!r}{meant}: choose {', '.join(HOOKS)}")
+    return HOOKS[hook]()
 
 
 def _run(state: CommHook, bucket):  # noqa: ANN001, ANN202 - as text they would be refused

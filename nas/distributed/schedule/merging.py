@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...space import Architecture
 from ..gradients.hooks import CommHook, devices_of
 from .link import SIZES, fit_link, measure_all_reduce
-from .planner import BUCKET, FIRST_BUCKET, plan_groups
+from .simulator import BUCKET, FIRST_BUCKET, plan_groups
 from .timing import ReadyTimes
 
 __all__ = ["GroupedHook", "MergePlan", "bucket_caps", "has_bucket_caps", "own_buffers"]

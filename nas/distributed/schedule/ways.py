@@ -16,8 +16,7 @@ from ..compression.sparse import GTopK, TopK
 from ..gradients.hooks import AllReduce, CommHook
 from ..gradients.regions import Region, active_regions
 from .link import Link
-from .planner import plan_groups
-from .simulator import EXACT, Step, simulate
+from .simulator import EXACT, Step, plan_groups, simulate
 from .timing import alone, measure_hook, measure_step, scalar
 
 __all__ = ["Ways", "compare_ways"]
