@@ -60,16 +60,10 @@ class ImageClassifier(nn.Module):
             self.register_buffer(name, torch.tensor(config[name]).view(1, 3, 1, 1))
 
     def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of images (B, 3, H, W), RGB in [0, 1].
 
         Raises:
-            ValueError: it is something of another shape, or of a size the network does not take.
+            ValueError: they are something of another shape, or of a size the network does not take.
         """
         return self.body(self._normalised(image))
 

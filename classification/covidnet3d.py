@@ -168,16 +168,10 @@ class CovidNet3D(nn.Module):
         self.classifier = nn.Linear(_HEAD, classes)
 
     def forward(self, volumes: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            volumes: (B, 1, D, H, W), grey, in [0, 1], any size; each axis is divided by 32.
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of volumes (B, 1, D, H, W), grey, in [0, 1], any size.
 
         Raises:
-            ValueError: it is something of another shape.
+            ValueError: they are something of another shape.
         """
         pooled = self.forward_features(volumes).mean((2, 3, 4)).to(self.classifier.weight.dtype)
         return self.classifier(self.dropout(pooled))

@@ -88,13 +88,7 @@ class ImageDetector(nn.Module):
         self.net = _build(detector, classes + self.first, backbone, size)
 
     def forward(self, image: Tensor) -> list[Detections]:
-        """Find boxes, in evaluation mode.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            What was found in each.
+        """What is found in each of images (B, 3, H, W), RGB in [0, 1], in evaluation mode.
 
         Raises:
             ValueError: images of another shape, or the network is in training mode.
@@ -171,10 +165,7 @@ def is_detector(path: str | os.PathLike[str]) -> bool:
 
 
 def load_detector(path: str | os.PathLike[str]) -> ImageDetector:
-    """A detector with its weights, in evaluation mode, with `classes`, `input` and `rule`.
-
-    Args:
-        path: a checkpoint of `DetectionTask`.
+    """A detector of `DetectionTask`'s checkpoint, evaluating, with `classes`, `input` and `rule`.
 
     Raises:
         FileNotFoundError: no such file.

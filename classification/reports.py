@@ -103,15 +103,7 @@ def write_results(
 
 
 def confusion_picture(confusion: Tensor, classes: Sequence[str]) -> np.ndarray:
-    """Counts with the share of each row as the colour.
-
-    Args:
-        confusion: (C, C) counts: rows are true classes, columns predicted ones.
-        classes: their names.
-
-    Returns:
-        (H, W, 3) uint8 RGB.
-    """
+    """Counts (C, C), rows true classes, their share of a row as colour; (H, W, 3) uint8 RGB."""
     from matplotlib.figure import Figure
 
     counts = confusion.cpu().numpy()

@@ -49,16 +49,10 @@ class SearchedClassifier(nn.Module):
         raise NotImplementedError
 
     def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of images (B, 3, H, W), RGB in [0, 1].
 
         Raises:
-            ValueError: it is something of another shape.
+            ValueError: they are something of another shape.
         """
         return self.forward_head(self.forward_features(image).mean((2, 3)))
 

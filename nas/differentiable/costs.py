@@ -53,12 +53,7 @@ class Cost:
         self.table: CostTable | None = None
 
     def prepare(self, model: nn.Module, inputs: Sequence[Tensor], space: SearchSpace) -> None:
-        """Read or count the table.
-
-        Args:
-            model: the supernet.
-            inputs: of its forward pass, for counting.
-            space: its search space, or the part that is searched.
+        """Read the table, or count it on inputs of the supernet, for a part of its space.
 
         Raises:
             ValueError: the table is of another space or quantity, or has costs of 1 or less, of

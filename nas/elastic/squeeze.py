@@ -19,11 +19,8 @@ def SqueezeExcite(channels: Value | int, reduced: Value | int) -> SqueezeExcitat
     """Scales each channel of images by a gate, relu6(x + 3) / 6, that sees every channel's mean.
 
     It is torchvision's layer around the convolutions of this package: mean over the image, `fc1`
-    (1x1, with bias), ReLU, `fc2`, gate, product. So nothing of it is elastic but `fc1` and `fc2`.
-
-    Args:
-        channels: of the input, an int or a value.
-        reduced: channels between the two convolutions, an int or a value.
+    (1x1, with bias) to the `reduced` channels, ReLU, `fc2`, gate, product. So nothing of it is
+    elastic but `fc1` and `fc2`.
     """
     from torchvision.ops import SqueezeExcitation  # not at the top: it takes a second
 

@@ -30,12 +30,8 @@ class TreeFolder:
     """A tree of splits and the checkpoints of its nodes, made by one process or by several.
 
     What a process trains it holds by a lock of the operating system, which ends with the process
-    however that ends; whoever comes next takes the node over.
-
-    Args:
-        path: the folder; made by `open`.
-        space: of the root.
-        patience: seconds without a sign of life of the process that trains an awaited node.
+    however that ends; whoever comes next takes the node over. Others wait `patience` seconds
+    without a sign of life of the process that trains a node.
     """
 
     def __init__(

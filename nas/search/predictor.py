@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, check_version
 from ..space import Architecture, SearchSpace
 
 __all__ = ["Agreement", "Comparison", "Predictor", "agreement", "compare"]
@@ -319,9 +319,5 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: not a safetensors file ({error})") from error
     if not isinstance(about, dict) or about.get("kind") != _KIND:
         raise ValueError(f"{path}: this safetensors file holds no accuracy predictor")
-    if about.get("version") != _VERSION:
-        raise ValueError(
-            f"{path}: an accuracy predictor of version {about.get('version')!r}; "
-            f"this vizoo reads {_VERSION}"
-        )
+    check_version(about, _VERSION, f"{path}: an accuracy predictor")
     return state, about

@@ -62,11 +62,7 @@ def checksum(content: Tensor) -> int:
 
 
 class Buffers:
-    """The two buffers of one process.
-
-    Args:
-        folder: in a memory file system; made if it is missing, for this user alone.
-        rank: of the process.
+    """The two buffers of one process in a memory file system, in a folder for this user alone.
 
     Raises:
         ValueError: the folder belongs to someone else, or another process uses the buffers.
