@@ -8,7 +8,6 @@ outputs, and a, its inputs (of a convolution: the patches under the kernel).
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterator
 from typing import cast
 
@@ -102,17 +101,9 @@ class Layer:
 
     def _padded(self, x: Tensor) -> Tensor:
         module = cast("_ConvNd", self.module)
-        if module.padding == "valid":
-            return x
-        if isinstance(module.padding, str):
-            reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-            pads = [(total // 2, total - total // 2) for total in reach]
-        else:
-            pads = [(p, p) for p in module.padding]
-        if not any(map(any, pads)):
-            return x
+        pads = module._reversed_padding_repeated_twice  # as its own forward pass takes it
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        return F.pad(x, tuple(itertools.chain.from_iterable(reversed(pads))), mode)
+        return F.pad(x, tuple(pads), mode) if any(pads) else x
 
 
 def layers_of(net: nn.Module) -> list[Layer]:
