@@ -27,9 +27,6 @@ class Cost:
             L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
             L + weight · E/T; for `power` L · (E/T)^weight (MnasNet; ProxylessNAS). For `log`
             L · weight · log(E)^0.6 (FBNet, whose weight is 0.2), which takes costs above 1 only.
-
-    Raises:
-        ValueError: a number that is not positive.
     """
 
     def __init__(

@@ -68,9 +68,6 @@ class TopK(_Sparse):
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
         forget_after: see `Compressor`.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     def __init__(
@@ -219,9 +216,6 @@ class GTopK(_Sparse):
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
         forget_after: see `Compressor`.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     def __init__(

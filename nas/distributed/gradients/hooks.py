@@ -101,9 +101,6 @@ class AllReduce(CommHook):
         active_only: of a supernet, send only the parameters that the step's subnets use, and of
             those only the channels that they use: the rest is zero on every process. All
             processes have to train the same subnets.
-
-    Raises:
-        ValueError: another type.
     """
 
     def __init__(

@@ -242,9 +242,6 @@ class HookDDPStrategy(DDPStrategy):
 
 def make_hook(hook: str | CommHook) -> CommHook:
     """The hook of a name, with its default arguments; a hook stays as it is.
-
-    Raises:
-        ValueError: an unknown name.
     """
     if isinstance(hook, CommHook):
         return hook
