@@ -241,8 +241,7 @@ class HookDDPStrategy(DDPStrategy):
 
 
 def make_hook(hook: str | CommHook) -> CommHook:
-    """The hook of a name, with its default arguments; a hook stays as it is.
-    """
+    """The hook of a name, with its default arguments; a hook stays as it is."""
     if isinstance(hook, CommHook):
         return hook
     if hook not in HOOKS:
