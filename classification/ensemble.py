@@ -114,12 +114,7 @@ def fit_combination(method: str, log_probabilities: Tensor, labels: Tensor) -> C
 
 
 def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
-    """Bring classes into another order by their names.
-
-    Args:
-        log_probabilities: (..., C).
-        names: of its classes.
-        wanted: the same names, in the order to bring them to.
+    """Bring the classes of log-probabilities (..., C) into another order of the same names.
 
     Raises:
         ValueError: some are missing or surplus; the message names them.

@@ -31,12 +31,7 @@ def write_report(
 ) -> Path:
     """Write `test_report.json`, and beside it the confusion matrix as `test_confusion.csv`.
 
-    Args:
-        folder: made if it is missing.
-        metrics: values by name.
-        confusion: (C, C) counts: rows are true classes, columns predicted ones.
-        classes: their names.
-        preset: how samples were prepared.
+    Confusion is (C, C) counts: rows are true classes, columns predicted ones.
 
     Returns:
         The report: classes, input (the preset), metrics, confusion, and by class its number of

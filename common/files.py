@@ -30,12 +30,6 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     choose their format by it. If the block raises, the temporary file goes and an earlier file of
     that name stays as it was.
 
-    Args:
-        path: the file to write.
-
-    Yields:
-        Where to write: a path in the same folder, not existing yet.
-
     Raises:
         OSError: the folder cannot be made or written to.
 

@@ -48,9 +48,7 @@ class ReLUConvNorm(nn.Sequential):
 class Cell(nn.Module):
     """Four nodes; each sums what its edges make of the nodes before it.
 
-    Args:
-        channels: of input and output.
-        operations: edge to the choice of its operation, or to an operation's name.
+    An edge has the choice of its operation, or an operation's name.
     """
 
     def __init__(self, channels: int, operations: Mapping[str, Choice | str]) -> None:

@@ -59,13 +59,10 @@ def add_operators(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> None:
-    """Measure those operators that have no entry yet.
+    """Measure those operators, of any number of networks, that have no entry yet.
 
-    Args:
-        entries: key to median milliseconds, or to None for what cannot run alone.
-        operators: of any number of networks.
-        device: to measure on.
-        dtype: of floating-point tensors; an operator without it runs in float32.
+    Entries are median milliseconds, or None for what cannot run alone. An operator without the
+    type runs in float32.
     """
     missing = {op.key: op for op in operators if op.key not in entries}
     for key, operator in missing.items():

@@ -19,14 +19,9 @@ __all__ = ["Conditions", "device_name", "software"]
 class Conditions:
     """What a latency depends on besides the network; equal conditions make figures comparable.
 
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        device_name: the processor's or the GPU's own name.
-        dtype: of the computation: ``float32``, ``bfloat16`` or ``float16``.
-        threads: CPU threads of PyTorch; on a GPU they are kept but not compared.
-        height: of the images, pixels.
-        width: of the images, pixels.
-        batch: images at once.
+    The device is ``cpu`` or ``cuda``, with the processor's or the GPU's own name; the type of the
+    computation ``float32``, ``bfloat16`` or ``float16``. CPU threads are PyTorch's; on a GPU they
+    are kept but not compared. Images have a height and width in pixels, `batch` at once.
     """
 
     device: str

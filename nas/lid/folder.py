@@ -102,9 +102,7 @@ class TreeFolder:
     def claim(self, names: Sequence[str], check: Callable[[], object] | None = None) -> str | None:
         """Take a node whose parent is trained; wait where other processes have all of these.
 
-        Args:
-            names: of nodes, parents first.
-            check: called again and again in a wait, which it ends by an exception.
+        In a wait `check` is called again and again, which ends it by an exception.
 
         Returns:
             Its name, or None where all are trained.

@@ -169,13 +169,8 @@ def recalibrate_all(
 ) -> None:
     """Recalibrate networks in one pass over the first training batches.
 
-    Several processes share the batches, and all end with the statistics of all of them.
-
-    Args:
-        trainer: whose data module or training data gives the batches.
-        nets: in evaluation or training mode, which they keep.
-        count: batches, at most, over all processes.
-        run: called as `run(net, batch)` for a training step's forward pass.
+    Several processes share the batches, and all end with the statistics of all of them. A training
+    step's forward pass is `run(net, batch)`; networks keep their modes.
 
     Raises:
         ValueError: there is no training data.
@@ -196,15 +191,10 @@ def recalibrate_all(
 def first_batches(
     trainer: Trainer, count: int | None = None, rank: int = 0, processes: int = 1
 ) -> Iterator[Iterator[Any]]:
-    """The first training batches, on the trainer's device, the same each time.
+    """The first training batches, or an epoch's, on the trainer's device, the same each time.
 
     Training draws on afterwards as if nothing had been, also from generators of the loader's own.
-
-    Args:
-        trainer: whose data module or training data gives them.
-        count: at most; None for an epoch.
-        rank: which share of these batches to give.
-        processes: number of the shares.
+    Of several processes each may have the share of its rank.
 
     Raises:
         ValueError: there is no training data.

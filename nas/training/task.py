@@ -173,9 +173,7 @@ class SupernetTask(LightningModule):
     ) -> OptimizerLRSchedulerConfig:
         """The task's optimiser under a learning rate of the method's own.
 
-        Args:
-            method: its name, for errors.
-            rate: the epochs that have passed and the task's learning rate → the share of that.
+        `rate` makes of the epochs that have passed and the task's learning rate a share of that.
 
         Raises:
             ValueError: as `task_optimisation` says, or the length of an epoch is not known.

@@ -312,11 +312,8 @@ def largest(u: Tensor, count: int) -> Tensor:
 def gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
     """Places of about the `count` largest entries, by a normal distribution's threshold.
 
-    Args:
-        u: flat.
-        count: wanted.
-        capacity: how many places to return; of more candidates the largest, and where there are
-            fewer the rest repeats the place 0.
+    They are `capacity` places: of more candidates the largest, and where there are fewer the rest
+    repeats the place 0.
     """
     spread, centre = torch.std_mean(u, correction=0)
     share = torch.tensor(1 - count / (2 * u.numel()), dtype=torch.float64)
