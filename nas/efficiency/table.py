@@ -190,13 +190,8 @@ class LatencyTable(JsonFile):
     ) -> None:
         """Refuse a table that does not speak of this supernet and these conditions.
 
-        Args:
-            model: name and arguments of the supernet.
-            space: its search space, or the part of it that is meant.
-            conditions: of the measurement that is wanted.
-            smallest: costs of its smallest subnet, since arguments that are not in the space, such
-                as a range of disparities, change the costs of all.
-            source: what the error calls the table.
+        The costs of its smallest subnet are compared too: arguments that are not in the space,
+        such as a range of disparities, change those of all. The error calls the table `source`.
 
         Raises:
             ValueError: in which way it differs.

@@ -47,14 +47,11 @@ class TreeFolder:
     def open(self, about: Mapping[str, Any], resumed: bool = False) -> None:
         """Begin a training here, or go on with the one that the folder holds.
 
-        How splits are found may change until there is one.
-
-        Args:
-            about: all on which its results depend.
-            resumed: whether it has to be there.
+        All on which its results depend has to be as `about` says; how splits are found may change
+        until there is one.
 
         Raises:
-            FileNotFoundError: it is not.
+            FileNotFoundError: it is resumed, and not there.
             ValueError: the folder holds a training with other settings; they are named.
         """
         own = json.loads(json.dumps(dict(about), default=lambda value: type(value).__name__))

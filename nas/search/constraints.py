@@ -124,15 +124,10 @@ class Limits:
     def repaired(
         self, architecture: Architecture, anchor: Architecture, rng: random.Random
     ) -> Architecture:
-        """The architecture changed towards ``anchor`` until it meets the limits.
+        """The architecture changed towards ``anchor``, which meets the limits, until it meets them.
 
         Choices take the anchor's values in random order, about as few as needed. So drawing a
         candidate ends however tight the limits are.
-
-        Args:
-            architecture: does not meet the limits.
-            anchor: does.
-            rng: gives the order.
         """
         base = {choice.name: choice.smallest for choice in self.space}
         base |= {n: v for n, v in anchor.items() if v is not None}
