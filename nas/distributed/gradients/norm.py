@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -96,6 +95,10 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradient)
 
 
-@functools.cache
+_KINDS: dict[type, type] = {}
+
+
 def _synced(kind: type[_BatchNorm]) -> type:
-    return type(f"Synced{kind.__name__}", (_Synced, kind), {"alone": kind})
+    if kind not in _KINDS:
+        _KINDS[kind] = type(f"Synced{kind.__name__}", (_Synced, kind), {"alone": kind})
+    return _KINDS[kind]
