@@ -48,22 +48,14 @@ _AT_ONCE = 1 << 22  # values in a batch
 
 @dataclass(frozen=True)
 class ActivationMap:
-    """Where a classifier looked.
+    """Where a classifier looked."""
 
-    Attributes:
-        values: (B, *size), in [0, 1], of the input's size.
-        raw: (B, *cells), unscaled, of the features' size; where windows were averaged of the
-            input's.
-        classes: (B,), what the map is for.
-        logits: (B, classes), of the whole input.
-        method: how it was made, in words.
-    """
-
-    values: Tensor
+    values: Tensor  #: (B, *size), in [0, 1], of the input's size
+    #: (B, *cells), unscaled, of the features' size; where windows were averaged of the input's
     raw: Tensor
-    classes: Tensor
-    logits: Tensor
-    method: str
+    classes: Tensor  #: (B,), what the map is for
+    logits: Tensor  #: (B, classes), of the whole input
+    method: str  #: how it was made, in words
 
 
 def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:

@@ -38,17 +38,11 @@ _USUAL_SIZE, _USUAL_ANCHOR = 800, 32  # pixels, of torchvision's own
 
 
 class Detections(NamedTuple):
-    """What was found in one image, most certain first.
+    """What was found in one image, most certain first."""
 
-    Attributes:
-        boxes: (N, 4): left, top, right, bottom in pixels.
-        scores: (N,) in [0, 1].
-        labels: (N,) int64, classes from 0.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
+    boxes: Tensor  #: (N, 4): left, top, right, bottom in pixels
+    scores: Tensor  #: (N,) in [0, 1]
+    labels: Tensor  #: (N,) int64, classes from 0
 
 
 class ImageDetector(nn.Module):

@@ -30,21 +30,16 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Combination:
-    """How the members of an ensemble are combined.
+    """How the members of an ensemble are combined."""
 
-    Attributes:
-        method: ``mean`` of the probabilities; ``weighted`` mean; ``vote``: the class that most
-            members prefer, the mean deciding between equals; ``stacking``: a multinomial logistic
-            regression on all members' log-probabilities.
-        weights: of the members for ``weighted``, not negative, their sum 1.
-        coefficients: (C, M C) of ``stacking``, members one after the other.
-        bias: (C,) of it.
-    """
-
+    #: ``mean`` of the probabilities; ``weighted`` mean; ``vote``: the class that most members
+    #: prefer, the mean deciding between equals; ``stacking``: a multinomial logistic regression on
+    #: all members' log-probabilities
     method: str = "mean"
-    weights: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()  #: of the members for ``weighted``, not negative, their sum 1
+    #: (C, M C) of ``stacking``, members one after the other
     coefficients: tuple[tuple[float, ...], ...] = ()
-    bias: tuple[float, ...] = ()
+    bias: tuple[float, ...] = ()  #: (C,) of it
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -20,34 +20,21 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ListedMember:
-    """One member.
+    """One member."""
 
-    Attributes:
-        source: a file, or another spelling of trained weights.
-        temperature: that its logits are divided by.
-    """
-
-    source: str
-    temperature: float = 1.0
+    source: str  #: a file, or another spelling of trained weights
+    temperature: float = 1.0  #: that its logits are divided by
 
 
 @dataclass(frozen=True)
 class EnsembleFile:
-    """What the file says.
+    """What the file says."""
 
-    Attributes:
-        classes: names, in the order of the probabilities.
-        members: the networks.
-        combination: how they are combined.
-        flips: whether each is asked about mirror images too.
-        report: scores, by set.
-    """
-
-    classes: tuple[str, ...]
-    members: tuple[ListedMember, ...]
-    combination: Combination
-    flips: bool = False
-    report: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...]  #: names, in the order of the probabilities
+    members: tuple[ListedMember, ...]  #: the networks
+    combination: Combination  #: how they are combined
+    flips: bool = False  #: whether each is asked about mirror images too
+    report: Mapping[str, Any] = field(default_factory=dict)  #: scores, by set
 
 
 def is_ensemble(path: str | os.PathLike) -> bool:

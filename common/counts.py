@@ -24,17 +24,12 @@ __all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta
 
 @dataclass(frozen=True)
 class Counts:
-    """Costs of one forward pass.
+    """Costs of one forward pass."""
 
-    Attributes:
-        parameters: values in parameters; buffers do not count.
-        macs: multiply-adds.
-        memory: bytes of the tensors alive at the worst moment, inputs with them and weights
-            not, where every operator writes its output to memory.
-    """
-
-    parameters: int
-    macs: int
+    parameters: int  #: values in parameters; buffers do not count
+    macs: int  #: multiply-adds
+    #: bytes of the tensors alive at the worst moment, inputs with them and weights not, where every
+    #: operator writes its output to memory
     memory: int
 
     def to_json(self) -> dict[str, int]:

@@ -39,17 +39,12 @@ _CELL_CODES = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool
 
 @dataclass(frozen=True)
 class Tabular:
-    """All networks of a space and what is known of each.
+    """All networks of a space and what is known of each."""
 
-    Attributes:
-        space: the choices.
-        columns: name → (N,), such as `cifar10_test` in per cent, `params`, `macs`.
-        rows: architecture → its row.
-    """
-
-    space: SearchSpace
+    space: SearchSpace  #: the choices
+    #: name → (N,), such as `cifar10_test` in per cent, `params`, `macs`
     columns: Mapping[str, NDArray]
-    rows: Mapping[Architecture, int]
+    rows: Mapping[Architecture, int]  #: architecture → its row
 
     def look_up(self, architecture: Architecture, column: str) -> float:
         """A figure of one architecture.

@@ -21,18 +21,13 @@ __all__ = ["Draw", "Logits", "check_weighable", "weighted"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of every choice, which all layers of a forward pass share.
+    """One draw of every choice, which all layers of a forward pass share."""
 
-    Attributes:
-        architecture: of the strongest candidates.
-        weights: choice's name → the weights of its values, for choices of more than one.
-        values: choice's name → its values.
-        score: log probability of the architecture, where logits learn by that; else None.
-    """
-
-    architecture: Architecture
+    architecture: Architecture  #: of the strongest candidates
+    #: choice's name → the weights of its values, for choices of more than one
     weights: Mapping[str, Weights]
-    values: Mapping[str, tuple[Scalar, ...]]
+    values: Mapping[str, tuple[Scalar, ...]]  #: choice's name → its values
+    #: log probability of the architecture, where logits learn by that; else None
     score: Tensor | None = None
 
 

@@ -28,14 +28,10 @@ __all__ = [
 
 
 class Weights(NamedTuple):
-    """What a sampler draws for one choice.
+    """What a sampler draws for one choice."""
 
-    Attributes:
-        values: (K,), one for each candidate, differentiable in the logits.
-        paths: indices of the candidates that run, the strongest first; the others count nothing.
-    """
-
-    values: Tensor
+    values: Tensor  #: (K,), one for each candidate, differentiable in the logits
+    #: indices of the candidates that run, the strongest first; the others count nothing
     paths: tuple[int, ...]
 
 

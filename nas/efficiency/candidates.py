@@ -39,24 +39,16 @@ _Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
 
 @dataclass(frozen=True)
 class CostTable(JsonFile):
-    """A cost as a fixed part and a share of each value of each choice.
-
-    Attributes:
-        space: whose architectures it knows.
-        quantity: `parameters`, `macs`, or `latency` in milliseconds.
-        fixed: what every architecture costs.
-        costs: choice's name → the share of each of its values.
-        conditions: under which it was made; empty for counts.
-        software: versions and date.
-    """
+    """A cost as a fixed part and a share of each value of each choice."""
 
     called = "a table of costs"
-    space: SearchSpace
-    quantity: str
-    fixed: float
-    costs: Mapping[str, tuple[float, ...]]
+    space: SearchSpace  #: whose architectures it knows
+    quantity: str  #: `parameters`, `macs`, or `latency` in milliseconds
+    fixed: float  #: what every architecture costs
+    costs: Mapping[str, tuple[float, ...]]  #: choice's name → the share of each of its values
+    #: under which it was made; empty for counts
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    software: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)  #: versions and date
 
     def __post_init__(self) -> None:
         for choice in self.space:

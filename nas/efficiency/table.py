@@ -30,25 +30,15 @@ QUANTITIES = ("latency", "parameters", "macs", "memory")
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured subnet.
+    """One measured subnet."""
 
-    Attributes:
-        architecture: canonical.
-        timing: as it was at that time.
-        ratio: to the reference subnet, measured in turns with it.
-        reference: the reference's own milliseconds at that time.
-        counts: parameters, multiply-adds, memory.
-        operators: milliseconds of its operators, each measured alone, together.
-        held_out: predictors do not see it; it tells their error.
-    """
-
-    architecture: Architecture
-    timing: Timing
-    ratio: float
-    reference: float
-    counts: Counts
-    operators: float
-    held_out: bool = False
+    architecture: Architecture  #: canonical
+    timing: Timing  #: as it was at that time
+    ratio: float  #: to the reference subnet, measured in turns with it
+    reference: float  #: the reference's own milliseconds at that time
+    counts: Counts  #: parameters, multiply-adds, memory
+    operators: float  #: milliseconds of its operators, each measured alone, together
+    held_out: bool = False  #: predictors do not see it; it tells their error
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -78,26 +68,17 @@ class Sample:
 
 @dataclass
 class LatencyTable(JsonFile):
-    """Measurements of subnets of one supernet under one set of conditions.
-
-    Attributes:
-        model: the supernet's name and arguments.
-        space: its search space.
-        conditions: device, type, threads, input size.
-        software: versions and date of the beginning.
-        samples: measured subnets.
-        entries: operator key to milliseconds; None for one that cannot run alone.
-        planned: how many samples it shall have.
-    """
+    """Measurements of subnets of one supernet under one set of conditions."""
 
     called = "a latency table"
-    model: dict[str, Any]
-    space: SearchSpace
-    conditions: Conditions
-    software: dict[str, str]
-    samples: list[Sample] = field(default_factory=list)
+    model: dict[str, Any]  #: the supernet's name and arguments
+    space: SearchSpace  #: its search space
+    conditions: Conditions  #: device, type, threads, input size
+    software: dict[str, str]  #: versions and date of the beginning
+    samples: list[Sample] = field(default_factory=list)  #: measured subnets
+    #: operator key to milliseconds; None for one that cannot run alone
     entries: dict[str, float | None] = field(default_factory=dict)
-    planned: int = 0
+    planned: int = 0  #: how many samples it shall have
 
     @property
     def complete(self) -> bool:

@@ -30,19 +30,13 @@ Condition = Mapping[str, tuple[Any, ...]]
 
 
 class Axis(NamedTuple):
-    """A dimension of a tensor whose entries are channels, so that they may change places.
+    """A dimension of a tensor whose entries are channels, so that they may change places."""
 
-    Attributes:
-        tensor: the parameter's or buffer's name in its layer.
-        dim: the dimension.
-        number: the channels it has.
-        role: `reads` (a weight's input channels), `writes` (its output channels), or `keeps`
-            (channel by channel, as in a normalisation or depthwise convolution).
-    """
-
-    tensor: str
-    dim: int
-    number: Value | int
+    tensor: str  #: the parameter's or buffer's name in its layer
+    dim: int  #: the dimension
+    number: Value | int  #: the channels it has
+    #: `reads` (a weight's input channels), `writes` (its output channels), or `keeps` (channel by
+    #: channel, as in a normalisation or depthwise convolution)
     role: str
 
 

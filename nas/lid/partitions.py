@@ -43,18 +43,13 @@ _LEAST = 1e-9
 
 @dataclass(frozen=True)
 class Partition:
-    """Two groups of candidates and how well they part.
+    """Two groups of candidates and how well they part."""
 
-    Attributes:
-        groups: indices of the candidates, each group ascending, the smaller first (of two equally
-            large ones that of candidate 0).
-        intra: sum of the similarities of pairs inside the groups.
-        inter: the same of pairs across.
-    """
-
+    #: indices of the candidates, each group ascending, the smaller first (of two equally large ones
+    #: that of candidate 0)
     groups: tuple[tuple[int, ...], tuple[int, ...]]
-    intra: float
-    inter: float
+    intra: float  #: sum of the similarities of pairs inside the groups
+    inter: float  #: the same of pairs across
 
     @property
     def inside(self) -> float | None:

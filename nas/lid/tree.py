@@ -32,16 +32,11 @@ _FORMAT = "vizoo split tree"
 
 @dataclass(frozen=True)
 class Split:
-    """A choice whose values part a space.
+    """A choice whose values part a space."""
 
-    Attributes:
-        choice: its name.
-        groups: values of the parts, two to ten; each value once.
-        scores: what decided, as plain values: choice to figures.
-    """
-
-    choice: str
-    groups: tuple[tuple[Scalar, ...], ...]
+    choice: str  #: its name
+    groups: tuple[tuple[Scalar, ...], ...]  #: values of the parts, two to ten; each value once
+    #: what decided, as plain values: choice to figures
     scores: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:

@@ -27,17 +27,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        best: the best architecture.
-        score: its score.
-        evaluated: everything looked at, in order.
-    """
-
-    best: Architecture
-    score: float
-    evaluated: tuple[Evaluated, ...]
+    best: Architecture  #: the best architecture
+    score: float  #: its score
+    evaluated: tuple[Evaluated, ...]  #: everything looked at, in order
 
     @classmethod
     def of(cls, evaluated: Collection[Evaluated]) -> SearchResult:
@@ -116,17 +110,12 @@ def evolve(
 
 @dataclass(frozen=True)
 class ParetoResult:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        names: of the objectives, in the order of the scores.
-        front: the architectures that none evaluated dominates, by the first score.
-        evaluated: everything looked at, in order.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  #: of the objectives, in the order of the scores
+    #: the architectures that none evaluated dominates, by the first score
     front: tuple[Evaluated, ...]
-    evaluated: tuple[Evaluated, ...]
+    evaluated: tuple[Evaluated, ...]  #: everything looked at, in order
 
 
 def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:

@@ -28,22 +28,14 @@ class FrontRow:
 
 @dataclass(frozen=True)
 class Front:
-    """A Pareto front, the smallest error first.
+    """A Pareto front, the smallest error first."""
 
-    Attributes:
-        supernet: what the search was given: a name or a file.
-        metric: what was measured, such as ``val/epe``.
-        cost: which of `_COSTS` was traded against it.
-        evaluated: how many subnets were measured in all.
-        rows: the front; at least one.
-        conditions: of the latencies: device, device_name, dtype, threads, height, width, batch.
-    """
-
-    supernet: str
-    metric: str
-    cost: str
-    evaluated: int
-    rows: tuple[FrontRow, ...]
+    supernet: str  #: what the search was given: a name or a file
+    metric: str  #: what was measured, such as ``val/epe``
+    cost: str  #: which of `_COSTS` was traded against it
+    evaluated: int  #: how many subnets were measured in all
+    rows: tuple[FrontRow, ...]  #: the front; at least one
+    #: of the latencies: device, device_name, dtype, threads, height, width, batch
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

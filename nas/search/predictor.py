@@ -34,21 +34,13 @@ _Pair = tuple[Architecture, float]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well predictions agree with measurements.
+    """How well predictions agree with measurements."""
 
-    Attributes:
-        count: how many were compared.
-        kendall: Kendall's tau-b; NaN if either side is constant.
-        spearman: Spearman's rho; likewise.
-        rmse: root mean squared error, in the measurements' unit.
-        median_relative_error: median of |prediction − measurement| / |measurement|.
-    """
-
-    count: int
-    kendall: float
-    spearman: float
-    rmse: float
-    median_relative_error: float
+    count: int  #: how many were compared
+    kendall: float  #: Kendall's tau-b; NaN if either side is constant
+    spearman: float  #: Spearman's rho; likewise
+    rmse: float  #: root mean squared error, in the measurements' unit
+    median_relative_error: float  #: median of |prediction − measurement| / |measurement|
 
     def to_json(self) -> dict[str, Any]:
         """Numbers that are NaN become None."""
@@ -86,18 +78,12 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
 
 @dataclass(frozen=True)
 class Comparison:
-    """Scores against the truth.
+    """Scores against the truth."""
 
-    Attributes:
-        count: architectures.
-        kendall: Kendall's tau-b; NaN where either side is constant.
-        spearman: Spearman's rho; likewise.
-        precision: k → the share of the k best by score that are among the k best in truth.
-    """
-
-    count: int
-    kendall: float
-    spearman: float
+    count: int  #: architectures
+    kendall: float  #: Kendall's tau-b; NaN where either side is constant
+    spearman: float  #: Spearman's rho; likewise
+    #: k → the share of the k best by score that are among the k best in truth
     precision: dict[int, float]
 
     def to_json(self) -> dict[str, Any]:

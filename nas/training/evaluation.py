@@ -56,16 +56,12 @@ class Task(LightningModule):
 
 @dataclass(eq=False)
 class Watched:
-    """A subnet that is measured, and what measures it.
+    """A subnet that is measured, and what measures it."""
 
-    Attributes:
-        net: the extracted network.
-        names: what its metrics are logged as; several where names mean the same subnet.
-        metrics: the task's own modules besides its network, a copy for this subnet alone.
-    """
-
-    net: nn.Module
+    net: nn.Module  #: the extracted network
+    #: what its metrics are logged as; several where names mean the same subnet
     names: list[str] = field(default_factory=list)
+    #: the task's own modules besides its network, a copy for this subnet alone
     metrics: dict[str, nn.Module] = field(default_factory=dict)
 
 

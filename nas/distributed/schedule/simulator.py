@@ -41,21 +41,15 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 
 @dataclass(frozen=True)
 class Step:
-    """A training step of one process alone.
+    """A training step of one process alone."""
 
-    Attributes:
-        around: seconds outside the backward pass: the forward pass, and what follows.
-        backward: seconds of the backward pass.
-        ready: when each gradient is ready, seconds from the start of the backward pass, ascending;
-            0 for parameters that the step does not use.
-        shapes: of the gradients, in that order, float32.
-        active: entries of each that the step uses; empty where it is all of them.
-    """
-
-    around: float
-    backward: float
+    around: float  #: seconds outside the backward pass: the forward pass, and what follows
+    backward: float  #: seconds of the backward pass
+    #: when each gradient is ready, seconds from the start of the backward pass, ascending; 0 for
+    #: parameters that the step does not use
     ready: Sequence[float]
-    shapes: Sequence[Sequence[int]]
+    shapes: Sequence[Sequence[int]]  #: of the gradients, in that order, float32
+    #: entries of each that the step uses; empty where it is all of them
     active: Sequence[int] = field(default=())
 
     @property
