@@ -54,18 +54,13 @@ class ImageDetector(nn.Module):
         backbone: ``resnet18`` to ``resnet152`` with a feature pyramid; SSDlite has its own.
         size: pixels of the shorter side, to which images are resized; SSDlite has 320x320.
 
-    Attributes:
-        classes: names, of a trained one, as `input` and `rule`.
-        input: how its images were prepared.
-        rule: what `class_scores` takes beside boxes and classes.
-
     Raises:
         ValueError: an unknown detector or backbone, or a number out of range.
     """
 
-    classes: tuple[str, ...]
-    input: dict[str, Any]
-    rule: dict[str, Any]
+    classes: tuple[str, ...]  #: names, of a trained one, as `input` and `rule`
+    input: dict[str, Any]  #: how its images were prepared
+    rule: dict[str, Any]  #: what `class_scores` takes beside boxes and classes
 
     def __init__(
         self, detector: str, classes: int, backbone: str = "resnet50", size: int = 512

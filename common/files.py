@@ -103,14 +103,10 @@ def read_json(
 
 
 class JsonFile:
-    """Something that has `to_json` and `from_json`, as a file.
-
-    Attributes:
-        called: what it is, for errors.
-    """
+    """Something that has `to_json` and `from_json`, as a file."""
 
     __slots__ = ()
-    called = "a JSON file"
+    called = "a JSON file"  #: what it is, for errors
     to_json: Callable[..., Any]
     from_json: Callable[..., Any]
 

@@ -36,19 +36,13 @@ class Weights(NamedTuple):
 
 
 class MixtureSampler(ABC):
-    """Draws weights of candidates.
+    """Draws weights of candidates."""
 
-    Attributes:
-        learns: whether there is anything to learn: False where weights ignore the logits.
-        by_score: whether logits learn from how the loss of a drawn path compares with others'
-            (any choice can be searched so), instead of through the outputs' weights (choices of
-            `Operation` only).
-        one_path: whether the network's weights are trained on a single candidate a choice.
-    """
-
-    learns = True
+    learns = True  #: whether there is anything to learn: False where weights ignore the logits
+    #: whether logits learn from how the loss of a drawn path compares with others' (any choice can
+    #: be searched so), instead of through the outputs' weights (choices of `Operation` only)
     by_score = False
-    one_path = False
+    one_path = False  #: whether the network's weights are trained on a single candidate a choice
 
     @abstractmethod
     def draw(

@@ -45,14 +45,10 @@ class ElasticModule(nn.Module):
 
     A layer of your own inherits this and its torch layer, calls `set_numbers` at the end of
     `__init__`, and implements `settings` and `export`.
-
-    Attributes:
-        numbers: the arguments that may depend on choices, by name.
-        active: what `settings` returned for the active architecture.
     """
 
-    numbers: Mapping[str, Value | int] = {}
-    active: Any = None
+    numbers: Mapping[str, Value | int] = {}  #: the arguments that may depend on choices, by name
+    active: Any = None  #: what `settings` returned for the active architecture
     _modules: dict[str, nn.Module]  # type: ignore[assignment]  # none of them is None
     _names: tuple[str, ...] = ()
     _values: tuple[Any, ...] | None = None

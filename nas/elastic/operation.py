@@ -20,12 +20,10 @@ class ElasticOperation(ElasticModule):
     """What `Operation` returns where the candidate is a choice. Each candidate is a child.
 
     Its export is the candidate's, so that of `conv.deformable.weight` remains `conv.weight`.
-
-    Attributes:
-        mixture: candidates to run instead of the active one and the scalars by which their outputs
-            are multiplied before they are summed; None for none.
     """
 
+    #: candidates to run instead of the active one and the scalars by which their outputs are
+    #: multiplied before they are summed; None for none
     mixture: Mapping[str, Tensor] | None = None
 
     def __init__(self, candidates: Mapping[str, nn.Module], choice: Choice) -> None:

@@ -20,19 +20,13 @@ _DESCENTS = 8
 
 @dataclass(frozen=True)
 class Constraint:
-    """``cost(architecture) <= limit``.
+    """``cost(architecture) <= limit``."""
 
-    Args:
-        name: what is limited, such as "latency".
-        cost: a pure function of the architecture; a search asks it once for each.
-        limit: the largest allowed cost.
-        unit: for messages, such as "ms".
-    """
-
-    name: str
+    name: str  #: what is limited, such as "latency"
+    #: a pure function of the architecture; a search asks it once for each
     cost: Callable[[Architecture], float]
-    limit: float
-    unit: str = ""
+    limit: float  #: the largest allowed cost
+    unit: str = ""  #: for messages, such as "ms"
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.limit):

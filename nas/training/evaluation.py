@@ -39,18 +39,12 @@ __all__ = [
 
 
 class Task(LightningModule):
-    """What measuring and training subnets ask of a task.
+    """What measuring and training subnets ask of a task."""
 
-    Attributes:
-        net: the network.
-        outputs: batch → what the network predicts in training.
-        loss: outputs, batch → scalar.
-        distillation_loss: outputs, another network's outputs, batch → scalar.
-    """
-
-    net: nn.Module
-    outputs: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Tensor]
+    net: nn.Module  #: the network
+    outputs: Callable[[Any], Any]  #: batch → what the network predicts in training
+    loss: Callable[[Any, Any], Tensor]  #: outputs, batch → scalar
+    #: outputs, another network's outputs, batch → scalar
     distillation_loss: Callable[[Any, Any, Any], Tensor]
 
 

@@ -30,19 +30,14 @@ SIZES = tuple(1 << power for power in range(10, 25, 2))
 class Link(JsonFile):
     """What an all-reduce of n bytes among some processes takes: alpha + beta n seconds.
 
-    Args:
-        processes: how many.
-        alpha: seconds a message.
-        beta: seconds a byte.
-
     Raises:
         ValueError: fewer than two processes, or times that cannot be.
     """
 
     called = "a measured link"
-    processes: int
-    alpha: float
-    beta: float
+    processes: int  #: how many
+    alpha: float  #: seconds a message
+    beta: float  #: seconds a byte
 
     def __post_init__(self) -> None:
         if self.processes < 2:
