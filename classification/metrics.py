@@ -127,9 +127,6 @@ class ClassificationMetrics(Metric):
 
     Args:
         positive: number of the positive class.
-
-    Attributes:
-        confusion: of the last `compute`, see `confusion_of`.
     """
 
     full_state_update = False
@@ -139,7 +136,7 @@ class ClassificationMetrics(Metric):
     def __init__(self, positive: int | None = None) -> None:
         super().__init__()
         self.positive = positive
-        self.confusion: Tensor | None = None
+        self.confusion: Tensor | None = None  #: of the last `compute`, see `confusion_of`
         self.add_state("log_probabilities", [], dist_reduce_fx="cat")
         self.add_state("labels", [], dist_reduce_fx="cat")
 

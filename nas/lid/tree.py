@@ -71,21 +71,16 @@ class SplitTree(JsonFile):
 
     Args:
         space: of the root.
-
-    Attributes:
-        space: of the root.
-        splits: node's name to its split; nodes without are leaves.
-        checkpoints: node's name to the file of its weights, from the tree's folder.
-        about: what else is known, as plain values: how it was trained.
     """
 
     called = "a tree of splits"
 
     def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self.splits: dict[str, Split] = {}
+        self.space = space  #: of the root
+        self.splits: dict[str, Split] = {}  #: node's name to its split; nodes without are leaves
+        #: node's name to the file of its weights, from the tree's folder
         self.checkpoints: dict[str, str] = {}
-        self.about: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}  #: what else is known, as plain values: how it was trained
         self._spaces = {ROOT: space}
 
     @property

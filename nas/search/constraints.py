@@ -53,16 +53,12 @@ class Constraint:
 
 
 class UnreachableError(ValueError):
-    """No architecture meets the limits.
-
-    Attributes:
-        architecture: the one that comes nearest.
-        smallest: the smallest reachable cost, where one limit alone is out of reach; else None.
-    """
+    """No architecture meets the limits."""
 
     def __init__(self, message: str, architecture: Architecture, smallest: float | None) -> None:
         super().__init__(message)
-        self.architecture = architecture
+        self.architecture = architecture  #: the one that comes nearest
+        #: the smallest reachable cost, where one limit alone is out of reach; else None
         self.smallest = smallest
 
 

@@ -116,11 +116,6 @@ class Predictor:
     """Predicts one number, such as the end-point error, for architectures of a space.
 
     Made by :meth:`fit` or :meth:`load`.
-
-    Attributes:
-        space: what it is for.
-        logarithm: whether it learnt the logarithm of the targets.
-        held_out: its agreement with the pairs kept out of fitting; None if there were none.
     """
 
     def __init__(
@@ -133,8 +128,9 @@ class Predictor:
         logarithm: bool,
         held_out: Agreement | None,
     ) -> None:
-        self.space = space
-        self.logarithm = logarithm
+        self.space = space  #: what it is for
+        self.logarithm = logarithm  #: whether it learnt the logarithm of the targets
+        #: its agreement with the pairs kept out of fitting; None if there were none
         self.held_out = held_out
         self._networks = networks.eval()
         self._mean, self._scale = mean, scale

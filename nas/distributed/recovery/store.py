@@ -31,10 +31,6 @@ class SnapshotStore:
         machines: number of machines, with equally many processes.
         parity_group: see `parity_groups`; 1 to do without.
         persist_every: every how many snapshots one goes to the disk; 0 for none.
-
-    Attributes:
-        bytes: size of this process's last snapshot, with its parity.
-        folders: where snapshots lie.
     """
 
     def __init__(
@@ -47,8 +43,8 @@ class SnapshotStore:
     ) -> None:
         self._several = dist.is_available() and dist.is_initialized()
         self.rank, self.processes = rank_and_size()
-        self.bytes = 0
-        self.folders = [memory, disk] if persist_every else [memory]
+        self.bytes = 0  #: size of this process's last snapshot, with its parity
+        self.folders = [memory, disk] if persist_every else [memory]  #: where snapshots lie
         self._local = self.processes // machines
         self._group = self._new_group()
         self._parity = self._new_parity(machines, parity_group)
