@@ -51,13 +51,9 @@ class Combination:
             raise ValueError("stacking wants a row of coefficients and a bias for each class")
 
     def __call__(self, log_probabilities: Tensor) -> Tensor:
-        """Combine.
+        """Probabilities (N, C) of log-probabilities (M, N, C), NaN where a member abstains.
 
-        Args:
-            log_probabilities: (M, N, C); NaN where a member abstains.
-
-        Returns:
-            Probabilities, (N, C); all the same for a sample from which all abstain.
+        All are the same for a sample from which all abstain.
 
         Raises:
             ValueError: another number of members or classes than this was fitted to.

@@ -209,13 +209,10 @@ class SearchSpace:
     def mutate(
         self, architecture: Architecture, rng: random.Random, probability: float = 0.1
     ) -> Architecture:
-        """Another architecture near this one.
+        """Another architecture near this one, unless the space holds only one.
 
         Each choice that matters is changed with ``probability``, and if none was, one of them;
         choices that come to matter are drawn uniformly.
-
-        Returns:
-            An architecture that differs, unless the space holds only one.
         """
         if not 0 <= probability <= 1:
             raise ValueError(f"the probability of a mutation is between 0 and 1, not {probability}")

@@ -131,10 +131,7 @@ def _choice(edge: str) -> Choice:
 
 
 def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """Read weights of the published supernet.
-
-    Args:
-        state: tensors by their published names.
+    """Read weights of the published supernet, tensors by their published names.
 
     Returns:
         The model's name, its architecture arguments and its state.

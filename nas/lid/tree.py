@@ -104,10 +104,7 @@ class SplitTree(JsonFile):
         return self._spaces[name]
 
     def split(self, name: str, split: Split) -> tuple[str, ...]:
-        """Split a leaf.
-
-        Returns:
-            The names of its children.
+        """Split a leaf; gives the names of its children.
 
         Raises:
             ValueError: it is no leaf, the choice does not matter in all of its architectures, or

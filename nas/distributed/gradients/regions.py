@@ -21,12 +21,10 @@ Region = tuple[int, tuple[Part, ...]]
 def active_regions(
     net: nn.Module, architectures: Sequence[Architecture]
 ) -> dict[int, list[Region]]:
-    """Of each parameter that channels are chosen of, the channels that the subnets use.
+    """By its `id`, of each parameter that channels are chosen of, the channels that subnets use.
 
-    Where several subnets use different ones, all of them. Gradients are zero outside.
-
-    Returns:
-        By the parameter's `id`; parameters that are used whole are left out.
+    Where several subnets use different ones, all of them; parameters that are used whole are left
+    out. Gradients are zero outside.
     """
     space = search_space(net)
     chosen = [space.validate(architecture) for architecture in architectures]

@@ -83,9 +83,7 @@ class SnapshotStore:
             self._disk.write(payload, header)
 
     def newest(self) -> tuple[int, Tensor, Tensor, str] | None:
-        """The newest snapshot that all processes can have.
-
-        Held by all, or else rebuilt from parity, or else on the disk.
+        """The newest snapshot that all processes can have: held by all, rebuilt, or on the disk.
 
         Returns:
             Its step, the bytes of `own` and of all that is shared, and where it was; None if there
