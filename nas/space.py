@@ -110,11 +110,9 @@ class SearchSpace:
         return f"SearchSpace({len(self)} choices, {shown} architectures)"
 
     def build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
-        """The canonical architecture whose values ``pick`` gives.
+        """The canonical architecture whose values ``pick`` gives, unchecked.
 
-        Args:
-            pick: choice → one of its values (unchecked). Asked only for choices that matter, for
-                each after those that its condition asks about.
+        It is asked only for choices that matter, after those that their conditions ask about.
         """
         values: dict[str, Scalar | None] = dict.fromkeys(self._choices)
         for choice, cases in self._plan:

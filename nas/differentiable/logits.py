@@ -67,13 +67,10 @@ class Logits(nn.Module):
         temperature: float = 1.0,
         learn: bool = True,
     ) -> Draw:
-        """Draw weights for every choice.
+        """Draw weights for every choice, by a generator on the CPU.
 
-        Args:
-            sampler: how.
-            generator: on the CPU.
-            temperature: of softmax and Gumbel-Softmax.
-            learn: whether the logits learn from this draw; otherwise it needs no gradient.
+        The temperature is softmax's and Gumbel-Softmax's. A draw from which the logits do not learn
+        needs no gradient.
         """
         with torch.set_grad_enabled(learn):
             vectors = self._on_cpu()

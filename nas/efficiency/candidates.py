@@ -77,14 +77,10 @@ class CostTable(JsonFile):
         return self.fixed + sum(least.values())
 
     def expected(self, probabilities: Mapping[str, Tensor]) -> Tensor:
-        """The mean cost where the values of choices are drawn independently.
+        """The mean cost where values of choices are drawn independently; scalar, differentiable.
 
-        Args:
-            probabilities: choice's name → (K,), for its values in this table's space; choices of
-                one value may be missing.
-
-        Returns:
-            Scalar, differentiable.
+        Probabilities are (K,) by a choice's name, for its values in this table's space; choices of
+        one value may be missing.
         """
         total = torch.tensor(float(self.fixed))
         for choice in self.space:
