@@ -46,6 +46,7 @@ RENAMED: dict[str, str] = {
     },
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
+    "nas.elastic.squeeze": "nas.elastic.conv",
     "nas.files": "common.files",
     "nas.lid.ranking": "nas.search.predictor",
     "nas.lid.similarities": "nas.lid.partitions",

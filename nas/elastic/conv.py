@@ -1,4 +1,4 @@
-"""Convolutions whose channels, kernel and depthwise groups depend on choices.
+"""Convolutions whose channels, kernel and depthwise groups depend on choices; squeeze-excite.
 
 Where every number is an int the functions return torch's own layer. Sliced as by once-for-all
 networks (Cai et al., ICLR 2020, arXiv 1908.09791): the leading channels, the centre of the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,12 @@ from .base import (
     take,
 )
 
+if TYPE_CHECKING:
+    from torchvision.ops import SqueezeExcitation
+
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
-__all__ += ["weight_in_use"]
+__all__ += ["SqueezeExcite", "weight_in_use"]
 
 Number = Value | int
 Size = int | tuple[int, ...]
@@ -425,3 +428,18 @@ def weight_in_use(layer: nn.Module) -> Tensor:
         return layer.weight_in_use(layer.active)
     weight: Any = layer.weight
     return weight
+
+
+def SqueezeExcite(channels: Value | int, reduced: Value | int) -> SqueezeExcitation:
+    """Scales each channel of images by a gate, relu6(x + 3) / 6, that sees every channel's mean.
+
+    It is torchvision's layer around the convolutions of this package: mean over the image, `fc1`
+    (1x1, with bias) to the `reduced` channels, ReLU, `fc2`, gate, product. So nothing of it is
+    elastic but `fc1` and `fc2`.
+    """
+    from torchvision.ops import SqueezeExcitation  # not at the top: it takes a second
+
+    layer = SqueezeExcitation(maximum(channels), 1, scale_activation=nn.Hardsigmoid)
+    layer.fc1 = Conv2d(channels, reduced, 1)
+    layer.fc2 = Conv2d(reduced, channels, 1)
+    return layer
