@@ -39,15 +39,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator call of a forward pass: its overload, its arguments, and its multiply-adds.
+    """One operator call of a forward pass."""
 
-    Tensors among the arguments are on the meta device.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    macs: int
+    function: Callable[..., Any]  #: the operator's overload
+    args: tuple[Any, ...]  #: positional arguments, tensors on the meta device
+    kwargs: dict[str, Any]  #: named arguments
+    macs: int  #: multiply-adds
 
     @property
     def key(self) -> str:

@@ -14,8 +14,7 @@ from ..common.files import JsonFile, check_version, shortened
 
 __all__ = ["Architecture", "Scalar", "json_digest", "near"]
 
-Scalar = int | float | str | bool
-"""What a choice can choose from."""
+Scalar = int | float | str | bool  #: what a choice can choose from
 
 _VERSION = 1
 

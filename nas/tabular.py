@@ -28,8 +28,7 @@ __all__ = [
     "nasbench201",
 ]
 
-CELL_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")
-"""Of NASBench-201: source and target node."""
+CELL_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")  #: of NASBench-201: source and target node
 CELL_OPERATIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
 """Of an edge, smallest first."""
 BLOCK_OPERATIONS = ("skip", "mb3x3e3", "mb5x5e6")

@@ -25,10 +25,10 @@ __all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line: milliseconds for each millisecond of a sum of operators, and an offset."""
+    """A straight line from one figure to another."""
 
-    scale: float
-    offset: float
+    scale: float  #: milliseconds for each millisecond of the sum
+    offset: float  #: milliseconds
 
     @classmethod
     def fit(cls, sums: ArrayLike, measured: ArrayLike) -> Line:

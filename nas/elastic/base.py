@@ -14,13 +14,11 @@ from ..values import Value, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
 
-Part = tuple[int, int]
-"""Start and length of channels in use."""
+Part = tuple[int, int]  #: start and length of channels in use
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
-Setting = Mapping[str, Any] | None
-"""A value for each choice, by name; None means the largest."""
+Setting = Mapping[str, Any] | None  #: a value for each choice, by name; None means the largest
 
 Copies = dict[int, Any] | None
 """What is copied so far, by identity, as `copy.deepcopy` keeps it: shared modules stay shared."""

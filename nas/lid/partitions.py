@@ -35,8 +35,7 @@ Measure = Literal["euclidean", "cosine", "pearson"]
 Method = Literal["best", "exact", "spectral", "random"]
 Rule = Literal["largest_mean_gap", "largest_intra", "smallest_inter", "released_code"]
 
-EXACT = 12
-"""Candidates at most whose bipartitions are all tried."""
+EXACT = 12  #: candidates at most whose bipartitions are all tried
 
 _LEAST = 1e-9
 

@@ -13,17 +13,16 @@ from ..space import Architecture, SearchSpace
 
 __all__ = ["Front", "FrontRow"]
 
-_COSTS = ("latency", "parameters", "macs", "memory")
-"""Milliseconds, values, multiply-adds, bytes."""
+_COSTS = ("latency", "parameters", "macs", "memory")  #: milliseconds, values, multiply-adds, bytes
 
 
 @dataclass(frozen=True)
 class FrontRow:
-    """One subnet of a front: its error, small is good, and those of `_COSTS` that are known."""
+    """One subnet of a front."""
 
     architecture: Architecture
-    error: float
-    costs: Mapping[str, float]
+    error: float  #: small is good
+    costs: Mapping[str, float]  #: those of `_COSTS` that are known
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,18 @@ from torch.nn.modules.conv import _ConvNd
 
 __all__ = ["Layer", "layers_of"]
 
-_ENTRIES = 2**22
-"""Of the patches that are unfolded at a time."""
+_ENTRIES = 2**22  #: of the patches that are unfolded at a time
 
 
 class Layer:
-    """A layer whose gradient is preconditioned: a matrix of `outputs` rows and `inputs` columns.
-
-    One of the columns is the bias's, where there is one.
-    """
+    """A layer whose gradient is preconditioned."""
 
     def __init__(self, name: str, index: int, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:
         self.name = name
-        self.index = index
+        self.index = index  #: among the layers
         self.module = module
-        self.outputs = module.weight.shape[0]
+        self.outputs = module.weight.shape[0]  #: rows of its gradient
+        #: columns, one for the bias included
         self.inputs = module.weight[0].numel() + (module.bias is not None)
 
     def gradient(self, dtype: torch.dtype) -> Tensor:

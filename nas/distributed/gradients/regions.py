@@ -14,8 +14,7 @@ from ...supernet import search_space
 
 __all__ = ["Region", "active_regions", "grid", "views"]
 
-Region = tuple[int, tuple[Part, ...]]
-"""A dimension and the parts of it that are in use."""
+Region = tuple[int, tuple[Part, ...]]  #: a dimension and the parts of it that are in use
 
 
 def active_regions(

@@ -32,8 +32,7 @@ WAYS = {
 }
 """How gradients may travel."""
 
-EXACT = ("plain", "tensors", "single", "merged", "subnet")
-"""The ways that change no gradient."""
+EXACT = ("plain", "tensors", "single", "merged", "subnet")  #: the ways that change no gradient
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Bytes at which DistributedDataParallel closes its first bucket and the others."""
