@@ -413,29 +413,26 @@ def _overview() -> str:
     for name, entry in COMMANDS.items():
         table = {"": entry} if isinstance(entry, Command) else entry
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
-    lines = (
-        "vizoo demo",
-        "vizoo infer stereo left.png right.png --out result",
-        "vizoo fit --config stereo/fadnet_generated.yaml",
-        "vizoo models 'stereo/*'",
-        "vizoo doctor",
-    )
-    parts = (
-        "usage: vizoo COMMAND ...",
-        "",
-        _ABOUT,
-        "",
-        "commands:",
-        *rows,
-        "",
-        "options:",
-        "  -h, --help     show this, or a command's own help after its name",
-        "  -v, --version  show the version, and those of Python and PyTorch",
-        "  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)",
-        "",
-        _examples(lines),
-    )
-    return "\n".join(parts)
+    listed = "\n".join(rows)
+    return f"""\
+usage: vizoo COMMAND ...
+
+{_ABOUT}
+
+commands:
+{listed}
+
+options:
+  -h, --help     show this, or a command's own help after its name
+  -v, --version  show the version, and those of Python and PyTorch
+  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)
+
+examples:
+  vizoo demo
+  vizoo infer stereo left.png right.png --out result
+  vizoo fit --config stereo/fadnet_generated.yaml
+  vizoo models 'stereo/*'
+  vizoo doctor"""
 
 
 def _is_users(error: Exception) -> bool:
