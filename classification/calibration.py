@@ -15,6 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from ..common.extras import from_extra
 from ..vision.viz.colour import draw_figure
+from .metrics import check_labelled
 
 __all__ = ["calibration_error", "fit_temperature", "reliability", "reliability_picture"]
 
@@ -37,11 +38,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         ValueError: the shapes do not fit, or there is nothing to fit.
         ImportError: SciPy is not installed.
     """
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-        raise ValueError(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} must be (N, C) and "
-            "(N,), N at least 1"
-        )
+    check_labelled("logits", logits, labels)
     logits = logits.double()
     minimize_scalar = from_extra("scipy", "scipy.optimize", "calibration").minimize_scalar
 
