@@ -30,29 +30,7 @@ if TYPE_CHECKING:
     from .vision.subnets.leaves import open_supernet, open_tree
     from .vision.subnets.ranking import rank, split
 
-_NAMES, _get, __dir__ = _lazy(
-    __name__,
-    {
-        ".classification.ct_infer": ["CTPredictor"],
-        ".classification.image_infer": ["ImagePredictor"],
-        ".mvs.infer": ["MVSPredictor"],
-        ".mvs.reconstruction": ["reconstruct"],
-        ".panorama.infer": ["PanoramaPredictor"],
-        ".stereo.infer": ["StereoPredictor"],
-        ".vision.configs.task": ["FitConfig"],
-        ".vision.export": ["export"],
-        ".vision.hub.create": ["create_model"],
-        ".vision.hub.registry": ["list_models", "model_info"],
-        ".vision.hub.sharing": ["from_pretrained", "push_to_hub", "save_pretrained"],
-        ".vision.hub.weights": ["load_weights", "save_weights"],
-        ".vision.speed": ["benchmark"],
-        ".vision.subnets.bench": ["latency_table"],
-        ".vision.subnets.best": ["best_subnet"],
-        ".vision.subnets.front": ["search"],
-        ".vision.subnets.leaves": ["open_supernet", "open_tree"],
-        ".vision.subnets.ranking": ["rank", "split"],
-    },
-)
+_NAMES, _get, __dir__ = _lazy(__name__)
 __all__ = ["__version__", *_NAMES]
 _install()
 

@@ -12,31 +12,29 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
 __all__ = ["lightning", "main"]
 
 
-@dataclass(frozen=True)
 class Command:
     """One row of the table.
 
-    Attributes:
+    Args:
         module: inside the package; has ``add_arguments(parser)`` and ``run(args) -> int``, or,
             where ``raw``, only ``run(words) -> int``.
         help: what it does, in half a line.
-        examples: command lines.
+        *examples: command lines.
         raw: the module parses its own words and has its own examples.
         whole: the module's ``run`` also takes this table.
     """
 
-    module: str
-    help: str
-    examples: tuple[str, ...] = ()
-    raw: bool = False
-    whole: bool = False
+    def __init__(
+        self, module: str, help: str, *examples: str, raw: bool = False, whole: bool = False
+    ) -> None:
+        self.module, self.help, self.examples = module, help, examples
+        self.raw, self.whole = raw, whole
 
     def load(self) -> ModuleType:
         """Its module."""
@@ -47,11 +45,9 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     "demo": Command(
         "cli.demo",
         "what the zoo can do on this machine, or with a pair of yours, as one page",
-        (
-            "vizoo demo",
-            "vizoo demo left.png right.png --calib calib.txt",
-            "vizoo demo --train --out my_demo",
-        ),
+        "vizoo demo",
+        "vizoo demo left.png right.png --calib calib.txt",
+        "vizoo demo --train --out my_demo",
     ),
     "fit": Command("cli.fit", "train a model from a config", raw=True),
     "validate": Command("cli.fit", "run the validation set through a model", raw=True),
@@ -61,231 +57,189 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "stereo": Command(
             "cli.infer_stereo",
             "disparity, depth and a point cloud of stereo pairs",
-            (
-                "vizoo infer stereo left.png right.png --out result",
-                "vizoo infer stereo left.png right.png --calib calib.txt --out result",
-                "vizoo infer stereo 'left/*.png' 'right/*.png' --model last.ckpt --out result",
-            ),
+            "vizoo infer stereo left.png right.png --out result",
+            "vizoo infer stereo left.png right.png --calib calib.txt --out result",
+            "vizoo infer stereo 'left/*.png' 'right/*.png' --model last.ckpt --out result",
         ),
         "mvs": Command(
             "cli.infer_mvs",
             "depth maps and a fused cloud of photographs with cameras",
-            (
-                "vizoo infer mvs scan9 --model dispmvs.safetensors --out result",
-                "vizoo infer mvs scan9 --model last.ckpt --size 576x768 --views 7 "
-                "--range 425 935 --out result",
-            ),
+            "vizoo infer mvs scan9 --model dispmvs.safetensors --out result",
+            "vizoo infer mvs scan9 --model last.ckpt --size 576x768 --views 7 "
+            "--range 425 935 --out result",
         ),
         "panorama": Command(
             "cli.infer_panorama",
             "depth, a point cloud and a surface of equirectangular panoramas",
-            (
-                "vizoo infer panorama room.jpg --model last.ckpt --out result",
-                "vizoo infer panorama 'rooms/*.png' --model spheredepth.safetensors "
-                "--format exr --out result",
-            ),
+            "vizoo infer panorama room.jpg --model last.ckpt --out result",
+            "vizoo infer panorama 'rooms/*.png' --model spheredepth.safetensors "
+            "--format exr --out result",
         ),
         "image": Command(
             "cli.infer_image",
             "class of images, and where the networks looked (research software)",
-            (
-                "vizoo infer image lesion.jpg --model last.ckpt --out result",
-                "vizoo infer image photos --model ensemble.json --tta --out result --csv all.csv",
-            ),
+            "vizoo infer image lesion.jpg --model last.ckpt --out result",
+            "vizoo infer image photos --model ensemble.json --tta --out result --csv all.csv",
         ),
         "ct": Command(
             "cli.infer_ct",
             "class of chest CT scans, and where the network looked (research software)",
-            (
-                "vizoo infer ct series --model last.ckpt --out result",
-                "vizoo infer ct 'scans/*.nii.gz' --model last.ckpt --out result --csv scans.csv",
-                "vizoo infer ct series --model last.ckpt --out result --method grad-cam "
-                "--layer stages.1 --class NCP",
-            ),
+            "vizoo infer ct series --model last.ckpt --out result",
+            "vizoo infer ct 'scans/*.nii.gz' --model last.ckpt --out result --csv scans.csv",
+            "vizoo infer ct series --model last.ckpt --out result --method grad-cam "
+            "--layer stages.1 --class NCP",
         ),
     },
     "evaluate": {
         "mvs": Command(
             "cli.evaluate_mvs",
             "how near a cloud is to true points: F-score, or the DTU benchmark's distances",
-            (
-                "vizoo evaluate mvs result/cloud.ply truth.ply --distance 0.01",
-                "vizoo evaluate mvs result/cloud.ply 'DTU/MVS Data' --scan 9",
-            ),
+            "vizoo evaluate mvs result/cloud.ply truth.ply --distance 0.01",
+            "vizoo evaluate mvs result/cloud.ply 'DTU/MVS Data' --scan 9",
         ),
     },
     "ensemble": Command(
         "cli.ensemble",
         "several image classifiers as one, calibrated on validation data",
-        (
-            "vizoo ensemble a.ckpt b.ckpt --data classification/skin10.yaml --out ensemble.json",
-            "vizoo ensemble a.ckpt detector.ckpt --method weighted --data mine.yaml --tta "
-            "--out ensemble.json",
-        ),
+        "vizoo ensemble a.ckpt b.ckpt --data classification/skin10.yaml --out ensemble.json",
+        "vizoo ensemble a.ckpt detector.ckpt --method weighted --data mine.yaml --tta "
+        "--out ensemble.json",
     ),
     "world": Command(
         "cli.world",
         "write generated rooms, streets and table tops as stereo pairs, views or panoramas",
-        (
-            "vizoo world out/pairs --count 20",
-            "vizoo world out/views --camera views --place room --views 12 --layout colmap",
-            "vizoo world out/panoramas --camera panorama --place room --textures my/photographs",
-        ),
+        "vizoo world out/pairs --count 20",
+        "vizoo world out/views --camera views --place room --views 12 --layout colmap",
+        "vizoo world out/panoramas --camera panorama --place room --textures my/photographs",
     ),
     "scene": Command(
         "cli.scene",
         "write a generated room as a multi-view scene, with exact depth, in a published layout",
-        (
-            "vizoo scene out/scene",
-            "vizoo scene out/colmap --layout colmap --views 12 --truth out/truth.ply",
-        ),
+        "vizoo scene out/scene",
+        "vizoo scene out/colmap --layout colmap --views 12 --truth out/truth.ply",
     ),
     "rooms": Command(
         "cli.rooms",
         "write generated panoramas of rooms to disk, with exact depth, in a published layout",
-        (
-            "vizoo rooms out/rooms --layout matterport3d",
-            "vizoo rooms out/rooms --layout 3d60 --rooms 100 10 10 --size 256x512",
-        ),
+        "vizoo rooms out/rooms --layout matterport3d",
+        "vizoo rooms out/rooms --layout 3d60 --rooms 100 10 10 --size 256x512",
     ),
     "scans": Command(
         "cli.scans",
         "write generated CT scans of chests to disk, with lesions of known place",
-        (
-            "vizoo scans out/scans --layout dicom",
-            "vizoo scans out/scans --layout mosmed --scans 100 20 20 --size 128x128 --slices 40",
-        ),
+        "vizoo scans out/scans --layout dicom",
+        "vizoo scans out/scans --layout mosmed --scans 100 20 20 --size 128x128 --slices 40",
     ),
     "models": Command(
         "cli.models",
         "list the models with their size, cost and weights",
-        (
-            "vizoo models",
-            "vizoo models 'stereo/*'",
-            "vizoo models 'fadnet_plus_*' --json",
-            "vizoo models --pretrained --fetch",
-        ),
+        "vizoo models",
+        "vizoo models 'stereo/*'",
+        "vizoo models 'fadnet_plus_*' --json",
+        "vizoo models --pretrained --fetch",
     ),
     "bench": Command(
         "cli.bench",
         "time a model on this machine",
-        (
-            "vizoo bench fadnet_plus_tiny",
-            "vizoo bench fadnet_plus_tiny --size 384x1280 --threads 2 --dtype bfloat16 --json",
-            "vizoo bench ops --device cuda --dtype bfloat16",
-        ),
+        "vizoo bench fadnet_plus_tiny",
+        "vizoo bench fadnet_plus_tiny --size 384x1280 --threads 2 --dtype bfloat16 --json",
+        "vizoo bench ops --device cuda --dtype bfloat16",
     ),
     "comm": {
         "measure": Command(
             "cli.comm_measure",
             "what messages between processes take: here, or among the processes of torchrun",
-            (
-                "vizoo comm measure --processes 4 --out link.json",
-                "torchrun --nnodes 2 --nproc-per-node 8 ... -m vizoo comm measure --device cuda "
-                "--out link.json",
-            ),
+            "vizoo comm measure --processes 4 --out link.json",
+            "torchrun --nnodes 2 --nproc-per-node 8 ... -m vizoo comm measure --device cuda "
+            "--out link.json",
         ),
         "plan": Command(
             "cli.comm_plan",
             "how gradients should travel: plain, merged or compressed, on a given link",
-            (
-                "vizoo comm plan --model easnet_light --link 10gbe-8",
-                "vizoo comm plan --model easnet_light --link link.json --processes 64",
-                "vizoo comm plan --model fadnet_plus --device cuda --processes 16 "
-                "--alpha 1e-4 --beta 1e-10",
-            ),
+            "vizoo comm plan --model easnet_light --link 10gbe-8",
+            "vizoo comm plan --model easnet_light --link link.json --processes 64",
+            "vizoo comm plan --model fadnet_plus --device cuda --processes 16 "
+            "--alpha 1e-4 --beta 1e-10",
         ),
     },
     "latency": {
         "build": Command(
             "cli.latency_build",
             "measure subnets of a supernet here, as a table that predicts others",
-            (
-                "vizoo latency build --model easnet_extended --input 288x576 --threads 2 "
-                "--out easnet_cpu.json",
-                "vizoo latency build --model easnet_extended --device cuda --dtype float16 "
-                "--out easnet_gpu.json",
-            ),
+            "vizoo latency build --model easnet_extended --input 288x576 --threads 2 "
+            "--out easnet_cpu.json",
+            "vizoo latency build --model easnet_extended --device cuda --dtype float16 "
+            "--out easnet_gpu.json",
         ),
         "show": Command(
             "cli.latency_show",
             "what a latency table says, and how well it predicts",
-            ("vizoo latency show easnet_cpu.json", "vizoo latency show easnet_cpu.json --json"),
+            "vizoo latency show easnet_cpu.json",
+            "vizoo latency show easnet_cpu.json --json",
         ),
     },
     "subnet": Command(
         "cli.subnet",
         "the largest subnet of a trained supernet that is fast or small enough",
-        (
-            "vizoo subnet --supernet last.ckpt --max-latency 200ms --table easnet_cpu.json "
-            "--out small.safetensors",
-            "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
-            "search/easnet_shrinking_generated.yaml --out small.safetensors",
-            "vizoo subnet --supernet last.ckpt --architecture small.json --out same.safetensors",
-        ),
+        "vizoo subnet --supernet last.ckpt --max-latency 200ms --table easnet_cpu.json "
+        "--out small.safetensors",
+        "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
+        "search/easnet_shrinking_generated.yaml --out small.safetensors",
+        "vizoo subnet --supernet last.ckpt --architecture small.json --out same.safetensors",
     ),
     "search": Command(
         "cli.search",
         "the best subnets for every latency or size, as a table and a picture",
-        (
-            "vizoo search --supernet last.ckpt --data search/easnet_shrinking_generated.yaml "
-            "--metric val/epe --table easnet_cpu.json --out front",
-            "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
-            "--metric val/loss --direct --input 32x32 --out front",
-        ),
+        "vizoo search --supernet last.ckpt --data search/easnet_shrinking_generated.yaml "
+        "--metric val/epe --table easnet_cpu.json --out front",
+        "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
+        "--metric val/loss --direct --input 32x32 --out front",
     ),
     "split": Command(
         "cli.split",
         "part a supernet where its values want different weights, as a tree of splits",
-        (
-            "vizoo split --supernet last.ckpt --data search/nas_lid_nasbench201.yaml "
-            "--out tree.json",
-            "vizoo split --supernet easnet_light.generated --data "
-            "search/easnet_light_generated.yaml --choices 'stages.0.*' --k 5 --batch-size 8 "
-            "--batches 2 --out tree.json",
-        ),
+        "vizoo split --supernet last.ckpt --data search/nas_lid_nasbench201.yaml --out tree.json",
+        "vizoo split --supernet easnet_light.generated --data "
+        "search/easnet_light_generated.yaml --choices 'stages.0.*' --k 5 --batch-size 8 "
+        "--batches 2 --out tree.json",
     ),
     "rank": Command(
         "cli.rank",
         "subnets by what they reach with inherited weights, compared with a benchmark's truth",
-        (
-            "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
-            "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
-        ),
+        "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
+        "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
     ),
     "convert": Command(
         "cli.convert",
         "turn a published checkpoint into safetensors",
-        ("vizoo convert model_best.pth fadnet_plus_tiny.safetensors",),
+        "vizoo convert model_best.pth fadnet_plus_tiny.safetensors",
     ),
     "release": Command(
         "cli.release",
         "trained weights as a folder to publish, with config and model card",
-        (
-            "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
-            "--trained-on 'generated scenes'",
-            "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
-            "--trained-on 'Scene Flow' --metric sceneflow:epe=0.8 "
-            "--command 'vizoo test --config stereo/fadnet_sceneflow.yaml' --push org/fadnet",
-        ),
+        "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
+        "--trained-on 'generated scenes'",
+        "vizoo release last.ckpt --out fadnet_release --licence Apache-2.0 "
+        "--trained-on 'Scene Flow' --metric sceneflow:epe=0.8 "
+        "--command 'vizoo test --config stereo/fadnet_sceneflow.yaml' --push org/fadnet",
     ),
     "export": Command(
         "cli.export",
         "write a model as ONNX, torch.export, TorchScript or AOTInductor, checked",
-        (
-            "vizoo export fadnet_plus_tiny --to onnx --dynamic --out tiny.onnx",
-            "vizoo export last.ckpt --to torch-export --size 384x1280 --out net.pt2",
-        ),
+        "vizoo export fadnet_plus_tiny --to onnx --dynamic --out tiny.onnx",
+        "vizoo export last.ckpt --to torch-export --size 384x1280 --out net.pt2",
     ),
     "doctor": Command(
         "cli.doctor",
         "what works on this machine, and how to get the rest",
-        ("vizoo doctor", "vizoo doctor --json"),
+        "vizoo doctor",
+        "vizoo doctor --json",
     ),
     "completion": Command(
         "cli.completion",
         "commands, options and files by the Tab key, in bash, zsh and tcsh",
-        ("vizoo completion bash", "vizoo completion zsh"),
+        "vizoo completion bash",
+        "vizoo completion zsh",
         whole=True,
     ),
 }
@@ -459,29 +413,26 @@ def _overview() -> str:
     for name, entry in COMMANDS.items():
         table = {"": entry} if isinstance(entry, Command) else entry
         rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
-    lines = (
-        "vizoo demo",
-        "vizoo infer stereo left.png right.png --out result",
-        "vizoo fit --config stereo/fadnet_generated.yaml",
-        "vizoo models 'stereo/*'",
-        "vizoo doctor",
-    )
-    parts = (
-        "usage: vizoo COMMAND ...",
-        "",
-        _ABOUT,
-        "",
-        "commands:",
-        *rows,
-        "",
-        "options:",
-        "  -h, --help     show this, or a command's own help after its name",
-        "  -v, --version  show the version, and those of Python and PyTorch",
-        "  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)",
-        "",
-        _examples(lines),
-    )
-    return "\n".join(parts)
+    listed = "\n".join(rows)
+    return f"""\
+usage: vizoo COMMAND ...
+
+{_ABOUT}
+
+commands:
+{listed}
+
+options:
+  -h, --help     show this, or a command's own help after its name
+  -v, --version  show the version, and those of Python and PyTorch
+  --traceback    show where an error came from (or VIZOO_TRACEBACK=1)
+
+examples:
+  vizoo demo
+  vizoo infer stereo left.png right.png --out result
+  vizoo fit --config stereo/fadnet_generated.yaml
+  vizoo models 'stereo/*'
+  vizoo doctor"""
 
 
 def _is_users(error: Exception) -> bool:

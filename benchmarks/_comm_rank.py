@@ -28,8 +28,7 @@ from vizoo.nas.distributed.schedule.merging import (
     has_bucket_caps,
     own_buffers,
 )
-from vizoo.nas.distributed.schedule.planner import plan_groups
-from vizoo.nas.distributed.schedule.simulator import Step, simulate
+from vizoo.nas.distributed.schedule.simulator import Step, plan_groups, simulate
 from vizoo.nas.distributed.schedule.timing import alone, measure_hook, measure_step
 from vizoo.nas.training import UniformSampler
 from vizoo.stereo.fadnet import FADNetPlus

@@ -23,17 +23,11 @@ __all__ = [
 
 
 class Plan(NamedTuple):
-    """The stages of a network.
+    """The stages of a network."""
 
-    Attributes:
-        widths: channels of each stage.
-        cells: their number in each.
-        strides: of the first cell of each.
-    """
-
-    widths: tuple[int, ...]
-    cells: tuple[int, ...]
-    strides: tuple[int, ...]
+    widths: tuple[int, ...]  #: channels of each stage
+    cells: tuple[int, ...]  #: their number in each
+    strides: tuple[int, ...]  #: of the first cell of each
 
     @property
     def total(self) -> int:

@@ -18,13 +18,9 @@ _Preset = TypeVar("_Preset", bound="DataclassInstance")
 def classes_and_preset(
     net: nn.Module, preset: type[_Preset], inputs: str, source: str
 ) -> tuple[tuple[str, ...], _Preset]:
-    """The names of a network's classes and the preset of its training.
+    """The names of a network's classes and the preset of its training, of a dataclass.
 
-    Args:
-        net: as `open_model` gives it, with `classes` and `input`.
-        preset: dataclass of what it wants to know.
-        inputs: what such a network classifies, in words, such as `images`.
-        source: what errors call the network.
+    Errors call the network `source`, and what it classifies `inputs`, such as ``images``.
 
     Raises:
         ValueError: it does not know them, or they are not those of a network for such inputs.

@@ -62,16 +62,10 @@ class ImageClassifier(nn.Module):
             self.register_buffer(name, torch.tensor(config[name]).view(1, 3, 1, 1))
 
     def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of images (B, 3, H, W), RGB in [0, 1].
 
         Raises:
-            ValueError: it is something of another shape, or of a size the network does not take.
+            ValueError: they are something of another shape, or of a size the network does not take.
         """
         return self.body(self._normalised(image))
 
@@ -118,17 +112,10 @@ class ImageClassifier(nn.Module):
         self.body.load_state_dict(body.state_dict())
 
     def example_inputs(
-        self,
-        height: int,
-        width: int,
-        *,
-        batch: int = 1,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        self, height: int, width: int, *, batch: int = 1, **like: Any
     ) -> tuple[Tensor, ...]:
         """One random image; of the only size that the network takes, where it takes one alone."""
-        size = self.fixed_size or (height, width)
-        return (torch.rand(batch, 3, *size, device=device, dtype=dtype),)
+        return (torch.rand(batch, 3, *(self.fixed_size or (height, width)), **like),)
 
     def _normalised(self, image: Tensor) -> Tensor:
         check_images(image)

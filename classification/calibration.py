@@ -15,6 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from ..common.extras import from_extra
 from ..vision.viz.colour import draw_figure
+from .metrics import check_labelled
 
 __all__ = ["calibration_error", "fit_temperature", "reliability", "reliability_picture"]
 
@@ -37,11 +38,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         ValueError: the shapes do not fit, or there is nothing to fit.
         ImportError: SciPy is not installed.
     """
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-        raise ValueError(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} must be (N, C) and "
-            "(N,), N at least 1"
-        )
+    check_labelled("logits", logits, labels)
     logits = logits.double()
     minimize_scalar = from_extra("scipy", "scipy.optimize", "calibration").minimize_scalar
 
@@ -56,10 +53,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     """Expected calibration error: how far confidence is from accuracy, mean over samples.
 
-    Args:
-        probabilities: (N, C).
-        labels: (N,).
-        bins: of equal width, by confidence.
+    Of probabilities (N, C) and labels (N,), in bins of equal width by confidence.
     """
     classes = probabilities.shape[1]
     return float(multiclass_calibration_error(probabilities.float(), labels, classes, bins))
@@ -84,15 +78,9 @@ def reliability(
 
 
 def reliability_picture(probabilities: Tensor, labels: Tensor, title: str = "") -> np.ndarray:
-    """Accuracy over confidence, and how many samples have which confidence.
+    """Accuracy over confidence, and how many samples have which confidence; (H, W, 3) uint8 RGB.
 
-    Args:
-        probabilities: (N, C).
-        labels: (N,).
-        title: above; the calibration error stands below it.
-
-    Returns:
-        (H, W, 3) uint8 RGB.
+    The calibration error stands below the title.
     """
     from matplotlib.figure import Figure
 

@@ -1,7 +1,9 @@
-"""Where a classifier looked: class activation maps of images and of volumes.
+"""Where a classifier looked: class activation maps and occlusion, of images and of volumes.
 
 Papers: Zhou et al., "Learning Deep Features for Discriminative Localization", CVPR 2016 (CAM);
-Selvaraju et al., "Grad-CAM", ICCV 2017; in 3D as He et al. use it for CovidNet3D, AAAI 2021.
+Selvaraju et al., "Grad-CAM", ICCV 2017; in 3D as He et al. use it for CovidNet3D, AAAI 2021;
+Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014, section 4.2
+(occlusion, which asks the network itself, so that it holds for any architecture).
 
 A network for `cam` has `forward_features(x)` and `get_classifier()`, as timm's networks,
 CovidNet3D and its baselines have. After 32 slices a network of stride 32 has one cell left in
@@ -12,37 +14,54 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..vision.inference import evaluating
-from .activation import ActivationMap, checked_classes, resized, scaled
-from .occlusion import occlusion
 
-__all__ = ["METHODS", "cam", "class_activation", "explain", "grad_cam", "last_layer_with"]
+__all__ = [
+    "METHODS",
+    "ActivationMap",
+    "cam",
+    "class_activation",
+    "explain",
+    "grad_cam",
+    "last_layer_with",
+    "occlusion",
+    "scaled",
+]
 
 #: How `explain` can make a map.
 METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 _LEVELS = 3  # of names, such as features.0.denseblock2: parts below are no stages
 _CELLS = 4
+_PARTS = 6  # of an axis, that a cover hides one of
+_LEAST = 4  # pixels of a cover's side
+_AT_ONCE = 1 << 22  # values in a batch
+
+
+@dataclass(frozen=True)
+class ActivationMap:
+    """Where a classifier looked."""
+
+    values: Tensor  #: (B, *size), in [0, 1], of the input's size
+    #: (B, *cells), unscaled, of the features' size; where windows were averaged of the input's
+    raw: Tensor
+    classes: Tensor  #: (B,), what the map is for
+    logits: Tensor  #: (B, classes), of the whole input
+    method: str  #: how it was made, in words
 
 
 def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
-    """Features summed over channels with a class's weights.
+    """Features (B, C, *cells) summed over channels with the weights (C,) of a class of each sample.
 
-    Their mean plus the class's bias is its logit.
-
-    Args:
-        features: (B, C, *cells), as they are averaged before the classifier.
-        weight: (classes, C).
-        classes: (B,).
-
-    Returns:
-        (B, *cells).
+    Their mean plus the class's bias is its logit. Weights are (classes, C), the result (B, *cells).
     """
     return torch.einsum("bc...,bc->b...", features, weight[classes].to(features.dtype))
 
@@ -80,7 +99,7 @@ def cam(
         logits, features = net(inputs), forward_features(inputs)
         classifier = get_classifier()
         _check_linear(net, classifier, features, logits)
-        classes = checked_classes(classes, logits)
+        classes = _checked_classes(classes, logits)
         if depth_window is None:
             raw = class_activation(features, classifier.weight, classes)
             method = f"CAM, {_cells(raw)} cells"
@@ -117,26 +136,73 @@ def grad_cam(
         seen.append(output.detach().requires_grad_())
         return seen[-1].clone()  # what follows may work in place
 
-    handle = module.register_forward_hook(keep)
-    try:
-        with evaluating(net), torch.enable_grad():
-            logits = net(inputs)
-            classes = checked_classes(classes, logits)
-            if len(seen) != 1 or seen[0].dim() != inputs.dim():
-                outputs = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
-                raise ValueError(
-                    f"layer {layer!r} gives {outputs}, where Grad-CAM needs one output of "
-                    f"{inputs.dim()} axes: choose another layer"
-                )
-            chosen = logits.gather(1, classes[:, None]).sum()
-            (gradient,) = torch.autograd.grad(chosen, seen[0])
-    finally:
-        handle.remove()
+    with module.register_forward_hook(keep), evaluating(net), torch.enable_grad():
+        logits = net(inputs)
+        classes = _checked_classes(classes, logits)
+        if len(seen) != 1 or seen[0].dim() != inputs.dim():
+            outputs = f"{len(seen)} outputs" if len(seen) != 1 else tuple(seen[0].shape)
+            raise ValueError(
+                f"layer {layer!r} gives {outputs}, where Grad-CAM needs one output of "
+                f"{inputs.dim()} axes: choose another layer"
+            )
+        chosen = logits.gather(1, classes[:, None]).sum()
+        (gradient,) = torch.autograd.grad(chosen, seen[0])
     importance = gradient.flatten(2).mean(2)
     raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
     values = scaled(raw, inputs.shape[2:])
     return ActivationMap(values, raw, classes, logits.detach(), method)
+
+
+def occlusion(
+    net: nn.Module,
+    inputs: Tensor,
+    classes: Tensor | None = None,
+    *,
+    cover: tuple[int, ...] | None = None,
+    value: float = 0.0,
+) -> ActivationMap:
+    """By how much the class's log-probability falls where a part of the input is covered.
+
+    Takes one forward pass for each place of the cover.
+
+    Args:
+        net: runs in evaluation mode.
+        inputs: (B, C, *size), of two or three axes.
+        classes: (B,), what to explain; None for the predicted ones.
+        cover: sides of what is covered, moved by half of them; a sixth of each axis by default, at
+            least four pixels.
+        value: of the cover.
+
+    Raises:
+        ValueError: the cover does not fit; a class is unknown.
+    """
+    size = tuple(inputs.shape[2:])
+    cover = cover or tuple(min(side, max(_LEAST, side // _PARTS)) for side in size)
+    if len(cover) != len(size) or not all(0 < c <= s for c, s in zip(cover, size, strict=True)):
+        raise ValueError(f"a cover of {cover} does not fit inputs of {size}")
+    places = list(itertools.product(*map(_starts, size, cover)))
+    at_once = max(1, _AT_ONCE // inputs[0].numel())
+    with evaluating(net), torch.no_grad():
+        logits = net(inputs)
+        classes = _checked_classes(classes, logits)
+        before = logits.float().log_softmax(1).gather(1, classes[:, None])[:, 0]
+        raw, total = inputs.new_zeros(len(inputs), *size), inputs.new_zeros(size)
+        weights = _tent(cover).to(inputs)  # without them the map would have the covers' edges
+        for number, one in enumerate(inputs):
+            for start in range(0, len(places), at_once):
+                parts = [_part(place, cover) for place in places[start : start + at_once]]
+                covered = one.repeat(len(parts), *(1 for _ in one.shape))
+                for each, part in zip(covered, parts, strict=True):
+                    each[(slice(None), *part)] = value
+                after = net(covered).float().log_softmax(1)[:, classes[number]]
+                for part, fall in zip(parts, before[number] - after, strict=True):
+                    raw[number][part] += fall * weights
+        for place in places:
+            total[_part(place, cover)] += weights
+    raw = (raw / total).relu()
+    method = f"occlusion, covers of {'x'.join(map(str, cover))}"
+    return ActivationMap(scaled(raw, size), raw, classes, logits, method)
 
 
 def explain(
@@ -154,7 +220,7 @@ def explain(
         inputs: (B, C, H, W) or (B, 1, D, H, W).
         classes: (B,), what to explain; None for the predicted ones.
         method: ``cam``; ``grad-cam``; ``windows``, CAM of windows of a quarter of the slices;
-            ``occlusion``, see `occlusion.occlusion`, slower and true to any network;
+            ``occlusion``, see `occlusion`, slower and true to any network;
             ``auto``: CAM where it holds and its map has four cells or more along the first axis (of
             fewer than 16 slices: a cell for four), which tell slices apart, and elsewhere Grad-CAM
             at the last layer that has them.
@@ -221,22 +287,16 @@ def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) ->
         ValueError: no stage has an output of as many axes as the inputs.
     """
     seen: list[tuple[str, int]] = []
-    handles = []
 
-    def look(name: str, output: object) -> None:
+    def look(name: str, part: nn.Module, args: object, output: object) -> None:
         if isinstance(output, Tensor) and output.dim() == inputs.dim():
             seen.append((name, output.shape[2]))
 
-    for name, part in net.named_modules():
-        if name and name.count(".") < _LEVELS:
-            hook = part.register_forward_hook(lambda _, args, output, name=name: look(name, output))
-            handles.append(hook)
-    try:
-        with evaluating(net), torch.no_grad():
-            net(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(net), torch.no_grad():
+        for name, part in net.named_modules():
+            if name and name.count(".") < _LEVELS:
+                hooks.enter_context(part.register_forward_hook(partial(look, name)))
+        net(inputs)
     if not seen:
         raise ValueError(f"{type(net).__name__} has no stage that keeps its inputs' axes")
     wanted = min(cells or _wanted(inputs), max(count for _, count in seen))
@@ -257,13 +317,12 @@ def _windows(
 ) -> Tensor:
     """Mean of the windows' maps, (B, D, H, W), unscaled."""
     depth = volumes.shape[2]
-    starts = sorted({*range(0, depth - window + 1, max(1, window // 2)), depth - window})
     total = volumes.new_zeros(volumes.shape[0], *volumes.shape[2:])
     count = volumes.new_zeros(depth, 1, 1)
-    for start in starts:
+    for start in _starts(depth, window):
         part = volumes[:, :, start : start + window]
         raw = class_activation(features(part), weight, classes)
-        total[:, start : start + window] += resized(raw, part.shape[2:])
+        total[:, start : start + window] += _resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count
 
@@ -287,3 +346,51 @@ def _check_linear(net: nn.Module, classifier: object, features: Tensor, logits: 
 
 def _cells(maps: Tensor) -> str:
     return "x".join(map(str, maps.shape[1:]))
+
+
+def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, *cells) brought to [0, 1] each and resized linearly; all 0 where a map is flat."""
+    axes = tuple(range(1, maps.dim()))
+    low, high = maps.amin(axes, keepdim=True), maps.amax(axes, keepdim=True)
+    maps = (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
+    return _resized(maps, size).clamp(0, 1)
+
+
+def _checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
+    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones.
+
+    Raises:
+        ValueError: their number is another one, or one is unknown.
+    """
+    if classes is None:
+        return logits.argmax(1)
+    classes = torch.as_tensor(classes, device=logits.device)
+    if classes.shape != logits.shape[:1] or not (0 <= classes.min() <= classes.max()):
+        raise ValueError(f"{len(logits)} classes from 0 are needed, not {classes.tolist()}")
+    if classes.max() >= logits.shape[1]:
+        raise ValueError(f"class {int(classes.max())} is unknown: there are {logits.shape[1]}")
+    return classes
+
+
+def _resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Maps (B, H, W) or (B, D, H, W) at the size of their input, by linear interpolation."""
+    mode = "bilinear" if maps.dim() == 3 else "trilinear"
+    return F.interpolate(maps[:, None], tuple(size), mode=mode)[:, 0]
+
+
+def _starts(side: int, cover: int) -> list[int]:
+    """Where covers begin along an axis, so that all of it is covered."""
+    return sorted({*range(0, side - cover + 1, max(1, cover // 2)), side - cover})
+
+
+def _tent(cover: tuple[int, ...]) -> Tensor:
+    """Weights of a cover's pixels, which fall linearly from its middle to its edges."""
+    weights = torch.ones(())
+    for side in cover:
+        line = torch.arange(1.0, side + 1)
+        weights = weights[..., None] * torch.minimum(line, line.flip(0))
+    return weights
+
+
+def _part(place: tuple[int, ...], cover: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(at, at + side) for at, side in zip(place, cover, strict=True))

@@ -18,17 +18,17 @@ that they keep the variance, since no normalisation follows them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..nas.space import Architecture, Choice, SearchSpace
+from ..vision.fused import FusedConv3d, fold_batch_norm
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import InvertedResidual, check_range
-from ._covidnet3d_inference import FusedCell, FusedConvNorm
 from ._covidnet3d_published import (
     CONVOLUTIONS,
     PLANS,
@@ -168,16 +168,10 @@ class CovidNet3D(nn.Module):
         self.classifier = nn.Linear(_HEAD, classes)
 
     def forward(self, volumes: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            volumes: (B, 1, D, H, W), grey, in [0, 1], any size; each axis is divided by 32.
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of volumes (B, 1, D, H, W), grey, in [0, 1], any size.
 
         Raises:
-            ValueError: it is something of another shape.
+            ValueError: they are something of another shape.
         """
         pooled = self.forward_features(volumes).mean((2, 3, 4)).to(self.classifier.weight.dtype)
         return self.classifier(self.dropout(pooled))
@@ -204,6 +198,56 @@ class CovidNet3D(nn.Module):
         return net
 
 
+class FusedConvNorm(nn.Module):
+    """A `ConvNorm` for inference: batch norm folded, activation and residual in it."""
+
+    def __init__(
+        self, conv: nn.Conv3d, norm: nn.BatchNorm3d, limit: float | None, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
+        self.conv = FusedConv3d(
+            weight,
+            bias,
+            stride=conv.stride[0],
+            padding=cast("tuple[int, ...]", conv.padding)[0],
+            groups=conv.groups,
+            limit=limit,
+            dtype=dtype,
+        )
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        return self.conv(x, add)
+
+
+class FusedCell(nn.Module):
+    """A `Cell` of one operation, likewise."""
+
+    def __init__(self, conv: nn.Conv3d, operation: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        bias = cast(Tensor, conv.bias)
+        self.calibrate = FusedConv3d(conv.weight, bias, stride=conv.stride[0], dtype=dtype)
+        if isinstance(operation, InvertedResidual):
+            operation = _FusedInvertedResidual(operation, dtype)
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operation(self.calibrate(x))
+
+
+class _FusedInvertedResidual(nn.Module):
+    def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.expand, self.depthwise, self.project = (
+            cast("Callable[[torch.dtype], FusedConvNorm]", layer.fused)(dtype)
+            for layer in (block.expand, block.depthwise, block.project)
+        )
+        self.residual = block.residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(self.depthwise(self.expand(x)), x if self.residual else None)
+
+
 def check_volumes(volumes: Tensor) -> None:
     """Raise a ValueError unless it is (B, 1, D, H, W) in [0, 1]."""
     if volumes.dim() != 5 or volumes.shape[1] != 1:
@@ -215,17 +259,10 @@ def check_volumes(volumes: Tensor) -> None:
 
 
 def example_volumes(
-    height: int,
-    width: int,
-    *,
-    smallest: int = 1,
-    batch: int = 1,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    height: int, width: int, *, smallest: int = 1, batch: int = 1, **like: Any
 ) -> tuple[Tensor, ...]:
     """One random volume (batch, 1, height / 8, height, width), no less than `smallest` deep."""
-    depth = max(smallest, height // 8)
-    return (torch.rand(batch, 1, depth, height, width, device=device, dtype=dtype),)
+    return (torch.rand(batch, 1, max(smallest, height // 8), height, width, **like),)
 
 
 def _operation(name: str, width: int, residual: bool) -> nn.Module:

@@ -41,16 +41,10 @@ class VolumeClassifier(nn.Module):
         self.smallest = smallest
 
     def forward(self, volumes: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            volumes: (B, 1, D, H, W), grey, in [0, 1]; the channel is repeated.
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of volumes (B, 1, D, H, W), grey, in [0, 1]; the channel is repeated.
 
         Raises:
-            ValueError: it is something of another shape, or too small.
+            ValueError: they are something of another shape, or too small.
         """
         return self.classifier(self.forward_features(volumes).mean((2, 3, 4)))
 

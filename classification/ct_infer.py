@@ -49,29 +49,19 @@ class CTResult:
     """What was found for one scan.
 
     Slices are counted from the feet, the first is 0, whatever their order in the file.
-
-    Attributes:
-        classes: names of the classes.
-        probabilities: of the classes, (C,) float32.
-        volume: the scan.
-        sample: what the network saw of it, see `vizoo.datasets.ct.preparation`.
-        preset: how that was prepared.
-        heat: where the network looked, over what it saw, (D, H, W) float32 in [0, 1]; None where
-            that was not asked for.
-        method: how `heat` was made, in words.
-        explained: the class that it is for.
-        caution: why the classes may mean nothing for this scan, or nothing.
     """
 
-    classes: tuple[str, ...]
-    probabilities: np.ndarray
-    volume: CTVolume
-    sample: dict[str, Tensor]
-    preset: CTPreset
+    classes: tuple[str, ...]  #: names of the classes
+    probabilities: np.ndarray  #: of the classes, (C,) float32
+    volume: CTVolume  #: the scan
+    sample: dict[str, Tensor]  #: what the network saw of it, see `vizoo.datasets.ct.preparation`
+    preset: CTPreset  #: how that was prepared
+    #: where the network looked, over what it saw, (D, H, W) float32 in [0, 1]; None where that was
+    #: not asked for
     heat: Tensor | None = None
-    method: str = ""
-    explained: str = ""
-    caution: str = ""
+    method: str = ""  #: how `heat` was made, in words
+    explained: str = ""  #: the class that it is for
+    caution: str = ""  #: why the classes may mean nothing for this scan, or nothing
 
     @property
     def predicted(self) -> str:

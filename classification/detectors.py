@@ -39,17 +39,11 @@ _USUAL_SIZE, _USUAL_ANCHOR = 800, 32  # pixels, of torchvision's own
 
 
 class Detections(NamedTuple):
-    """What was found in one image, most certain first.
+    """What was found in one image, most certain first."""
 
-    Attributes:
-        boxes: (N, 4): left, top, right, bottom in pixels.
-        scores: (N,) in [0, 1].
-        labels: (N,) int64, classes from 0.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
+    boxes: Tensor  #: (N, 4): left, top, right, bottom in pixels
+    scores: Tensor  #: (N,) in [0, 1]
+    labels: Tensor  #: (N,) int64, classes from 0
 
 
 class ImageDetector(nn.Module):
@@ -61,18 +55,13 @@ class ImageDetector(nn.Module):
         backbone: ``resnet18`` to ``resnet152`` with a feature pyramid; SSDlite has its own.
         size: pixels of the shorter side, to which images are resized; SSDlite has 320x320.
 
-    Attributes:
-        classes: names, of a trained one, as `input` and `rule`.
-        input: how its images were prepared.
-        rule: what `class_scores` takes beside boxes and classes.
-
     Raises:
         ValueError: an unknown detector or backbone, or a number out of range.
     """
 
-    classes: tuple[str, ...]
-    input: dict[str, Any]
-    rule: dict[str, Any]
+    classes: tuple[str, ...]  #: names, of a trained one, as `input` and `rule`
+    input: dict[str, Any]  #: how its images were prepared
+    rule: dict[str, Any]  #: what `class_scores` takes beside boxes and classes
 
     def __init__(
         self, detector: str, classes: int, backbone: str = "resnet50", size: int = 512
@@ -89,13 +78,7 @@ class ImageDetector(nn.Module):
         self.net = _build(detector, classes + self.first, backbone, size)
 
     def forward(self, image: Tensor) -> list[Detections]:
-        """Find boxes, in evaluation mode.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            What was found in each.
+        """What is found in each of images (B, 3, H, W), RGB in [0, 1], in evaluation mode.
 
         Raises:
             ValueError: images of another shape, or the network is in training mode.
@@ -111,10 +94,8 @@ class ImageDetector(nn.Module):
     ) -> dict[str, Tensor]:
         """The parts of the loss, in training mode.
 
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-            boxes: of each image (N, 4), with an area.
-            labels: of each image (N,), classes from 0.
+        Of images (B, 3, H, W), RGB in [0, 1], and of each its boxes (N, 4), with an area, and their
+        labels (N,), classes from 0.
         """
         check_images(image)
         targets = [
@@ -178,10 +159,7 @@ def is_detector(path: str | os.PathLike[str]) -> bool:
 
 
 def load_detector(path: str | os.PathLike[str]) -> ImageDetector:
-    """A detector with its weights, in evaluation mode, with `classes`, `input` and `rule`.
-
-    Args:
-        path: a checkpoint of `DetectionTask`.
+    """A detector of `DetectionTask`'s checkpoint, evaluating, with `classes`, `input` and `rule`.
 
     Raises:
         FileNotFoundError: no such file.

@@ -30,21 +30,16 @@ _FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Combination:
-    """How the members of an ensemble are combined.
+    """How the members of an ensemble are combined."""
 
-    Attributes:
-        method: ``mean`` of the probabilities; ``weighted`` mean; ``vote``: the class that most
-            members prefer, the mean deciding between equals; ``stacking``: a multinomial logistic
-            regression on all members' log-probabilities.
-        weights: of the members for ``weighted``, not negative, their sum 1.
-        coefficients: (C, M C) of ``stacking``, members one after the other.
-        bias: (C,) of it.
-    """
-
+    #: ``mean`` of the probabilities; ``weighted`` mean; ``vote``: the class that most members
+    #: prefer, the mean deciding between equals; ``stacking``: a multinomial logistic regression on
+    #: all members' log-probabilities
     method: str = "mean"
-    weights: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()  #: of the members for ``weighted``, not negative, their sum 1
+    #: (C, M C) of ``stacking``, members one after the other
     coefficients: tuple[tuple[float, ...], ...] = ()
-    bias: tuple[float, ...] = ()
+    bias: tuple[float, ...] = ()  #: (C,) of it
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -56,13 +51,9 @@ class Combination:
             raise ValueError("stacking wants a row of coefficients and a bias for each class")
 
     def __call__(self, log_probabilities: Tensor) -> Tensor:
-        """Combine.
+        """Probabilities (N, C) of log-probabilities (M, N, C), NaN where a member abstains.
 
-        Args:
-            log_probabilities: (M, N, C); NaN where a member abstains.
-
-        Returns:
-            Probabilities, (N, C); all the same for a sample from which all abstain.
+        All are the same for a sample from which all abstain.
 
         Raises:
             ValueError: another number of members or classes than this was fitted to.
@@ -114,12 +105,7 @@ def fit_combination(method: str, log_probabilities: Tensor, labels: Tensor) -> C
 
 
 def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]) -> Tensor:
-    """Bring classes into another order by their names.
-
-    Args:
-        log_probabilities: (..., C).
-        names: of its classes.
-        wanted: the same names, in the order to bring them to.
+    """Bring the classes of log-probabilities (..., C) into another order of the same names.
 
     Raises:
         ValueError: some are missing or surplus; the message names them.
@@ -138,12 +124,7 @@ def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]
 
 
 def check_classes(names: Sequence[str], classes: Sequence[str], source: str) -> None:
-    """Refuse classes that cannot be aligned with an ensemble's.
-
-    Args:
-        names: to check, in any order.
-        classes: the ensemble's.
-        source: whose names they are, for the message.
+    """Refuse classes, in any order, that cannot be aligned with an ensemble's; names their source.
 
     Raises:
         ValueError: names are missing or surplus.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
 from ..vision.hub.download import sha256_of
 from .ensemble import Combination
 
@@ -21,34 +20,21 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ListedMember:
-    """One member.
+    """One member."""
 
-    Attributes:
-        source: a file, or another spelling of trained weights.
-        temperature: that its logits are divided by.
-    """
-
-    source: str
-    temperature: float = 1.0
+    source: str  #: a file, or another spelling of trained weights
+    temperature: float = 1.0  #: that its logits are divided by
 
 
 @dataclass(frozen=True)
 class EnsembleFile:
-    """What the file says.
+    """What the file says."""
 
-    Attributes:
-        classes: names, in the order of the probabilities.
-        members: the networks.
-        combination: how they are combined.
-        flips: whether each is asked about mirror images too.
-        report: scores, by set.
-    """
-
-    classes: tuple[str, ...]
-    members: tuple[ListedMember, ...]
-    combination: Combination
-    flips: bool = False
-    report: Mapping[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...]  #: names, in the order of the probabilities
+    members: tuple[ListedMember, ...]  #: the networks
+    combination: Combination  #: how they are combined
+    flips: bool = False  #: whether each is asked about mirror images too
+    report: Mapping[str, Any] = field(default_factory=dict)  #: scores, by set
 
 
 def is_ensemble(path: str | os.PathLike) -> bool:
@@ -92,8 +78,8 @@ def read_ensemble(path: str | os.PathLike) -> EnsembleFile:
         ValueError: it is no such file, or a member is another file by now.
     """
     path = Path(path)
+    content = read_json(path, "an ensemble of `vizoo ensemble`")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("kind") != _KIND or content.get("format") != _FORMAT:
             raise ValueError("its kind or format is another")
         combination = content["combination"]
@@ -107,10 +93,6 @@ def read_ensemble(path: str | os.PathLike) -> EnsembleFile:
         classes = tuple(map(str, content["classes"]))
         members = tuple(_member(row, path) for row in content["members"])
         flips, report = bool(content["flips"]), dict(content.get("report", {}))
-    except FileNotFoundError as error:
-        if error.strerror is None:
-            raise
-        raise FileNotFoundError(f"{path}: no such ensemble") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not an ensemble of `vizoo ensemble`: {error}") from error
     if not members:

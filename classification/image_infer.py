@@ -41,29 +41,19 @@ Image = str | os.PathLike | np.ndarray | Tensor
 
 @dataclass(frozen=True, eq=False)
 class ImageResult:
-    """What was found for one image.
+    """What was found for one image."""
 
-    Attributes:
-        classes: names of the classes.
-        probabilities: of the classes, (C,) float32.
-        members: what each network alone takes for the most probable class, and None where it
-            abstains.
-        size: height and width of the image.
-        picture: it, (3, H, W) in [0, 1]; large ones are reduced.
-        heat: where the networks looked, (H, W) in [0, 1], 0 outside of what they saw; None where
-            that was not asked for.
-        method: how `heat` was made, in words.
-        explained: the class that it is for.
-    """
-
-    classes: tuple[str, ...]
-    probabilities: np.ndarray
+    classes: tuple[str, ...]  #: names of the classes
+    probabilities: np.ndarray  #: of the classes, (C,) float32
+    #: what each network alone takes for the most probable class, and None where it abstains
     members: tuple[str | None, ...]
-    size: tuple[int, int]
-    picture: Tensor
+    size: tuple[int, int]  #: height and width of the image
+    picture: Tensor  #: it, (3, H, W) in [0, 1]; large ones are reduced
+    #: where the networks looked, (H, W) in [0, 1], 0 outside of what they saw; None where that was
+    #: not asked for
     heat: Tensor | None = None
-    method: str = ""
-    explained: str = ""
+    method: str = ""  #: how `heat` was made, in words
+    explained: str = ""  #: the class that it is for
 
     @property
     def predicted(self) -> str:
@@ -113,15 +103,10 @@ class ImageResult:
     def save(
         self, folder: str | os.PathLike, name: str, facts: Mapping[str, Any] | None = None
     ) -> list[Path]:
-        """Write ``<name>.json`` and, where there is a map, ``<name>_overlay.png``.
-
-        Args:
-            folder: made if it is missing.
-            name: first part of the file names.
-            facts: further JSON values for the file.
+        """Write ``<name>.json``, `facts` in it, and ``<name>_overlay.png``, where there is a map.
 
         Returns:
-            The files written.
+            The files written, in a folder that is made if it is missing.
         """
         summary = {**self.summary(), **(facts or {})}
         files = [write_json(Path(folder) / f"{name}.json", summary)]
@@ -132,17 +117,11 @@ class ImageResult:
 
 
 class PreparedImage(NamedTuple):
-    """An image as the members of a predictor want it.
+    """An image as the members of a predictor want it."""
 
-    Attributes:
-        size: its height and width.
-        picture: it, (3, H, W) in [0, 1]; large ones are reduced.
-        inputs: for each member (3, H, W).
-    """
-
-    size: tuple[int, int]
-    picture: Tensor
-    inputs: tuple[Tensor, ...]
+    size: tuple[int, int]  #: its height and width
+    picture: Tensor  #: it, (3, H, W) in [0, 1]; large ones are reduced
+    inputs: tuple[Tensor, ...]  #: for each member (3, H, W)
 
 
 class ImagePredictor:

@@ -14,8 +14,7 @@ from ..datasets.images import ImagePreset
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, evaluating, optimize, standalone
 from ._trained import classes_and_preset
-from .activation import ActivationMap
-from .cam import explain
+from .cam import ActivationMap, explain
 from .detectors import Detections, ImageDetector, class_scores, is_detector, load_detector
 
 __all__ = ["ImageMember"]
@@ -71,11 +70,9 @@ class ImageMember:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, flips: bool = False) -> Tensor:
-        """Log-probabilities of prepared images.
+        """Log-probabilities of prepared images (B, 3, *preset.size) in [0, 1].
 
-        Args:
-            images: (B, 3, *preset.size) in [0, 1].
-            flips: whether the probabilities are means over the image and its three mirror images.
+        With `flips` the probabilities are means over the image and its three mirror images.
 
         Returns:
             (B, C) float32 on the CPU; NaN where a detector finds no box.
@@ -91,13 +88,7 @@ class ImageMember:
     def explain(
         self, images: Tensor, classes: Sequence[str], method: str = "auto", layer: str | None = None
     ) -> tuple[Tensor, str]:
-        """Where the network looked.
-
-        Args:
-            images: as above.
-            classes: of each image, what the map is for.
-            method: ``auto``, ``cam`` or ``grad-cam``, see `cam.explain`.
-            layer: of Grad-CAM.
+        """Where the network looked that says of each image its class; see `cam.explain`.
 
         Returns:
             Maps (B, H, W) in [0, 1] on the CPU, and how they were made, in words.

@@ -15,6 +15,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 __all__ = [
     "ClassificationMetrics",
+    "check_labelled",
     "class_report",
     "classification_scores",
     "confusion_of",
@@ -49,6 +50,15 @@ def positive_class(classes: Sequence[str], wanted: str | None = None) -> int | N
     return 1 if len(classes) == 2 else None
 
 
+def check_labelled(what: str, values: Tensor, labels: Tensor) -> None:
+    """Raise a ValueError unless values are (N, C) and labels (N,), N at least 1."""
+    if values.ndim != 2 or labels.shape != values.shape[:1] or not len(labels):
+        raise ValueError(
+            f"{what} {tuple(values.shape)} and labels {tuple(labels.shape)} must be (N, C) and "
+            "(N,), N at least 1"
+        )
+
+
 def confusion_of(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     """How often each true class (row) was taken for each class (column); (C, C) int64."""
     classes = log_probabilities.shape[1]
@@ -80,15 +90,7 @@ def classification_scores(
     Raises:
         ValueError: the shapes do not fit, or there is nothing to score.
     """
-    if (
-        log_probabilities.ndim != 2
-        or labels.shape != log_probabilities.shape[:1]
-        or not len(labels)
-    ):
-        raise ValueError(
-            f"log-probabilities {tuple(log_probabilities.shape)} and labels {tuple(labels.shape)} "
-            "must be (N, C) and (N,), N at least 1"
-        )
+    check_labelled("log-probabilities", log_probabilities, labels)
     classes = log_probabilities.shape[1]
     true = log_probabilities.gather(1, labels[:, None])
     scores = {"loss": -true.mean()}
@@ -127,9 +129,6 @@ class ClassificationMetrics(Metric):
 
     Args:
         positive: number of the positive class.
-
-    Attributes:
-        confusion: of the last `compute`, see `confusion_of`.
     """
 
     full_state_update = False
@@ -139,17 +138,12 @@ class ClassificationMetrics(Metric):
     def __init__(self, positive: int | None = None) -> None:
         super().__init__()
         self.positive = positive
-        self.confusion: Tensor | None = None
+        self.confusion: Tensor | None = None  #: of the last `compute`, see `confusion_of`
         self.add_state("log_probabilities", [], dist_reduce_fx="cat")
         self.add_state("labels", [], dist_reduce_fx="cat")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Take a batch.
-
-        Args:
-            logits: (B, C), or log-probabilities.
-            labels: (B,).
-        """
+        """Take a batch: logits (B, C), or log-probabilities, and labels (B,)."""
         self.log_probabilities.append(logits.detach().float().log_softmax(1))
         self.labels.append(labels)
 

@@ -1,21 +1,24 @@
-"""Results of classifiers as files: the report of a test, predictions as a table."""
+"""Results of classifiers: the report of a test, predictions as a table, confusion as a picture."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from ..common.files import atomic_write
+from ..common.files import atomic_write, write_csv
+from ..vision.viz.colour import draw_figure
 from . import NOTICE
 from .metrics import class_report
 
-__all__ = ["write_predictions", "write_report", "write_results"]
+__all__ = ["confusion_picture", "write_predictions", "write_report", "write_results"]
+
+_NUMBERS = 20  # classes of a confusion at most whose counts are written into the cells
 
 
 def write_report(
@@ -27,12 +30,7 @@ def write_report(
 ) -> Path:
     """Write `test_report.json`, and beside it the confusion matrix as `test_confusion.csv`.
 
-    Args:
-        folder: made if it is missing.
-        metrics: values by name.
-        confusion: (C, C) counts: rows are true classes, columns predicted ones.
-        classes: their names.
-        preset: how samples were prepared.
+    Confusion is (C, C) counts: rows are true classes, columns predicted ones.
 
     Returns:
         The report: classes, input (the preset), metrics, confusion, and by class its number of
@@ -49,7 +47,7 @@ def write_report(
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     rows = ([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
-    _write_table(path.with_name("test_confusion.csv"), ["true \\ predicted", *classes], rows)
+    write_csv(path.with_name("test_confusion.csv"), ["true \\ predicted", *classes], rows)
     return path
 
 
@@ -59,19 +57,12 @@ def write_predictions(
     names: Sequence[str],
     probabilities: Sequence[Sequence[float]],
 ) -> None:
-    """Write a CSV table of `name`, `class` (the most probable one) and each class's probability.
-
-    Args:
-        path: of the table.
-        classes: names, in the order of the probabilities.
-        names: of the samples.
-        probabilities: for each sample one of every class.
-    """
+    """Write a CSV table of `name`, `class` (the most probable one) and each class's probability."""
     rows = (
         [name, classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.6f}" for p in row)]
         for name, row in zip(names, probabilities, strict=True)
     )
-    _write_table(Path(path), ["name", "class", *classes], rows)
+    write_csv(path, ["name", "class", *classes], rows)
 
 
 def write_results(
@@ -102,9 +93,26 @@ def write_results(
         row += [report.get(key, "") for key in facts]
         words = ["; ".join(report.get("warnings", [])), report.get("error", ""), NOTICE]
         rows.append([*row, network, *words])
-    _write_table(Path(path), header, rows)
+    write_csv(path, header, rows)
 
 
-def _write_table(path: Path, header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
+def confusion_picture(confusion: Tensor, classes: Sequence[str]) -> np.ndarray:
+    """Counts (C, C), rows true classes, their share of a row as colour; (H, W, 3) uint8 RGB."""
+    from matplotlib.figure import Figure
+
+    counts = confusion.cpu().numpy()
+    shares = counts / counts.sum(1, keepdims=True).clip(1)
+    inches = min(12.0, 2.5 + 0.6 * len(classes))
+    figure = Figure(figsize=(inches, inches), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    places = range(len(classes))
+    axes.set_xticks(places, classes, rotation=90 if len(classes) > 3 else 0)
+    axes.set_yticks(places, classes)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    for row, column in np.ndindex(*counts.shape) if len(classes) <= _NUMBERS else ():
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        text = str(counts[row, column])
+        axes.text(column, row, text, ha="center", va="center", color=colour)
+    return draw_figure(figure)

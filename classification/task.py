@@ -15,9 +15,8 @@ from torch.nn import functional as F
 
 from ..vision.hub.registry import model_info
 from ..vision.training import NetworkTask, log_metrics, log_picture
-from .confusion import confusion_picture
 from .metrics import ClassificationMetrics, positive_class
-from .reports import write_report
+from .reports import confusion_picture, write_report
 
 __all__ = ["ClassificationTask", "balanced_weights", "sets_of"]
 
@@ -283,11 +282,7 @@ def _inputs_of(sample: dict[str, Any]) -> Tensor:
 
 
 def balanced_weights(labels: Sequence[int], classes: Sequence[str]) -> Tensor:
-    """For each class how much rarer it is than if all were equally frequent.
-
-    Args:
-        labels: of the training samples.
-        classes: names of the classes.
+    """For each class how much rarer it is among training samples than if all were equally frequent.
 
     Returns:
         (C,): number of samples / (classes * samples of the class).

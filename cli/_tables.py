@@ -79,7 +79,7 @@ def comparisons(
     column: str,
 ) -> dict[str, Any]:
     """The ranking and the parameters' against the truth, for each group."""
-    from ..nas.lid.ranking import compare
+    from ..nas.search.predictor import compare
 
     worst = max(filter(math.isfinite, errors.values())) + 1
     compared = {}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 __all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta"]
@@ -24,17 +24,12 @@ __all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta
 
 @dataclass(frozen=True)
 class Counts:
-    """Costs of one forward pass.
+    """Costs of one forward pass."""
 
-    Attributes:
-        parameters: values in parameters; buffers do not count.
-        macs: multiply-adds.
-        memory: bytes of the tensors alive at the worst moment, inputs with them and weights
-            not, where every operator writes its output to memory.
-    """
-
-    parameters: int
-    macs: int
+    parameters: int  #: values in parameters; buffers do not count
+    macs: int  #: multiply-adds
+    #: bytes of the tensors alive at the worst moment, inputs with them and weights not, where every
+    #: operator writes its output to memory
     memory: int
 
     def to_json(self) -> dict[str, int]:
@@ -44,19 +39,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator call of a forward pass.
+    """One operator call of a forward pass."""
 
-    Attributes:
-        function: the operator's overload.
-        args: positional arguments, tensors on the meta device.
-        kwargs: named arguments.
-        macs: multiply-adds.
-    """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    macs: int
+    function: Callable[..., Any]  #: the operator's overload
+    args: tuple[Any, ...]  #: positional arguments, tensors on the meta device
+    kwargs: dict[str, Any]  #: named arguments
+    macs: int  #: multiply-adds
 
     @property
     def key(self) -> str:
@@ -137,7 +125,8 @@ class _Watch(TorchDispatchMode):
         if not (_is_view(function) or str(function).startswith("aten.empty")):
             formula = flop_registry.get(function.overloadpacket)
             flops = formula(*args, **kwargs, out_val=result) if formula else 0
-            shapes, named = _without_values(args), _without_values(kwargs)
+            # Fresh tensors of the same shapes, so that no memory is kept alive.
+            shapes, named = tree_map(_meta_like, (args, kwargs))
             self.operators.append(Operator(function, shapes, named, flops // 2))
             self._note(tree_leaves(result))
         return result
@@ -160,18 +149,10 @@ def _is_view(function: Any) -> bool:
     return any(alias is not None and not alias.is_write for alias in returned)
 
 
-def _without_values(value: Any) -> Any:
-    """Arguments with fresh tensors of the same shape, so that no memory is kept alive."""
-    if isinstance(value, Tensor):
-        return _meta_like(value)
-    if isinstance(value, dict):
-        return {name: _without_values(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_without_values(item) for item in value)
-    return value
-
-
-def _meta_like(tensor: Tensor) -> Tensor:
+def _meta_like(tensor: Any) -> Any:
+    """A tensor's shape, without values; anything else as it is."""
+    if not isinstance(tensor, Tensor):
+        return tensor
     like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(like, requires_grad=tensor.requires_grad)

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "choose_device", "choose_dtype"]
 
-DTYPES = ("float32", "bfloat16", "float16")
-"""Names of the types that a network can predict in."""
+DTYPES = ("float32", "bfloat16", "float16")  #: names of the types that a network can predict in
 
 
 def choose_device(name: str) -> torch.device:

@@ -6,12 +6,22 @@ import csv
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["atomic_write", "check_formats", "read_json", "write_csv", "write_json"]
+__all__ = [
+    "JsonFile",
+    "atomic_write",
+    "check_formats",
+    "check_version",
+    "read_json",
+    "write_csv",
+    "write_json",
+]
+
+_Read = TypeVar("_Read", bound="JsonFile")
 
 
 @contextmanager
@@ -21,12 +31,6 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     Missing parent folders are made. The temporary name keeps the suffix, because many writers
     choose their format by it. If the block raises, the temporary file goes and an earlier file of
     that name stays as it was.
-
-    Args:
-        path: the file to write.
-
-    Yields:
-        Where to write: a path in the same folder, not existing yet.
 
     Raises:
         OSError: the folder cannot be made or written to.
@@ -78,25 +82,74 @@ def write_csv(
         csv.writer(file).writerows([header, *rows])
 
 
-def read_json(path: str | os.PathLike[str], what: str = "a JSON file") -> Any:
+def read_json(
+    path: str | os.PathLike[str],
+    what: str = "a JSON file",
+    parse: Callable[[Any], Any] = lambda data: data,
+) -> Any:
     """Read a JSON file.
 
     Args:
         path: the file.
         what: what it should be, for the error: "an architecture", "a latency table".
+        parse: what to make of its plain values; may raise a ValueError.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not JSON; one line with its path.
+        ValueError: it is not JSON, or cannot be parsed; one line with its path.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {what} was to be read from it")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not {what}: this is not valid JSON ({reason})") from error
+    try:
+        return parse(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+class JsonFile:
+    """Something that has `to_json` and `from_json`, as a file."""
+
+    __slots__ = ()
+    called = "a JSON file"  #: what it is, for errors
+    to_json: Callable[..., Any]
+    from_json: Callable[..., Any]
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as JSON, atomically."""
+        return write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls: type[_Read], path: str | os.PathLike[str]) -> _Read:
+        """Read a file written by `save`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it holds something else; the message begins with the path.
+        """
+        return read_json(path, cls.called, cls.from_json)
+
+
+def check_version(data: Any, version: int, what: str) -> None:
+    """Refuse plain values of a version that this program does not know.
+
+    Raises:
+        ValueError: the mapping's `version` is another.
+    """
+    found = data.get("version")
+    if isinstance(found, bool) or found != version:
+        raise ValueError(f"{what} of version {shortened(found)}; this vizoo reads {version}")
+
+
+def shortened(value: Any) -> str:
+    """How Python writes a value, in one line of at most 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["lazy"]
 
 
-def lazy(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """What a package's ``__all__``, ``__getattr__`` and ``__dir__`` shall be.
+
+    The names and their modules are those that its ``__init__.py`` imports for type checkers, in
+    ``if TYPE_CHECKING:``.
 
     Args:
         package: its ``__name__``.
-        homes: module, relative to the package, to the public names that it has.
 
     Example:
-        >>> __all__, __getattr__, __dir__ = lazy("vizoo.common", {".files": ["atomic_write"]})
-        >>> __all__
-        ['atomic_write']
+        >>> from vizoo.nas import search
+        >>> search.__all__[:2]
+        ['Agreement', 'Constraint']
     """
-    modules = {name: module for module, names in homes.items() for name in names}
+    modules = {
+        name.name: "." * node.level + (node.module or "")
+        for block in ast.parse(inspect.getsource(sys.modules[package])).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
 
     def get(name: str) -> Any:
         if name not in modules:

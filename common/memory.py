@@ -41,15 +41,12 @@ def available_memory() -> int | None:
 
 
 class PeakMemory:
-    """Peak memory inside a `with` block.
-
-    Attributes:
-        bytes: after the block; on a GPU the allocator's peak, on the CPU the growth of resident
-            memory beyond what was held before (0 outside Linux).
-    """
+    """Peak memory inside a `with` block."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        #: after the block; on a GPU the allocator's peak, on the CPU the growth of resident memory
+        #: beyond what was held before (0 outside Linux)
         self.bytes = 0
 
     def __enter__(self) -> PeakMemory:

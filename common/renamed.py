@@ -13,10 +13,10 @@ __all__ = ["RENAMED", "REPLACED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
-    "curvature": ("eva", "factors", "kfac", "layers", "placement", "second_order"),
-    "gradients": ("callbacks", "hooks", "norm", "regions", "registry", "sharded", "strategy"),
+    "curvature": ("eva", "factors", "kfac", "layers", "second_order"),
+    "gradients": ("callbacks", "hooks", "norm", "regions", "sharded", "strategy"),
     "recovery": ("buffers", "parity", "payload", "persist", "snapshot", "store"),
-    "schedule": ("dear", "link", "merging", "planner", "simulator", "timing"),
+    "schedule": ("dear", "link", "merging", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
 _JOINED = {
@@ -34,13 +34,26 @@ _JOINED = {
     "vision.hub": "card:sharing sources:create",
     "vision.io": "pointcloud:ply",
 }
+_MERGED = {
+    ("placement", "curvature.placement"): "curvature.factors",
+    ("planner", "schedule.planner"): "schedule.simulator",
+    ("registry", "gradients.registry"): "gradients.strategy",
+}
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, cache)"
 _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 RENAMED: dict[str, str] = {
+    "classification.activation": "classification.cam",
+    "classification.confusion": "classification.reports",
+    "classification.occlusion": "classification.cam",
     "nas.distributed.ranks": "common.ranks",
+    **{
+        f"nas.distributed.{old}": f"nas.distributed.{new}"
+        for names, new in _MERGED.items()
+        for old in names
+    },
     **{
         f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
         for folder, names in _DISTRIBUTED.items()
@@ -53,7 +66,11 @@ RENAMED: dict[str, str] = {
     },
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
+    "nas.elastic.squeeze": "nas.elastic.conv",
     "nas.files": "common.files",
+    "nas.lid.ranking": "nas.search.predictor",
+    "nas.lid.similarities": "nas.lid.partitions",
+    "nas.search.pareto": "nas.search.evolution",
     "vision.cameras": "datasets.mvs.cameras",
     "vision.classification": "classification",
     "vision.complexity": "vision.inputs",
@@ -67,7 +84,7 @@ RENAMED: dict[str, str] = {
     "vision.io.files": "common.files",
     "vision.memory": "common.memory",
     "vision.system": "common.system",
-    "vision.viz.confusion": "classification.confusion",
+    "vision.viz.confusion": "classification.reports",
 }
 """Old name to new, inside the package; a package's modules go with it unless named themselves."""
 

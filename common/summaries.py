@@ -52,14 +52,9 @@ def item_summary(
     files: Iterable[str | os.PathLike[str]] = (),
     warnings: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The summary of one thing.
+    """The summary of one thing: `name` is the first part of its files' names.
 
-    Args:
-        name: first part of its files' names.
-        result: its ``size`` and what else a result's ``summary`` says.
-        seconds: that the predictor took.
-        files: that were written.
-        warnings: that were given.
+    A result has its ``size`` and what else its ``summary`` says; the predictor took the seconds.
     """
     return {
         "name": name,

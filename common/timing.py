@@ -23,19 +23,12 @@ _Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call, over repetitions.
+    """Milliseconds of one call, over repetitions."""
 
-    Attributes:
-        median: half of the calls took less.
-        p10: a tenth took less.
-        p90: nine tenths took less.
-        repetitions: how many calls.
-    """
-
-    median: float
-    p10: float
-    p90: float
-    repetitions: int
+    median: float  #: half of the calls took less
+    p10: float  #: a tenth took less
+    p90: float  #: nine tenths took less
+    repetitions: int  #: how many calls
 
     @classmethod
     def of(cls, times: Sequence[float]) -> Timing:

@@ -21,13 +21,4 @@ if TYPE_CHECKING:
     from .supernet import activate, active, extract, search_space
     from .values import Value, choices_of, concat, maximum, resolve
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".elastic.base": ["ElasticModule"],
-        ".sorting": ["sort_channels"],
-        ".space": ["Architecture", "Choice", "SearchSpace"],
-        ".supernet": ["activate", "active", "extract", "search_space"],
-        ".values": ["Value", "choices_of", "concat", "maximum", "resolve"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

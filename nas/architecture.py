@@ -5,24 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
-from ..common.files import read_json, write_json
+from ..common.files import JsonFile, check_version, shortened
 
 __all__ = ["Architecture", "Scalar", "json_digest", "near"]
 
-Scalar = int | float | str | bool
-"""What a choice can choose from."""
+Scalar = int | float | str | bool  #: what a choice can choose from
 
 _VERSION = 1
 
 
-class Architecture(Mapping[str, Scalar | None]):
+class Architecture(JsonFile, Mapping[str, Scalar | None]):
     """An immutable, hashable mapping from the names of choices to their values.
 
     None says that the choice does not matter here, such as the kernel of a block beyond the
@@ -43,6 +40,7 @@ class Architecture(Mapping[str, Scalar | None]):
     """
 
     __slots__ = ("_choices", "_hash", "_space")
+    called = "an architecture"
 
     def __init__(self, choices: Mapping[str, Scalar | None]) -> None:
         self._choices = {name: _checked(name, value) for name, value in choices.items()}
@@ -115,35 +113,14 @@ class Architecture(Mapping[str, Scalar | None]):
         if not isinstance(data, dict) or "version" not in data:
             raise ValueError(
                 'not an architecture: wanted {"version": 1, "choices": {…}}, '
-                f"found {_short(data)}"
+                f"found {shortened(data)}"
             )
-        if isinstance(data["version"], bool) or data["version"] != _VERSION:
-            raise ValueError(
-                f"an architecture of version {_short(data['version'])}; this vizoo reads {_VERSION}"
-            )
+        check_version(data, _VERSION, cls.called)
         if surplus := [str(key) for key in data if key not in ("version", "choices")]:
             raise ValueError(f"not an architecture: what is {surplus[0]!r} doing in it?")
         if not isinstance(data.get("choices"), dict):
             raise ValueError('not an architecture: "choices" has to map names to values')
         return cls(data["choices"])
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically."""
-        return write_json(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Architecture:
-        """Read a file written by :meth:`save`.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it holds no architecture; the message begins with the path.
-        """
-        data = read_json(path, "an architecture")
-        try:
-            return cls.from_json(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
 
 
 def json_digest(data: Any) -> str:
@@ -164,7 +141,7 @@ def near(name: str, known: Any) -> str:
 
 def _checked(name: Any, value: Any) -> Scalar | None:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a choice has to be a string, not {_short(name)}")
+        raise ValueError(f"the name of a choice has to be a string, not {shortened(name)}")
     if value is None or isinstance(value, (bool, str, int)):
         return value
     if isinstance(value, Integral):
@@ -172,11 +149,6 @@ def _checked(name: Any, value: Any) -> Scalar | None:
     if isinstance(value, Real) and math.isfinite(value):
         return float(value)
     raise ValueError(
-        f"choice {name!r} cannot have the value {_short(value)}: "
+        f"choice {name!r} cannot have the value {shortened(value)}: "
         "wanted an int, a finite float, a str, a bool or None"
     )
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}…"

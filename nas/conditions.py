@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -109,90 +108,43 @@ def _includes(wide: Mapping[str, Sequence], narrow: Mapping[str, Sequence]) -> b
     )
 
 
-# Counting. Choices that no condition ties together multiply. Within what is tied, one choice that
-# certainly matters is fixed to each of its values in turn, which unties the rest.
-_Case = frozenset[tuple[str, frozenset[Scalar]]]
-_Cases = frozenset[_Case]
+_Cases = frozenset[frozenset[tuple[str, frozenset[Scalar]]]]
 _ALWAYS: _Cases = frozenset([frozenset()])
-_NEVER: _Cases = frozenset()
 
 
 def count(values: Mapping[str, Sequence[Scalar]], conditions: Mapping[str, Condition]) -> int:
-    """The number of canonical architectures of choices with these values and conditions."""
-    when = {
-        name: frozenset(
-            frozenset((other, frozenset(v)) for other, v in case.items())
-            for case in conditions[name]
-        )
-        if name in conditions
-        else _ALWAYS
-        for name in values
+    """The number of canonical architectures of choices with these values and conditions.
+
+    Choices are fixed one after the other, those that others ask about just before these. What has
+    been fixed matters by what it leaves of later conditions alone, so that there are few states.
+    """
+    when: dict[str, _Cases] = {
+        name: frozenset(frozenset((o, frozenset(v)) for o, v in case.items()) for case in condition)
+        for name, condition in conditions.items()
     }
-    return _count_parts(when, values, {})
+    asking: dict[str, set[str]] = {name: set() for name in values}
+    for name, condition in conditions.items():
+        for other in (other for case in condition for other in case):
+            asking[other].add(name)
+    states: dict[frozenset[tuple[str, _Cases]], int] = {frozenset(): 1}
+    for name in parents_first(sorted(values, key=lambda n: bool(asking[n])), conditions):
+        following: dict[frozenset[tuple[str, _Cases]], int] = {}
+        for state, ways in states.items():
+            left = dict(state)
+            matters = left.pop(name, when.get(name, _ALWAYS))
+            for value in values[name] if matters else (None,):
+                changed = {n: _left(left.get(n, when[n]), name, value) for n in asking[name]}
+                reached = frozenset((left | changed).items())
+                following[reached] = following.get(reached, 0) + ways
+        states = following
+    return sum(states.values())
 
 
-def _count_parts(
-    when: Mapping[str, _Cases], values: Mapping[str, Sequence[Scalar]], known: dict
-) -> int:
-    return math.prod(_count_tied(part, values, known) for part in _untied(when))
-
-
-def _count_tied(
-    when: Mapping[str, _Cases], values: Mapping[str, Sequence[Scalar]], known: dict
-) -> int:
-    if len(when) == 1:
-        ((name, cases),) = when.items()
-        return len(values[name]) if cases else 1
-    key = frozenset(when.items())
-    if key not in known:
-        asked = [other for cases in when.values() for case in cases for other, _ in case]
-        parent = max((n for n in when if when[n] == _ALWAYS), key=asked.count)
-        tests = {v for cases in when.values() for case in cases for o, v in case if o == parent}
-        # Values that every condition treats alike leave the same rest.
-        alike: dict[frozenset, list[Scalar]] = {}
-        for value in values[parent]:
-            alike.setdefault(frozenset(t for t in tests if value in t), []).append(value)
-        known[key] = sum(
-            len(group) * _count_parts(_fixed(when, parent, group[0]), values, known)
-            for group in alike.values()
-        )
-    return known[key]
-
-
-def _fixed(when: Mapping[str, _Cases], name: str, value: Scalar | None) -> dict[str, _Cases]:
-    """The other choices and their conditions once ``name`` has this value (None: none)."""
-    left, dead = {}, []
-    for other, cases in when.items():
-        if other == name:
-            continue
-        met = [
-            frozenset(test for test in case if test[0] != name)
-            for case in cases
-            if all(test[0] != name or value in test[1] for test in case)
-        ]
-        left[other] = _ALWAYS if frozenset() in met else frozenset(met)
-        if left[other] == _NEVER and cases != _NEVER:
-            dead.append(other)
-    for other in dead:
-        if other in left:
-            left = _fixed(left, other, None)
-    return left
-
-
-def _untied(when: Mapping[str, _Cases]) -> list[dict[str, _Cases]]:
-    """Groups of choices such that no condition asks across groups."""
-    group = {name: name for name in when}
-
-    def root(name: str) -> str:
-        while group[name] != name:
-            group[name] = name = group[group[name]]
-        return name
-
-    for name, cases in when.items():
-        for case in cases:
-            for other, _ in case:
-                group[root(name)] = root(other)
-    parts: dict[str, dict[str, _Cases]] = {}
-    for name, cases in when.items():
-        parts.setdefault(root(name), {})[name] = cases
-    return list(parts.values())
+def _left(cases: _Cases, name: str, value: Scalar | None) -> _Cases:
+    """What is left of a condition once a choice has this value."""
+    left = frozenset(
+        frozenset(test for test in case if test[0] != name)
+        for case in cases
+        if all(test[0] != name or value in test[1] for test in case)
+    )
+    return _ALWAYS if frozenset() in left else left

@@ -81,7 +81,7 @@ def run_batch(
 def samples(batch: Any) -> int:
     """How many samples a batch has: the first dimension of its first tensor; 0 without one."""
     if isinstance(batch, Tensor):
-        return len(batch)
+        return len(batch) if batch.dim() else 0
     if not isinstance(batch, (Mapping, list, tuple)):
         return 0
     values = batch.values() if isinstance(batch, Mapping) else batch

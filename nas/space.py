@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
+from ..common.files import check_version
 from .architecture import Architecture, Scalar, json_digest, near
 from .conditions import Condition, checked_conditions, count, parents_first
 from .values import Choice
@@ -109,11 +110,9 @@ class SearchSpace:
         return f"SearchSpace({len(self)} choices, {shown} architectures)"
 
     def build(self, pick: Callable[[Choice], Scalar]) -> Architecture:
-        """The canonical architecture whose values ``pick`` gives.
+        """The canonical architecture whose values ``pick`` gives, unchecked.
 
-        Args:
-            pick: choice → one of its values (unchecked). Asked only for choices that matter, for
-                each after those that its condition asks about.
+        It is asked only for choices that matter, after those that their conditions ask about.
         """
         values: dict[str, Scalar | None] = dict.fromkeys(self._choices)
         for choice, cases in self._plan:
@@ -208,13 +207,10 @@ class SearchSpace:
     def mutate(
         self, architecture: Architecture, rng: random.Random, probability: float = 0.1
     ) -> Architecture:
-        """Another architecture near this one.
+        """Another architecture near this one, unless the space holds only one.
 
         Each choice that matters is changed with ``probability``, and if none was, one of them;
         choices that come to matter are drawn uniformly.
-
-        Returns:
-            An architecture that differs, unless the space holds only one.
         """
         if not 0 <= probability <= 1:
             raise ValueError(f"the probability of a mutation is between 0 and 1, not {probability}")
@@ -345,10 +341,7 @@ class SearchSpace:
         """
         if not isinstance(data, dict) or not isinstance(data.get("choices"), list):
             raise ValueError('not a search space: wanted {"version": 1, "choices": […], …}')
-        if isinstance(data.get("version"), bool) or data.get("version") != _VERSION:
-            raise ValueError(
-                f"a search space of version {data.get('version')!r}; this vizoo reads {_VERSION}"
-            )
+        check_version(data, _VERSION, "a search space")
         choices = []
         for entry in data["choices"]:
             if not isinstance(entry, dict) or set(entry) != {"name", "values"}:

@@ -32,14 +32,7 @@ def search_space(model: nn.Module) -> SearchSpace:
 
 
 def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
-    """Let a supernet run as `architecture` says, until the next call.
-
-    Args:
-        model: the whole supernet.
-        architecture: a value for each choice that matters.
-
-    Returns:
-        The architecture in canonical form.
+    """Let a supernet run as `architecture` says, until the next call; returns its canonical form.
 
     Raises:
         ValueError: it is not an architecture of this network.
@@ -51,14 +44,7 @@ def activate(model: nn.Module, architecture: Mapping[str, Any]) -> Architecture:
 
 
 def activate_part(model: nn.Module, part: Mapping[str, Any]) -> SearchSpace:
-    """Let a supernet run as the largest of a part of its space.
-
-    Args:
-        model: the whole supernet.
-        part: as `SearchSpace.to_json` gave it.
-
-    Returns:
-        That part.
+    """Let a supernet run as the largest of a part of its space, which `SearchSpace.to_json` gave.
 
     Raises:
         ValueError: it is no part of the network's search space.

@@ -28,8 +28,7 @@ __all__ = [
     "nasbench201",
 ]
 
-CELL_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")
-"""Of NASBench-201: source and target node."""
+CELL_EDGES = ("0_1", "0_2", "1_2", "0_3", "1_3", "2_3")  #: of NASBench-201: source and target node
 CELL_OPERATIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
 """Of an edge, smallest first."""
 BLOCK_OPERATIONS = ("skip", "mb3x3e3", "mb5x5e6")
@@ -39,17 +38,12 @@ _CELL_CODES = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool
 
 @dataclass(frozen=True)
 class Tabular:
-    """All networks of a space and what is known of each.
+    """All networks of a space and what is known of each."""
 
-    Attributes:
-        space: the choices.
-        columns: name → (N,), such as `cifar10_test` in per cent, `params`, `macs`.
-        rows: architecture → its row.
-    """
-
-    space: SearchSpace
+    space: SearchSpace  #: the choices
+    #: name → (N,), such as `cifar10_test` in per cent, `params`, `macs`
     columns: Mapping[str, NDArray]
-    rows: Mapping[Architecture, int]
+    rows: Mapping[Architecture, int]  #: architecture → its row
 
     def look_up(self, architecture: Architecture, column: str) -> float:
         """A figure of one architecture.

@@ -52,11 +52,7 @@ class Value(ABC):
         """The value where the choice of each name has the given value."""
 
     def map(self, function: Callable[[Any], Any]) -> Computed:
-        """The value ``function(this value)``, such as ``width.map(lambda w: round_to(w * 6, 8))``.
-
-        Args:
-            function: a pure function of the value alone.
-        """
+        """What a pure function makes of it, such as ``width.map(lambda w: round_to(w * 6, 8))``."""
         return Computed(function, (self,))
 
     def __add__(self, other: Value | int) -> Computed:

@@ -124,7 +124,7 @@ def faulty(monkeypatch):
     """A command that raises what a test puts into it."""
     module = types.ModuleType("vizoo.faulty")
     monkeypatch.setitem(sys.modules, "vizoo.faulty", module)
-    row = command.Command("faulty", "fail", ("vizoo faulty",), raw=True)
+    row = command.Command("faulty", "fail", "vizoo faulty", raw=True)
     monkeypatch.setitem(command.COMMANDS, "faulty", row)
 
     def fail(error):

@@ -1,17 +1,19 @@
-"""What networks of images have in common whose blocks are searched."""
+"""What networks of images have in common whose blocks are searched; inverted residuals of these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from ...nas import elastic
 from ...nas.space import Choice
-from ...vision.layers import check_images
+from ...nas.values import Value
+from ...vision.layers import ConvNorm, InvertedResidual, check_images
 
-__all__ = ["SearchedClassifier", "searched_operation"]
+__all__ = ["SearchedClassifier", "inverted_residual", "rounded", "searched_operation"]
 
 
 def searched_operation(
@@ -47,16 +49,10 @@ class SearchedClassifier(nn.Module):
         raise NotImplementedError
 
     def forward(self, image: Tensor) -> Tensor:
-        """Scores of the classes.
-
-        Args:
-            image: (B, 3, H, W), RGB in [0, 1].
-
-        Returns:
-            Logits, (B, classes).
+        """Logits (B, classes) of images (B, 3, H, W), RGB in [0, 1].
 
         Raises:
-            ValueError: it is something of another shape.
+            ValueError: they are something of another shape.
         """
         return self.forward_head(self.forward_features(image).mean((2, 3)))
 
@@ -72,3 +68,49 @@ class SearchedClassifier(nn.Module):
     def get_classifier(self) -> nn.Linear:
         """The last layer; the name is timm's."""
         return self.classifier
+
+
+def inverted_residual(
+    in_channels: int,
+    channels: int,
+    kernel: Value | int,
+    ratio: Value | int,
+    stride: int = 1,
+    *,
+    activation: type[nn.Module] = nn.ReLU,
+    squeezed: bool = False,
+    eps: float = 1e-5,
+) -> InvertedResidual:
+    """A block that adds its input where shapes agree.
+
+    Args:
+        in_channels: of the input.
+        channels: of the output.
+        kernel: of the depthwise convolution.
+        ratio: of the inner channels to the input's; 1 leaves the expansion out.
+        stride: of the depthwise convolution.
+        activation: after expansion and depthwise convolution.
+        squeezed: whether a squeeze-excite gates the inner channels.
+        eps: of the batch norms.
+    """
+    inner = _of(ratio, lambda number: rounded(in_channels * number))
+    convolution = partial(ConvNorm, activation=activation, eps=eps)
+    # One after the other as they run, since each draws random weights.
+    expand = nn.Identity() if ratio == 1 else convolution(in_channels, inner)
+    depthwise = convolution(inner, inner, kernel, stride, groups=inner)
+    squeeze = None
+    if squeezed:
+        squeeze = elastic.SqueezeExcite(inner, _of(inner, lambda number: rounded(number // 4)))
+    project = ConvNorm(inner, channels, eps=eps)
+    residual = stride == 1 and in_channels == channels
+    return InvertedResidual(expand, depthwise, project, residual, squeeze)
+
+
+def rounded(channels: float) -> int:
+    """The nearest multiple of 8, unless that is less than 0.9 of it (MobileNetV2's rule)."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest
+
+
+def _of(number: Value | int, function: Callable[[int], int]) -> Value | int:
+    return number.map(function) if isinstance(number, Value) else function(number)

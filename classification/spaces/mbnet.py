@@ -15,8 +15,7 @@ from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.tabular import BLOCK_OPERATIONS
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._mobile import inverted_residual
-from ._searched import SearchedClassifier, searched_operation
+from ._searched import SearchedClassifier, inverted_residual, searched_operation
 
 __all__ = ["MBNet", "mbnet"]
 

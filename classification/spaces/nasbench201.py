@@ -48,9 +48,7 @@ class ReLUConvNorm(nn.Sequential):
 class Cell(nn.Module):
     """Four nodes; each sums what its edges make of the nodes before it.
 
-    Args:
-        channels: of input and output.
-        operations: edge to the choice of its operation, or to an operation's name.
+    An edge has the choice of its operation, or an operation's name.
     """
 
     def __init__(self, channels: int, operations: Mapping[str, Choice | str]) -> None:
@@ -133,10 +131,7 @@ def _choice(edge: str) -> Choice:
 
 
 def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
-    """Read weights of the published supernet.
-
-    Args:
-        state: tensors by their published names.
+    """Read weights of the published supernet, tensors by their published names.
 
     Returns:
         The model's name, its architecture arguments and its state.

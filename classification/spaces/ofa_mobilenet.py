@@ -16,8 +16,7 @@ from ...nas.space import Architecture, Choice
 from ...nas.supernet import extract
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._mobile import inverted_residual, rounded
-from ._searched import SearchedClassifier
+from ._searched import SearchedClassifier, inverted_residual, rounded
 
 __all__ = ["OFAMobileNet", "ofa_mobilenet"]
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from ...nas.space import Architecture, Choice, SearchSpace
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._mobile import inverted_residual, rounded
-from ._searched import SearchedClassifier, searched_operation
+from ._searched import SearchedClassifier, inverted_residual, rounded, searched_operation
 
 __all__ = ["Proxyless", "proxyless"]
 

@@ -17,19 +17,4 @@ if TYPE_CHECKING:
     from .volume import CTVolume
     from .writers import write_dicom, write_scans
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".chest": ["Chest", "GeneratedCT"],
-        ".datamodule": ["CTDataModule"],
-        ".dataset": ["CTDataset", "ScanRecord"],
-        ".dicom": ["list_series", "read_dicom"],
-        ".layouts": ["CCCCII", "COVIDCTset", "ListedScans", "MosMed"],
-        ".nifti": ["read_nifti", "write_nifti"],
-        ".preparation": ["CTPreset", "prepare", "to_scan", "to_slices"],
-        ".reading": ["read_scan", "read_slices"],
-        ".transforms": ["VolumeAugmentation"],
-        ".volume": ["CTVolume"],
-        ".writers": ["write_dicom", "write_scans"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

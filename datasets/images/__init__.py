@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from .preparation import ImagePreset
     from .transforms import ImageAugmentation
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".boxes": ["CocoImages", "VocImages"],
-        ".datamodule": ["ImageDataModule"],
-        ".dataset": ["ImageDataset", "ImageRecord"],
-        ".layouts": ["ImageFolders", "ListedImages", "split_groups"],
-        ".lesions": ["GeneratedLesions"],
-        ".preparation": ["ImagePreset"],
-        ".transforms": ["ImageAugmentation"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

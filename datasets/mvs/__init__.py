@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from .scene import Scene, View, derive_range, truth_points
     from .writers import write_scene
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".blendedmvs": ["BlendedMVS"],
-        ".datamodule": ["MVSDataModule"],
-        ".dataset": ["MVSDataset"],
-        ".dtu": ["DTU"],
-        ".layouts": ["SceneFolders", "open_scene"],
-        ".scene": ["Scene", "View", "derive_range", "truth_points"],
-        ".writers": ["write_scene"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

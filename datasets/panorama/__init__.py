@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from .datamodule import PanoramaDataModule
     from .writers import write_panoramas
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".base": ["Matterport3D", "PanoramaDataset", "PanoramaRecord", "Stanford2D3D", "ThreeD60"],
-        ".datamodule": ["PanoramaDataModule"],
-        ".writers": ["write_panoramas"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -15,17 +15,4 @@ if TYPE_CHECKING:
     from .scenes import GeneratedStereo, generate_scenes
     from .sintel import Sintel
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".base": ["StereoDataset", "StereoRecord"],
-        ".datamodule": ["StereoDataModule"],
-        ".kitti": ["KITTI2012", "KITTI2015"],
-        ".middlebury": ["ETH3D", "Middlebury2014", "MiddleburyV3"],
-        "..mixture": ["Mixture"],
-        ".pairs": ["PairFolders", "PairList", "StereoPairs"],
-        ".sceneflow": ["SceneFlow"],
-        ".scenes": ["GeneratedStereo", "generate_scenes"],
-        ".sintel": ["Sintel"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -27,9 +27,6 @@ class Cost:
             L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
             L + weight · E/T; for `power` L · (E/T)^weight (MnasNet; ProxylessNAS). For `log`
             L · weight · log(E)^0.6 (FBNet, whose weight is 0.2), which takes costs above 1 only.
-
-    Raises:
-        ValueError: a number that is not positive.
     """
 
     def __init__(
@@ -53,12 +50,7 @@ class Cost:
         self.table: CostTable | None = None
 
     def prepare(self, model: nn.Module, inputs: Sequence[Tensor], space: SearchSpace) -> None:
-        """Read or count the table.
-
-        Args:
-            model: the supernet.
-            inputs: of its forward pass, for counting.
-            space: its search space, or the part that is searched.
+        """Read the table, or count it on inputs of the supernet, for a part of its space.
 
         Raises:
             ValueError: the table is of another space or quantity, or has costs of 1 or less, of
@@ -93,12 +85,7 @@ class Cost:
         return self._known.expected(probabilities)
 
     def __call__(self, loss: Tensor, expected: Tensor) -> Tensor:
-        """The loss of the logits, cost included.
-
-        Args:
-            loss: scalar, of the task.
-            expected: scalar, differentiable in the logits.
-        """
+        """The loss of the logits, scalar, with the cost that is expected, scalar, in it."""
         expected = expected.to(loss.device)
         ratio = expected / self.target
         if self.form == "hinge":

@@ -23,6 +23,8 @@ __all__ = ["TRANSFER_HOOKS", "HalvedData", "each_half", "is_pair"]
 
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """Hooks of Lightning that are given a batch, and shall be given each half of a pair."""
+_OWN = ("prepare_data", "teardown", "val_dataloader", "test_dataloader", "predict_dataloader")
+"""Hooks that stay the wrapped data module's."""
 _KEPT = (
     *("num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
@@ -57,22 +59,16 @@ class HalvedData(LightningDataModule):
         self.share = share
         self.seed = getattr(data, "seed", 0) if seed is None else seed
         self._first_epoch = 0
+        for hook in _OWN:
+            setattr(self, hook, getattr(data, hook))
         for hook in TRANSFER_HOOKS:
             if is_overridden(hook, data, LightningDataModule):
                 setattr(self, hook, partial(each_half, getattr(data, hook)))
-
-    def prepare_data(self) -> None:
-        """Download what the wrapped data module needs, in one process."""
-        self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
         """Set the wrapped data module up, which sees this one's trainer."""
         self.data.trainer = self.trainer
         self.data.setup(stage)
-
-    def teardown(self, stage: str) -> None:
-        """Let the wrapped data module clean up."""
-        self.data.teardown(stage)
 
     def sets(self, role: str) -> Sequence[Dataset]:
         """The data sets of a role (`train`, `val`, …), of a data module that has them."""
@@ -89,18 +85,6 @@ class HalvedData(LightningDataModule):
         order = torch.randperm(size, generator=generator).tolist()
         halves = {"weights": sorted(order[held:]), "logits": sorted(order[:held])}
         return {name: self._part(loader, indices) for name, indices in halves.items()}
-
-    def val_dataloader(self) -> Any:
-        """The wrapped data module's own."""
-        return self.data.val_dataloader()
-
-    def test_dataloader(self) -> Any:
-        """The wrapped data module's own."""
-        return self.data.test_dataloader()
-
-    def predict_dataloader(self) -> Any:
-        """The wrapped data module's own."""
-        return self.data.predict_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the epoch that a resumed fit starts with, and the data's own."""

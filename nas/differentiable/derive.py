@@ -55,12 +55,8 @@ def draw_architectures(
 ) -> list[Architecture]:
     """The most likely architecture, and others drawn by their probabilities, all different.
 
-    Args:
-        space: of the choices.
-        probabilities: of their values.
-        count: how many at most; fewer where probability is concentrated on fewer.
-        rng: draws.
-        constraints: what all of them keep to; a draw that does not is changed until it does.
+    They are `count` at most, fewer where probability is concentrated on fewer. A draw that does
+    not keep to the constraints is changed until it does.
 
     Raises:
         UnreachableError: no architecture keeps to the limits.
@@ -92,9 +88,9 @@ def derive(
     For a network that is trained without Lightning; `DifferentiableSearch` ranks what it validates.
 
     Args:
-        space: see `draw_architectures`.
-        probabilities: see there.
-        constraints: see there.
+        space: of the choices.
+        probabilities: of their values.
+        constraints: what all architectures keep to.
         evaluate: architectures → one score for each, small is good; such as the error with
             inherited weights after `recalibrate`.
         samples: how many, the most likely one among them.

@@ -21,18 +21,13 @@ __all__ = ["Draw", "Logits", "check_weighable", "weighted"]
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of every choice, which all layers of a forward pass share.
+    """One draw of every choice, which all layers of a forward pass share."""
 
-    Attributes:
-        architecture: of the strongest candidates.
-        weights: choice's name → the weights of its values, for choices of more than one.
-        values: choice's name → its values.
-        score: log probability of the architecture, where logits learn by that; else None.
-    """
-
-    architecture: Architecture
+    architecture: Architecture  #: of the strongest candidates
+    #: choice's name → the weights of its values, for choices of more than one
     weights: Mapping[str, Weights]
-    values: Mapping[str, tuple[Scalar, ...]]
+    values: Mapping[str, tuple[Scalar, ...]]  #: choice's name → its values
+    #: log probability of the architecture, where logits learn by that; else None
     score: Tensor | None = None
 
 
@@ -72,13 +67,10 @@ class Logits(nn.Module):
         temperature: float = 1.0,
         learn: bool = True,
     ) -> Draw:
-        """Draw weights for every choice.
+        """Draw weights for every choice, by a generator on the CPU.
 
-        Args:
-            sampler: how.
-            generator: on the CPU.
-            temperature: of softmax and Gumbel-Softmax.
-            learn: whether the logits learn from this draw; otherwise it needs no gradient.
+        The temperature is softmax's and Gumbel-Softmax's. A draw from which the logits do not learn
+        needs no gradient.
         """
         with torch.set_grad_enabled(learn):
             vectors = self._on_cpu()
@@ -135,11 +127,8 @@ def weighted(model: nn.Module | Sequence[ElasticModule], draw: Draw) -> Iterator
 
     Outputs of an `Operation`'s candidates are summed with their weights; candidates that are not
     among the paths do not run. Where the weights need no gradient and there is one path, this is
-    the plain network of the draw's architecture.
-
-    Args:
-        model: the whole supernet, or a list of its elastic modules (finding them takes a moment).
-        draw: of its space, or of a part of it.
+    the plain network of the draw's architecture. Instead of the whole supernet a list of its
+    elastic modules may be given, as finding them takes a moment.
     """
     modules = list(elastic_modules(model)) if isinstance(model, nn.Module) else model
     mixed = []

@@ -28,31 +28,21 @@ __all__ = [
 
 
 class Weights(NamedTuple):
-    """What a sampler draws for one choice.
+    """What a sampler draws for one choice."""
 
-    Attributes:
-        values: (K,), one for each candidate, differentiable in the logits.
-        paths: indices of the candidates that run, the strongest first; the others count nothing.
-    """
-
-    values: Tensor
+    values: Tensor  #: (K,), one for each candidate, differentiable in the logits
+    #: indices of the candidates that run, the strongest first; the others count nothing
     paths: tuple[int, ...]
 
 
 class MixtureSampler(ABC):
-    """Draws weights of candidates.
+    """Draws weights of candidates."""
 
-    Attributes:
-        learns: whether there is anything to learn: False where weights ignore the logits.
-        by_score: whether logits learn from how the loss of a drawn path compares with others'
-            (any choice can be searched so), instead of through the outputs' weights (choices of
-            `Operation` only).
-        one_path: whether the network's weights are trained on a single candidate a choice.
-    """
-
-    learns = True
+    learns = True  #: whether there is anything to learn: False where weights ignore the logits
+    #: whether logits learn from how the loss of a drawn path compares with others' (any choice can
+    #: be searched so), instead of through the outputs' weights (choices of `Operation` only)
     by_score = False
-    one_path = False
+    one_path = False  #: whether the network's weights are trained on a single candidate a choice
 
     @abstractmethod
     def draw(
@@ -76,12 +66,9 @@ class MixtureSampler(ABC):
         return None
 
     def after_step(self, logits: Tensor, before: Tensor, paths: tuple[int, ...]) -> None:
-        """Correct logits in place after an optimiser's step; nothing by default.
+        """Correct logits (K,) in place after an optimiser's step; nothing by default.
 
-        Args:
-            logits: (K,), after the step.
-            before: (K,), before it.
-            paths: the candidates that ran.
+        They were `before` (K,) before it, and the candidates of `paths` ran.
         """
         return
 

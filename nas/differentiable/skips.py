@@ -33,12 +33,7 @@ def free_values(model: nn.Module) -> dict[str, set[Scalar]]:
 
 
 def share_of_free(architecture: Mapping[str, Any], free: Mapping[str, set[Scalar]]) -> float:
-    """The share of an architecture's choices between modules that took such a candidate.
-
-    Args:
-        architecture: name → value.
-        free: of `free_values`.
-    """
+    """The share of an architecture's choices between modules that took one of `free_values`."""
     chosen = [
         architecture[n] in values for n, values in free.items() if architecture[n] is not None
     ]
@@ -50,15 +45,10 @@ def drop_free(
 ) -> Draw:
     """Leave candidates without parameters out of a draw at random, so that the others learn.
 
-    The weights of those that stay are divided by 1 - `rate`, as dropout does. Source: Chen et al.,
-    "Progressive Differentiable Architecture Search", ICCV 2019, section 3.3, which drops parts of
-    an output instead of the whole.
-
-    Args:
-        draw: of a sampler by which all candidates run.
-        free: of `free_values`.
-        rate: probability to be left out, from 0 to below 1.
-        generator: on the CPU.
+    The weights of those that stay are divided by 1 - `rate`, as dropout does; the draw is of a
+    sampler by which all candidates run. Source: Chen et al., "Progressive Differentiable
+    Architecture Search", ICCV 2019, section 3.3, which drops parts of an output instead of the
+    whole.
     """
     weights = dict(draw.weights)
     for name, drawn in draw.weights.items():

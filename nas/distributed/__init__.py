@@ -25,23 +25,4 @@ if TYPE_CHECKING:
     from .search.population import Evaluator, SavedSearch
     from .search.ray import RayExecutor
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".gradients.callbacks": ["BytesSent", "ReplicaDriftCheck"],
-        ".schedule.dear": ["DeARStrategy"],
-        ".curvature.eva": ["Eva"],
-        ".search.executor": ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "serve"],
-        ".gradients.hooks": ["AllReduce", "CommHook"],
-        ".curvature.kfac": ["KFACPreconditioner"],
-        ".compression.lowrank": ["ACPSGD", "PowerSGD"],
-        ".schedule.merging": ["MergePlan"],
-        ".search.population": ["Evaluator", "SavedSearch"],
-        ".search.ray": ["RayExecutor"],
-        ".gradients.sharded": ["FSDP2Strategy"],
-        ".compression.signs": ["EFSign"],
-        ".recovery.snapshot": ["InMemorySnapshot"],
-        ".compression.sparse": ["GTopK", "TopK"],
-        ".gradients.strategy": ["HookDDPStrategy"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...common.counts import count, on_meta
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile
 from ...common.timing import measure
 from ..elastic.operation import ElasticOperation
 from ..space import Architecture, SearchSpace
@@ -40,24 +38,17 @@ _Calls = dict[ElasticOperation, list[tuple[Tensor, ...]]]
 
 
 @dataclass(frozen=True)
-class CostTable:
-    """A cost as a fixed part and a share of each value of each choice.
+class CostTable(JsonFile):
+    """A cost as a fixed part and a share of each value of each choice."""
 
-    Attributes:
-        space: whose architectures it knows.
-        quantity: `parameters`, `macs`, or `latency` in milliseconds.
-        fixed: what every architecture costs.
-        costs: choice's name → the share of each of its values.
-        conditions: under which it was made; empty for counts.
-        software: versions and date.
-    """
-
-    space: SearchSpace
-    quantity: str
-    fixed: float
-    costs: Mapping[str, tuple[float, ...]]
+    called = "a table of costs"
+    space: SearchSpace  #: whose architectures it knows
+    quantity: str  #: `parameters`, `macs`, or `latency` in milliseconds
+    fixed: float  #: what every architecture costs
+    costs: Mapping[str, tuple[float, ...]]  #: choice's name → the share of each of its values
+    #: under which it was made; empty for counts
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    software: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)  #: versions and date
 
     def __post_init__(self) -> None:
         for choice in self.space:
@@ -86,14 +77,10 @@ class CostTable:
         return self.fixed + sum(least.values())
 
     def expected(self, probabilities: Mapping[str, Tensor]) -> Tensor:
-        """The mean cost where the values of choices are drawn independently.
+        """The mean cost where values of choices are drawn independently; scalar, differentiable.
 
-        Args:
-            probabilities: choice's name → (K,), for its values in this table's space; choices of
-                one value may be missing.
-
-        Returns:
-            Scalar, differentiable.
+        Probabilities are (K,) by a choice's name, for its values in this table's space; choices of
+        one value may be missing.
         """
         total = torch.tensor(float(self.fixed))
         for choice in self.space:
@@ -249,24 +236,6 @@ class CostTable:
             return cls(space, str(data["quantity"]), fixed, costs, *about)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a damaged table of costs: {error!r}") from error
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically."""
-        return write_json(path, self.to_json())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CostTable:
-        """Read a file written by `save`.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it holds no table of costs; the message begins with the path.
-        """
-        data = read_json(path, "a table of costs")
-        try:
-            return cls.from_json(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
 
 def _calls(net: nn.Module, inputs: Sequence[Tensor]) -> _Calls:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ...common.counts import Operator, follow, on_meta
 from ...common.timing import measure
@@ -24,15 +25,10 @@ __all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line from one figure to another.
+    """A straight line from one figure to another."""
 
-    Attributes:
-        scale: milliseconds for each millisecond of the sum.
-        offset: milliseconds.
-    """
-
-    scale: float
-    offset: float
+    scale: float  #: milliseconds for each millisecond of the sum
+    offset: float  #: milliseconds
 
     @classmethod
     def fit(cls, sums: ArrayLike, measured: ArrayLike) -> Line:
@@ -63,13 +59,10 @@ def add_operators(
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> None:
-    """Measure those operators that have no entry yet.
+    """Measure those operators, of any number of networks, that have no entry yet.
 
-    Args:
-        entries: key to median milliseconds, or to None for what cannot run alone.
-        operators: of any number of networks.
-        device: to measure on.
-        dtype: of floating-point tensors; an operator without it runs in float32.
+    Entries are median milliseconds, or None for what cannot run alone. An operator without the
+    type runs in float32.
     """
     missing = {op.key: op for op in operators if op.key not in entries}
     for key, operator in missing.items():
@@ -108,13 +101,9 @@ def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) ->
             return tensor.uniform_() if kind.is_floating_point else tensor.zero_()
         if isinstance(value, torch.device):
             return torch.device(device)
-        if isinstance(value, dict):
-            return {name: real(item) for name, item in value.items()}
-        if isinstance(value, (tuple, list)):
-            return type(value)(real(item) for item in value)
         return value
 
-    args, kwargs = real(operator.args), real(operator.kwargs)
+    args, kwargs = tree_map(real, (operator.args, operator.kwargs))
     return lambda: operator.function(*args, **kwargs)
 
 

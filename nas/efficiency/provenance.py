@@ -17,25 +17,15 @@ __all__ = ["Conditions", "device_name", "software"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a latency depends on besides the network; equal conditions make figures comparable.
+    """What a latency depends on besides the network; equal conditions make figures comparable."""
 
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        device_name: the processor's or the GPU's own name.
-        dtype: of the computation: ``float32``, ``bfloat16`` or ``float16``.
-        threads: CPU threads of PyTorch; on a GPU they are kept but not compared.
-        height: of the images, pixels.
-        width: of the images, pixels.
-        batch: images at once.
-    """
-
-    device: str
-    device_name: str
-    dtype: str
-    threads: int
-    height: int
-    width: int
-    batch: int = 1
+    device: str  #: ``cpu`` or ``cuda``
+    device_name: str  #: the processor's or the GPU's own name
+    dtype: str  #: of the computation: ``float32``, ``bfloat16`` or ``float16``
+    threads: int  #: CPU threads of PyTorch; on a GPU they are kept but not compared
+    height: int  #: of the images, pixels
+    width: int  #: of the images, pixels
+    batch: int = 1  #: images at once
 
     @classmethod
     def here(

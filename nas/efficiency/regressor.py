@@ -25,11 +25,7 @@ _FLOOR = 0.01  # the weight of a choice without any effect of its own
 
 
 class CostRegressor:
-    """Predicts one positive figure of an architecture; made by `fit`.
-
-    Attributes:
-        space: whose architectures it predicts.
-    """
+    """Predicts one positive figure of the architectures of a space; made by `fit`."""
 
     def __init__(self, space: SearchSpace, features: NDArray, costs: NDArray) -> None:
         self.space = space
@@ -43,12 +39,7 @@ class CostRegressor:
     def fit(
         cls, space: SearchSpace, architectures: Sequence[Architecture], costs: Sequence[float]
     ) -> CostRegressor:
-        """Fit to measured architectures.
-
-        Args:
-            space: theirs.
-            architectures: at least three.
-            costs: of each, positive.
+        """Fit to three measured architectures or more, whose costs are positive.
 
         Raises:
             ValueError: too few, or figures that are not positive.

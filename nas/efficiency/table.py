@@ -7,15 +7,13 @@ is read, and their errors are those on the held-out subnets, which they have not
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from ...common.counts import Counts
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile, check_version
 from ...common.timing import Timing
 from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
@@ -25,32 +23,22 @@ from .regressor import CostRegressor
 
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
-_VERSION = 1
+_FORMAT, _VERSION = "vizoo latency table", 1
 QUANTITIES = ("latency", "parameters", "macs", "memory")
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured subnet.
+    """One measured subnet."""
 
-    Attributes:
-        architecture: canonical.
-        timing: as it was at that time.
-        ratio: to the reference subnet, measured in turns with it.
-        reference: the reference's own milliseconds at that time.
-        counts: parameters, multiply-adds, memory.
-        operators: milliseconds of its operators, each measured alone, together.
-        held_out: predictors do not see it; it tells their error.
-    """
-
-    architecture: Architecture
-    timing: Timing
-    ratio: float
-    reference: float
-    counts: Counts
-    operators: float
-    held_out: bool = False
+    architecture: Architecture  #: canonical
+    timing: Timing  #: as it was at that time
+    ratio: float  #: to the reference subnet, measured in turns with it
+    reference: float  #: the reference's own milliseconds at that time
+    counts: Counts  #: parameters, multiply-adds, memory
+    operators: float  #: milliseconds of its operators, each measured alone, together
+    held_out: bool = False  #: predictors do not see it; it tells their error
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -79,26 +67,18 @@ class Sample:
 
 
 @dataclass
-class LatencyTable:
-    """Measurements of subnets of one supernet under one set of conditions.
+class LatencyTable(JsonFile):
+    """Measurements of subnets of one supernet under one set of conditions."""
 
-    Attributes:
-        model: the supernet's name and arguments.
-        space: its search space.
-        conditions: device, type, threads, input size.
-        software: versions and date of the beginning.
-        samples: measured subnets.
-        entries: operator key to milliseconds; None for one that cannot run alone.
-        planned: how many samples it shall have.
-    """
-
-    model: dict[str, Any]
-    space: SearchSpace
-    conditions: Conditions
-    software: dict[str, str]
-    samples: list[Sample] = field(default_factory=list)
+    called = "a latency table"
+    model: dict[str, Any]  #: the supernet's name and arguments
+    space: SearchSpace  #: its search space
+    conditions: Conditions  #: device, type, threads, input size
+    software: dict[str, str]  #: versions and date of the beginning
+    samples: list[Sample] = field(default_factory=list)  #: measured subnets
+    #: operator key to milliseconds; None for one that cannot run alone
     entries: dict[str, float | None] = field(default_factory=dict)
-    planned: int = 0
+    planned: int = 0  #: how many samples it shall have
 
     @property
     def complete(self) -> bool:
@@ -111,12 +91,7 @@ class LatencyTable:
         return statistics.median(sample.reference for sample in self.samples)
 
     def of(self, sample: Sample, quantity: str = "latency") -> float:
-        """A sample's figure; its latency is corrected for drift by the reference's.
-
-        Args:
-            sample: one of the table's.
-            quantity: one of `QUANTITIES`.
-        """
+        """One of a sample's `QUANTITIES`; its latency is corrected for drift by the reference's."""
         if quantity == "latency":
             return sample.ratio * self.reference
         return getattr(sample.counts, quantity)
@@ -196,13 +171,8 @@ class LatencyTable:
     ) -> None:
         """Refuse a table that does not speak of this supernet and these conditions.
 
-        Args:
-            model: name and arguments of the supernet.
-            space: its search space, or the part of it that is meant.
-            conditions: of the measurement that is wanted.
-            smallest: costs of its smallest subnet, since arguments that are not in the space, such
-                as a range of disparities, change the costs of all.
-            source: what the error calls the table.
+        The costs of its smallest subnet are compared too: arguments that are not in the space,
+        such as a range of disparities, change those of all. The error calls the table `source`.
 
         Raises:
             ValueError: in which way it differs.
@@ -229,41 +199,32 @@ class LatencyTable:
                 f"of {_called(model)}; build one for it (`vizoo latency build`)"
             )
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically; the errors are written for readers, not read back."""
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `from_json`; the errors are for readers, not read back."""
         errors = self.errors() if self.complete else {}
-        return write_json(
-            path,
-            {
-                "format": "vizoo latency table",
-                "version": _VERSION,
-                "model": self.model,
-                "conditions": self.conditions.to_json(),
-                "software": self.software,
-                "planned": self.planned,
-                "errors": {name: value.to_json() for name, value in errors.items()},
-                "space": self.space.to_json(),
-                "samples": [sample.to_json() for sample in self.samples],
-                "operators": self.entries,
-            },
-        )
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "model": self.model,
+            "conditions": self.conditions.to_json(),
+            "software": self.software,
+            "planned": self.planned,
+            "errors": {name: value.to_json() for name, value in errors.items()},
+            "space": self.space.to_json(),
+            "samples": [sample.to_json() for sample in self.samples],
+            "operators": self.entries,
+        }
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LatencyTable:
-        """Read what `save` wrote.
+    def from_json(cls, content: Any) -> LatencyTable:
+        """Read what `to_json` gave.
 
         Raises:
-            FileNotFoundError: no such file.
-            ValueError: another kind of file, or of another version.
+            ValueError: it is not that, or of another version.
         """
-        content = read_json(path, "a latency table")
-        if not isinstance(content, dict) or content.get("format") != "vizoo latency table":
-            raise ValueError(f"{path}: not a latency table; `vizoo latency build` writes them")
-        if content.get("version") != _VERSION:
-            raise ValueError(
-                f"{path}: a latency table of version {content.get('version')}; "
-                f"this vizoo reads {_VERSION}"
-            )
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError("not a latency table; `vizoo latency build` writes them")
+        check_version(content, _VERSION, cls.called)
         try:
             return cls(
                 dict(content["model"]),
@@ -275,7 +236,7 @@ class LatencyTable:
                 content["planned"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path}: a damaged latency table: {error!r}") from error
+            raise ValueError(f"a damaged latency table: {error!r}") from error
 
 
 def _called(model: Mapping[str, Any]) -> str:

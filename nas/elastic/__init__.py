@@ -7,29 +7,16 @@
 ... )
 """
 
-from ._conv import weight_in_use
-from .base import ElasticModule
-from .containers import ModuleList, Sequential
-from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
-from .linear import Linear
-from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
-from .operation import Operation
-from .squeeze import SqueezeExcite
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "ElasticModule",
-    "GroupNorm",
-    "LayerNorm",
-    "Linear",
-    "ModuleList",
-    "Operation",
-    "Sequential",
-    "SqueezeExcite",
-    "weight_in_use",
-]
+from ...common.lazy import lazy
+
+if TYPE_CHECKING:
+    from .base import ElasticModule
+    from .containers import ModuleList, Sequential
+    from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, SqueezeExcite, weight_in_use
+    from .linear import Linear
+    from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
+    from .operation import Operation
+
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -14,13 +14,11 @@ from ..values import Value, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
 
-Part = tuple[int, int]
-"""Start and length of channels in use."""
+Part = tuple[int, int]  #: start and length of channels in use
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
-Setting = Mapping[str, Any] | None
-"""A value for each choice, by name; None means the largest."""
+Setting = Mapping[str, Any] | None  #: a value for each choice, by name; None means the largest
 
 Copies = dict[int, Any] | None
 """What is copied so far, by identity, as `copy.deepcopy` keeps it: shared modules stay shared."""
@@ -30,19 +28,13 @@ Condition = Mapping[str, tuple[Any, ...]]
 
 
 class Axis(NamedTuple):
-    """A dimension of a tensor whose entries are channels, so that they may change places.
+    """A dimension of a tensor whose entries are channels, so that they may change places."""
 
-    Attributes:
-        tensor: the parameter's or buffer's name in its layer.
-        dim: the dimension.
-        number: the channels it has.
-        role: `reads` (a weight's input channels), `writes` (its output channels), or `keeps`
-            (channel by channel, as in a normalisation or depthwise convolution).
-    """
-
-    tensor: str
-    dim: int
-    number: Value | int
+    tensor: str  #: the parameter's or buffer's name in its layer
+    dim: int  #: the dimension
+    number: Value | int  #: the channels it has
+    #: `reads` (a weight's input channels), `writes` (its output channels), or `keeps` (channel by
+    #: channel, as in a normalisation or depthwise convolution)
     role: str
 
 
@@ -51,14 +43,10 @@ class ElasticModule(nn.Module):
 
     A layer of your own inherits this and its torch layer, calls `set_numbers` at the end of
     `__init__`, and implements `settings` and `export`.
-
-    Attributes:
-        numbers: the arguments that may depend on choices, by name.
-        active: what `settings` returned for the active architecture.
     """
 
-    numbers: Mapping[str, Value | int] = {}
-    active: Any = None
+    numbers: Mapping[str, Value | int] = {}  #: the arguments that may depend on choices, by name
+    active: Any = None  #: what `settings` returned for the active architecture
     _modules: dict[str, nn.Module]  # type: ignore[assignment]  # none of them is None
     _names: tuple[str, ...] = ()
     _values: tuple[Any, ...] | None = None

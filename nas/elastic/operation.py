@@ -20,12 +20,10 @@ class ElasticOperation(ElasticModule):
     """What `Operation` returns where the candidate is a choice. Each candidate is a child.
 
     Its export is the candidate's, so that of `conv.deformable.weight` remains `conv.weight`.
-
-    Attributes:
-        mixture: candidates to run instead of the active one and the scalars by which their outputs
-            are multiplied before they are summed; None for none.
     """
 
+    #: candidates to run instead of the active one and the scalars by which their outputs are
+    #: multiplied before they are summed; None for none
     mixture: Mapping[str, Tensor] | None = None
 
     def __init__(self, candidates: Mapping[str, nn.Module], choice: Choice) -> None:
@@ -78,9 +76,8 @@ class ElasticOperation(ElasticModule):
 def Operation(candidates: Mapping[str, nn.Module], choice: Choice | str) -> nn.Module:
     """The candidate that the choice names; with a plain name that candidate itself.
 
-    Args:
-        candidates: modules with the same call, by name.
-        choice: a choice whose values are the names, smallest network first; or a name.
+    Candidates are modules with the same call, by name; the names are the values of the choice,
+    smallest network first.
 
     Raises:
         ValueError: names and values differ.

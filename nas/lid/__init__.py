@@ -13,27 +13,13 @@ from typing import TYPE_CHECKING
 from ...common.lazy import lazy
 
 if TYPE_CHECKING:
+    from ..search.predictor import Comparison, compare
     from .estimators import distances, lid, two_nn
     from .leaves import Leaves
-    from .partitions import Partition, choose_edge, mean_gaps, partition, rate
+    from .partitions import Partition, choose_edge, mean_gaps, partition, rate, similarity
     from .profiles import gradients, named_layers, profile
-    from .ranking import Comparison, compare
-    from .similarities import similarity
     from .splitting import Splitter, joined
     from .training import FewShotTraining
     from .tree import Split, SplitTree, splittable
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".estimators": ["distances", "lid", "two_nn"],
-        ".leaves": ["Leaves"],
-        ".partitions": ["Partition", "choose_edge", "mean_gaps", "partition", "rate"],
-        ".profiles": ["gradients", "named_layers", "profile"],
-        ".ranking": ["Comparison", "compare"],
-        ".similarities": ["similarity"],
-        ".splitting": ["Splitter", "joined"],
-        ".training": ["FewShotTraining"],
-        ".tree": ["Split", "SplitTree", "splittable"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -23,13 +23,9 @@ _EPSILON = 1e-6
 
 
 def distances(features: Tensor) -> Tensor:
-    """Euclidean distances between samples, from differences in float64.
+    """Euclidean distances (n, n) between samples (n, …), flattened, from differences in float64.
 
-    Args:
-        features: (n, …), flattened sample by sample.
-
-    Returns:
-        (n, n), float64, exactly 0 between equal samples.
+    They are float64 too, and exactly 0 between equal samples.
 
     Raises:
         ValueError: fewer than two samples, none of features, or a feature that is not finite or so

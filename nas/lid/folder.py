@@ -30,12 +30,8 @@ class TreeFolder:
     """A tree of splits and the checkpoints of its nodes, made by one process or by several.
 
     What a process trains it holds by a lock of the operating system, which ends with the process
-    however that ends; whoever comes next takes the node over.
-
-    Args:
-        path: the folder; made by `open`.
-        space: of the root.
-        patience: seconds without a sign of life of the process that trains an awaited node.
+    however that ends; whoever comes next takes the node over. Others wait `patience` seconds
+    without a sign of life of the process that trains a node.
     """
 
     def __init__(
@@ -51,14 +47,11 @@ class TreeFolder:
     def open(self, about: Mapping[str, Any], resumed: bool = False) -> None:
         """Begin a training here, or go on with the one that the folder holds.
 
-        How splits are found may change until there is one.
-
-        Args:
-            about: all on which its results depend.
-            resumed: whether it has to be there.
+        All on which its results depend has to be as `about` says; how splits are found may change
+        until there is one.
 
         Raises:
-            FileNotFoundError: it is not.
+            FileNotFoundError: it is resumed, and not there.
             ValueError: the folder holds a training with other settings; they are named.
         """
         own = json.loads(json.dumps(dict(about), default=lambda value: type(value).__name__))
@@ -106,9 +99,7 @@ class TreeFolder:
     def claim(self, names: Sequence[str], check: Callable[[], object] | None = None) -> str | None:
         """Take a node whose parent is trained; wait where other processes have all of these.
 
-        Args:
-            names: of nodes, parents first.
-            check: called again and again in a wait, which it ends by an exception.
+        In a wait `check` is called again and again, which ends it by an exception.
 
         Returns:
             Its name, or None where all are trained.

@@ -22,12 +22,9 @@ _LAST_SECONDS, _STOP_SECONDS = 60, 10
 
 
 class HelperProcesses(Callback):
-    """Runs this fit's config in further processes, which end with it.
+    """Runs this fit's config in further processes, so many, which end with it.
 
     One that fails is told, and the others train what it would have.
-
-    Args:
-        count: of processes besides this one.
     """
 
     def __init__(self, count: int) -> None:

@@ -41,10 +41,7 @@ class Leaves:
             tree.weights_of(leaf)
 
     def activate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
-        """Let the network run as an architecture, with its leaf's weights.
-
-        Returns:
-            The architecture in canonical form.
+        """Let the network run as an architecture, by its leaf's weights; gives its canonical form.
 
         Raises:
             ValueError: it is not of this space, or as `load` says.

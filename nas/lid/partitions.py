@@ -1,4 +1,4 @@
-"""Parting candidates into two groups by their similarity, and which of several choices to part.
+"""How alike candidates are, two groups of them by that, and which of several choices to part.
 
 Source: NAS-LID (He et al., AAAI 2023, arXiv 2211.12759), whose released program takes the choice
 with the largest similarity *across* groups, where candidates are most alike; here that rule is one
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "Measure",
     "Method",
     "Partition",
     "Rule",
@@ -27,31 +28,27 @@ __all__ = [
     "method_for",
     "partition",
     "rate",
+    "similarity",
 ]
 
+Measure = Literal["euclidean", "cosine", "pearson"]
 Method = Literal["best", "exact", "spectral", "random"]
 Rule = Literal["largest_mean_gap", "largest_intra", "smallest_inter", "released_code"]
 
-EXACT = 12
-"""Candidates at most whose bipartitions are all tried."""
+EXACT = 12  #: candidates at most whose bipartitions are all tried
 
 _LEAST = 1e-9
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Two groups of candidates and how well they part.
+    """Two groups of candidates and how well they part."""
 
-    Attributes:
-        groups: indices of the candidates, each group ascending, the smaller first (of two equally
-            large ones that of candidate 0).
-        intra: sum of the similarities of pairs inside the groups.
-        inter: the same of pairs across.
-    """
-
+    #: indices of the candidates, each group ascending, the smaller first (of two equally large ones
+    #: that of candidate 0)
     groups: tuple[tuple[int, ...], tuple[int, ...]]
-    intra: float
-    inter: float
+    intra: float  #: sum of the similarities of pairs inside the groups
+    inter: float  #: the same of pairs across
 
     @property
     def inside(self) -> float | None:
@@ -65,12 +62,43 @@ class Partition:
         return self.inter / (len(self.groups[0]) * len(self.groups[1]))
 
 
-def rate(similarity: Tensor, groups: Sequence[Sequence[int]]) -> Partition:
-    """How well two groups part.
+def similarity(vectors: Tensor, measure: Measure = "euclidean") -> Tensor:
+    """Similarities of all pairs of vectors; large is alike.
+
+    NAS-LID's vectors, which hold the dimension of each layer, are best told apart by `euclidean`:
+    their cosines hardly differ, and Pearson's correlation takes no notice of their size.
 
     Args:
-        similarity: (n, n), symmetric.
-        groups: two, which hold every candidate once.
+        vectors: (n, d), one for each candidate.
+        measure: `euclidean`: 1 / (1 + 1e−6 + distance); `cosine`; `pearson`, the cosine of what is
+            left without the mean. A vector of zeros is like one of zeros and no other.
+
+    Returns:
+        (n, n), float64.
+
+    Raises:
+        ValueError: another measure, no vectors, or values that are not finite.
+    """
+    if vectors.dim() != 2 or not vectors.numel():
+        raise ValueError(f"wanted vectors (n, d), not the shape {tuple(vectors.shape)}")
+    vectors = vectors.double()
+    if not vectors.isfinite().all():
+        raise ValueError("a vector to compare is not finite")
+    if measure == "euclidean":
+        exact = "donot_use_mm_for_euclid_dist"
+        return 1 / (1 + 1e-6 + torch.cdist(vectors, vectors, compute_mode=exact))
+    if measure == "pearson":
+        vectors = vectors - vectors.mean(1, keepdim=True)
+    elif measure != "cosine":
+        raise ValueError(f"measure {measure!r} is unknown: choose euclidean, cosine or pearson")
+    lengths = vectors.norm(dim=1, keepdim=True)
+    units = torch.where(lengths > 0, vectors / lengths, 0)
+    empty = (lengths == 0).double()
+    return units @ units.T + empty @ empty.T
+
+
+def rate(similarity: Tensor, groups: Sequence[Sequence[int]]) -> Partition:
+    """How well two groups part which hold every candidate once; similarities are (n, n), symmetric.
 
     Raises:
         ValueError: they do not.
@@ -171,12 +199,6 @@ def mean_gaps(partitions: Mapping[str, Partition]) -> dict[str, float]:
     pair wins where it is less alike than groups elsewhere are by more than any gap there. What it
     cannot tell: two groups from two members of one wide group, or from any two candidates where
     most other choices are dead.
-
-    Args:
-        partitions: name to partition.
-
-    Returns:
-        Name to gap.
     """
     inside = [p.inside for p in partitions.values() if p.inside is not None]
     usual = statistics.median_low(inside) if inside else 1.0

@@ -135,18 +135,11 @@ def profile(
 def gradients(
     model: nn.Module, batch: Any, loss: Callable[[nn.Module, Any], Tensor]
 ) -> dict[str, Tensor]:
-    """The gradient of a loss for every parameter that the active architecture uses.
+    """The gradient of a loss for every parameter that the active architecture uses, by name, flat.
 
     Gradient matching compares these (Hu et al., "Generalizing Few-Shot NAS with Gradient
-    Matching", ICLR 2022). What the parameters hold in `grad` stays.
-
-    Args:
-        model: a supernet with its architecture active.
-        batch: given to `loss`.
-        loss: called as ``loss(model, batch)``; a scalar.
-
-    Returns:
-        Parameter's name to gradient, flattened.
+    Matching", ICLR 2022). What the parameters hold in `grad` stays. The loss is called as
+    ``loss(model, batch)``, and scalar.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with batch_statistics(model), torch.enable_grad():

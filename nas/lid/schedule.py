@@ -22,9 +22,6 @@ class LevelSchedule:
         inherit: whether the rate falls by one cosine from the root to a leaf, else in each node.
         final_lr: the share of the learning rate that is left at the end.
 
-    Attributes:
-        nodes: names, level by level.
-
     Raises:
         ValueError: a level without epochs, or no such share.
     """
@@ -38,6 +35,7 @@ class LevelSchedule:
         self.epochs = list(epochs)
         self.inherit = inherit
         self.final_lr = final_lr
+        #: names, level by level
         self.nodes = [name for level in range(len(epochs)) for name in nodes_of_level(level)]
         self._starts = [0, *accumulate(epochs[depth(name)] for name in self.nodes)]
 

@@ -17,9 +17,18 @@ from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, active
 from .estimators import Estimator, check_neighbours
-from .partitions import EXACT, Method, Rule, choose_edge, mean_gaps, method_for, partition
+from .partitions import (
+    EXACT,
+    Measure,
+    Method,
+    Rule,
+    choose_edge,
+    mean_gaps,
+    method_for,
+    partition,
+    similarity,
+)
 from .profiles import gradients, named_layers, profile
-from .similarities import Measure, similarity
 from .tree import Split, splittable
 
 __all__ = ["Splitter", "joined"]
@@ -277,12 +286,8 @@ class Splitter:
 def joined(batches: Iterable[Any], size: int) -> Iterator[Any]:
     """Batches of `size` samples or more, of consecutive ones.
 
-    What is left at the end is dropped, unless it is all that there is.
-
-    Args:
-        batches: tensors, or mappings, lists and tuples of them; other lists have an entry for each
-            sample.
-        size: samples.
+    What is left at the end is dropped, unless it is all that there is. Batches are tensors, or
+    mappings, lists and tuples of them; other lists have an entry for each sample.
     """
     waiting: list[Any] = []
     full = False

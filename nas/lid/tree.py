@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ...common.files import read_json, write_json
+from ...common.files import JsonFile, check_version
 from ..architecture import near
 from ..space import Scalar, SearchSpace
 
@@ -33,16 +32,11 @@ _FORMAT = "vizoo split tree"
 
 @dataclass(frozen=True)
 class Split:
-    """A choice whose values part a space.
+    """A choice whose values part a space."""
 
-    Attributes:
-        choice: its name.
-        groups: values of the parts, two to ten; each value once.
-        scores: what decided, as plain values: choice to figures.
-    """
-
-    choice: str
-    groups: tuple[tuple[Scalar, ...], ...]
+    choice: str  #: its name
+    groups: tuple[tuple[Scalar, ...], ...]  #: values of the parts, two to ten; each value once
+    #: what decided, as plain values: choice to figures
     scores: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
@@ -72,24 +66,21 @@ class Split:
             raise ValueError(f"not a split: {error!r}") from error
 
 
-class SplitTree:
+class SplitTree(JsonFile):
     """A search space and its splits.
 
     Args:
         space: of the root.
-
-    Attributes:
-        space: of the root.
-        splits: node's name to its split; nodes without are leaves.
-        checkpoints: node's name to the file of its weights, from the tree's folder.
-        about: what else is known, as plain values: how it was trained.
     """
 
+    called = "a tree of splits"
+
     def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self.splits: dict[str, Split] = {}
+        self.space = space  #: of the root
+        self.splits: dict[str, Split] = {}  #: node's name to its split; nodes without are leaves
+        #: node's name to the file of its weights, from the tree's folder
         self.checkpoints: dict[str, str] = {}
-        self.about: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}  #: what else is known, as plain values: how it was trained
         self._spaces = {ROOT: space}
 
     @property
@@ -113,10 +104,7 @@ class SplitTree:
         return self._spaces[name]
 
     def split(self, name: str, split: Split) -> tuple[str, ...]:
-        """Split a leaf.
-
-        Returns:
-            The names of its children.
+        """Split a leaf; gives the names of its children.
 
         Raises:
             ValueError: it is no leaf, the choice does not matter in all of its architectures, or
@@ -203,10 +191,7 @@ class SplitTree:
         """
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError("not a tree of splits; `vizoo split` writes one")
-        if data.get("version") != _VERSION:
-            raise ValueError(
-                f"a tree of splits of version {data.get('version')!r}; this vizoo reads {_VERSION}"
-            )
+        check_version(data, _VERSION, cls.called)
         parts: list[Any] = [data.get(key) for key in ("splits", "checkpoints", "about")]
         splits, files, about = parts
         if not all(isinstance(part, dict) for part in parts):
@@ -222,27 +207,15 @@ class SplitTree:
         tree.about = about
         return tree
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as JSON, atomically."""
-        return write_json(path, self.to_json())
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> SplitTree:
         """Read what `save` wrote.
 
-        Args:
-            path: the file.
-            space: where given, what the tree has to part.
-
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it holds no tree, or one of another space.
+            ValueError: it holds no tree, or one of another space than that which is given.
         """
-        data = read_json(path, "a tree of splits")
-        try:
-            tree = cls.from_json(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        tree = super().load(path)
         if space is not None and tree.space != space:
             raise ValueError(f"{path}: this tree parts another search space")
         return tree

@@ -9,18 +9,8 @@ from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .constraints import Constraint, UnreachableError, smallest_reachable
-    from .evolution import SearchResult, evolve
-    from .pareto import ParetoResult, evolve_pareto, pareto_front
+    from .evolution import ParetoResult, SearchResult, evolve, evolve_pareto, pareto_front
     from .population import Evaluated, Progress, each
     from .predictor import Agreement, Predictor, agreement
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {
-        ".constraints": ["Constraint", "UnreachableError", "smallest_reachable"],
-        ".evolution": ["SearchResult", "evolve"],
-        ".pareto": ["ParetoResult", "evolve_pareto", "pareto_front"],
-        ".population": ["Evaluated", "Progress", "each"],
-        ".predictor": ["Agreement", "Predictor", "agreement"],
-    },
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -20,19 +20,13 @@ _DESCENTS = 8
 
 @dataclass(frozen=True)
 class Constraint:
-    """``cost(architecture) <= limit``.
+    """``cost(architecture) <= limit``."""
 
-    Args:
-        name: what is limited, such as "latency".
-        cost: a pure function of the architecture; a search asks it once for each.
-        limit: the largest allowed cost.
-        unit: for messages, such as "ms".
-    """
-
-    name: str
+    name: str  #: what is limited, such as "latency"
+    #: a pure function of the architecture; a search asks it once for each
     cost: Callable[[Architecture], float]
-    limit: float
-    unit: str = ""
+    limit: float  #: the largest allowed cost
+    unit: str = ""  #: for messages, such as "ms"
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.limit):
@@ -59,16 +53,12 @@ class Constraint:
 
 
 class UnreachableError(ValueError):
-    """No architecture meets the limits.
-
-    Attributes:
-        architecture: the one that comes nearest.
-        smallest: the smallest reachable cost, where one limit alone is out of reach; else None.
-    """
+    """No architecture meets the limits."""
 
     def __init__(self, message: str, architecture: Architecture, smallest: float | None) -> None:
         super().__init__(message)
-        self.architecture = architecture
+        self.architecture = architecture  #: the one that comes nearest
+        #: the smallest reachable cost, where one limit alone is out of reach; else None
         self.smallest = smallest
 
 
@@ -124,15 +114,10 @@ class Limits:
     def repaired(
         self, architecture: Architecture, anchor: Architecture, rng: random.Random
     ) -> Architecture:
-        """The architecture changed towards ``anchor`` until it meets the limits.
+        """The architecture changed towards ``anchor``, which meets the limits, until it meets them.
 
         Choices take the anchor's values in random order, about as few as needed. So drawing a
         candidate ends however tight the limits are.
-
-        Args:
-            architecture: does not meet the limits.
-            anchor: does.
-            rng: gives the order.
         """
         base = {choice.name: choice.smallest for choice in self.space}
         base |= {n: v for n, v in anchor.items() if v is not None}
@@ -158,19 +143,11 @@ class Limits:
 def smallest_reachable(
     space: SearchSpace, cost: Callable[[Architecture], float], *, enough: float = -math.inf
 ) -> tuple[Architecture, float]:
-    """The architecture of smallest cost.
+    """The architecture of smallest cost, and its cost.
 
     Exact for spaces of up to 1,000 architectures. For larger ones the best end of several
     descents, each step to the best of the neighbours: from the smallest, the largest and some
-    random architectures.
-
-    Args:
-        space: where to look.
-        cost: what to minimise; asked once for each architecture looked at.
-        enough: end as soon as a cost is at most this.
-
-    Returns:
-        The architecture and its cost.
+    random architectures. Ends as soon as a cost is `enough`; none is asked for twice.
     """
     ask = cache(cost)
     best = space.smallest()

@@ -13,56 +13,37 @@ from ..space import Architecture, SearchSpace
 
 __all__ = ["Front", "FrontRow"]
 
-_COSTS = ("latency", "parameters", "macs", "memory")
-"""Milliseconds, values, multiply-adds, bytes."""
+_COSTS = ("latency", "parameters", "macs", "memory")  #: milliseconds, values, multiply-adds, bytes
 
 
 @dataclass(frozen=True)
 class FrontRow:
-    """One subnet of a front.
-
-    Attributes:
-        architecture: which.
-        error: small is good.
-        costs: those of `_COSTS` that are known.
-    """
+    """One subnet of a front."""
 
     architecture: Architecture
-    error: float
-    costs: Mapping[str, float]
+    error: float  #: small is good
+    costs: Mapping[str, float]  #: those of `_COSTS` that are known
 
 
 @dataclass(frozen=True)
 class Front:
-    """A Pareto front, the smallest error first.
+    """A Pareto front, the smallest error first."""
 
-    Attributes:
-        supernet: what the search was given: a name or a file.
-        metric: what was measured, such as ``val/epe``.
-        cost: which of `_COSTS` was traded against it.
-        evaluated: how many subnets were measured in all.
-        rows: the front; at least one.
-        conditions: of the latencies: device, device_name, dtype, threads, height, width, batch.
-    """
-
-    supernet: str
-    metric: str
-    cost: str
-    evaluated: int
-    rows: tuple[FrontRow, ...]
+    supernet: str  #: what the search was given: a name or a file
+    metric: str  #: what was measured, such as ``val/epe``
+    cost: str  #: which of `_COSTS` was traded against it
+    evaluated: int  #: how many subnets were measured in all
+    rows: tuple[FrontRow, ...]  #: the front; at least one
+    #: of the latencies: device, device_name, dtype, threads, height, width, batch
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> Front:
         """Read ``front.json`` of `vizoo search`, which is also what its ``--json`` prints.
 
-        Args:
-            path: the file.
-            space: that its architectures have to be of.
-
         Raises:
             FileNotFoundError: no such file.
-            ValueError: another kind of file, or architectures of another space.
+            ValueError: another kind of file, or architectures that are not of `space`.
         """
         content = read_json(path, "a front of `vizoo search`")
         try:

@@ -58,20 +58,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a search says of itself after each generation.
+    """What a search says of itself after each generation."""
 
-    Attributes:
-        generation: the one just evaluated; 0 is the random one.
-        generations: the last one.
-        survivors: the best so far, the parents of the next generation.
-        evaluated: everything looked at so far, in order.
-        state: gives what is needed to go on from here in another process (``resume=``), as JSON.
-    """
-
-    generation: int
-    generations: int
-    survivors: tuple[Evaluated, ...]
-    evaluated: tuple[Evaluated, ...]
+    generation: int  #: the one just evaluated; 0 is the random one
+    generations: int  #: the last one
+    survivors: tuple[Evaluated, ...]  #: the best so far, the parents of the next generation
+    evaluated: tuple[Evaluated, ...]  #: everything looked at so far, in order
+    #: gives what is needed to go on from here in another process (``resume=``), as JSON
     state: Callable[[], dict[str, Any]]
 
 

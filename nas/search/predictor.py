@@ -14,15 +14,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, check_version
 from ..space import Architecture, SearchSpace
 
-__all__ = ["Agreement", "Predictor", "agreement"]
+__all__ = ["Agreement", "Comparison", "Predictor", "agreement", "compare"]
 
 _KEY = "vizoo"
 _KIND = "accuracy predictor"
@@ -33,21 +34,13 @@ _Pair = tuple[Architecture, float]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well predictions agree with measurements.
+    """How well predictions agree with measurements."""
 
-    Attributes:
-        count: how many were compared.
-        kendall: Kendall's tau-b; NaN if either side is constant.
-        spearman: Spearman's rho; likewise.
-        rmse: root mean squared error, in the measurements' unit.
-        median_relative_error: median of |prediction − measurement| / |measurement|.
-    """
-
-    count: int
-    kendall: float
-    spearman: float
-    rmse: float
-    median_relative_error: float
+    count: int  #: how many were compared
+    kendall: float  #: Kendall's tau-b; NaN if either side is constant
+    spearman: float  #: Spearman's rho; likewise
+    rmse: float  #: root mean squared error, in the measurements' unit
+    median_relative_error: float  #: median of |prediction − measurement| / |measurement|
 
     def to_json(self) -> dict[str, Any]:
         """Numbers that are NaN become None."""
@@ -83,15 +76,46 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Scores against the truth."""
+
+    count: int  #: architectures
+    kendall: float  #: Kendall's tau-b; NaN where either side is constant
+    spearman: float  #: Spearman's rho; likewise
+    #: k → the share of the k best by score that are among the k best in truth
+    precision: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; numbers that are NaN become None."""
+        return {k: None if v != v else v for k, v in asdict(self).items()}
+
+
+def compare(
+    scores: Sequence[float], truth: Sequence[float], top: Sequence[int] = (5, 10, 50)
+) -> Comparison:
+    """Compare a ranking with the true one; large is good in both.
+
+    Args:
+        scores: of architectures.
+        truth: of the same ones.
+        top: numbers k of precision@k; those that are not below the count are left out.
+
+    Raises:
+        ValueError: the numbers of both differ, or are below 2.
+    """
+    agrees = agreement(scores, truth)
+    by_score, by_truth = (np.argsort(-np.asarray(v, float), kind="stable") for v in (scores, truth))
+    precision = {
+        k: len(set(by_score[:k]) & set(by_truth[:k])) / k for k in top if k < len(by_score)
+    }
+    return Comparison(agrees.count, agrees.kendall, agrees.spearman, precision)
+
+
 class Predictor:
     """Predicts one number, such as the end-point error, for architectures of a space.
 
     Made by :meth:`fit` or :meth:`load`.
-
-    Attributes:
-        space: what it is for.
-        logarithm: whether it learnt the logarithm of the targets.
-        held_out: its agreement with the pairs kept out of fitting; None if there were none.
     """
 
     def __init__(
@@ -104,8 +128,9 @@ class Predictor:
         logarithm: bool,
         held_out: Agreement | None,
     ) -> None:
-        self.space = space
-        self.logarithm = logarithm
+        self.space = space  #: what it is for
+        self.logarithm = logarithm  #: whether it learnt the logarithm of the targets
+        #: its agreement with the pairs kept out of fitting; None if there were none
         self.held_out = held_out
         self._networks = networks.eval()
         self._mean, self._scale = mean, scale
@@ -220,13 +245,9 @@ class Predictor:
     def load(cls, path: str | os.PathLike[str], space: SearchSpace | None = None) -> Predictor:
         """Read what :meth:`save` wrote.
 
-        Args:
-            path: the file.
-            space: where given, the space that the predictor has to be for.
-
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it holds no predictor, or one for another space.
+            ValueError: it holds no predictor, or one for another space than that which is given.
         """
         state, about = _read(Path(path))
         try:
@@ -280,9 +301,5 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: not a safetensors file ({error})") from error
     if not isinstance(about, dict) or about.get("kind") != _KIND:
         raise ValueError(f"{path}: this safetensors file holds no accuracy predictor")
-    if about.get("version") != _VERSION:
-        raise ValueError(
-            f"{path}: an accuracy predictor of version {about.get('version')!r}; "
-            f"this vizoo reads {_VERSION}"
-        )
+    check_version(about, _VERSION, f"{path}: an accuracy predictor")
     return state, about

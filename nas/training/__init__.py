@@ -1,15 +1,12 @@
 """Training supernets: which subnets a step trains, what they learn from, in which stages."""
 
-from .sampling import LargestSampler, Sampler, SandwichSampler, UniformSampler
-from .shrinking import ProgressiveShrinking, Stage
-from .task import SupernetTask
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LargestSampler",
-    "ProgressiveShrinking",
-    "Sampler",
-    "SandwichSampler",
-    "Stage",
-    "SupernetTask",
-    "UniformSampler",
-]
+from ...common.lazy import lazy
+
+if TYPE_CHECKING:
+    from .sampling import LargestSampler, Sampler, SandwichSampler, UniformSampler
+    from .shrinking import ProgressiveShrinking, Stage
+    from .task import SupernetTask
+
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -39,33 +39,23 @@ __all__ = [
 
 
 class Task(LightningModule):
-    """What measuring and training subnets ask of a task.
+    """What measuring and training subnets ask of a task."""
 
-    Attributes:
-        net: the network.
-        outputs: batch → what the network predicts in training.
-        loss: outputs, batch → scalar.
-        distillation_loss: outputs, another network's outputs, batch → scalar.
-    """
-
-    net: nn.Module
-    outputs: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Tensor]
+    net: nn.Module  #: the network
+    outputs: Callable[[Any], Any]  #: batch → what the network predicts in training
+    loss: Callable[[Any, Any], Tensor]  #: outputs, batch → scalar
+    #: outputs, another network's outputs, batch → scalar
     distillation_loss: Callable[[Any, Any, Any], Tensor]
 
 
 @dataclass(eq=False)
 class Watched:
-    """A subnet that is measured, and what measures it.
+    """A subnet that is measured, and what measures it."""
 
-    Attributes:
-        net: the extracted network.
-        names: what its metrics are logged as; several where names mean the same subnet.
-        metrics: the task's own modules besides its network, a copy for this subnet alone.
-    """
-
-    net: nn.Module
+    net: nn.Module  #: the extracted network
+    #: what its metrics are logged as; several where names mean the same subnet
     names: list[str] = field(default_factory=list)
+    #: the task's own modules besides its network, a copy for this subnet alone
     metrics: dict[str, nn.Module] = field(default_factory=dict)
 
 
@@ -169,13 +159,8 @@ def recalibrate_all(
 ) -> None:
     """Recalibrate networks in one pass over the first training batches.
 
-    Several processes share the batches, and all end with the statistics of all of them.
-
-    Args:
-        trainer: whose data module or training data gives the batches.
-        nets: in evaluation or training mode, which they keep.
-        count: batches, at most, over all processes.
-        run: called as `run(net, batch)` for a training step's forward pass.
+    Several processes share the batches, and all end with the statistics of all of them. A training
+    step's forward pass is `run(net, batch)`; networks keep their modes.
 
     Raises:
         ValueError: there is no training data.
@@ -196,15 +181,10 @@ def recalibrate_all(
 def first_batches(
     trainer: Trainer, count: int | None = None, rank: int = 0, processes: int = 1
 ) -> Iterator[Iterator[Any]]:
-    """The first training batches, on the trainer's device, the same each time.
+    """The first training batches, or an epoch's, on the trainer's device, the same each time.
 
     Training draws on afterwards as if nothing had been, also from generators of the loader's own.
-
-    Args:
-        trainer: whose data module or training data gives them.
-        count: at most; None for an epoch.
-        rank: which share of these batches to give.
-        processes: number of the shares.
+    Of several processes each may have the share of its rank.
 
     Raises:
         ValueError: there is no training data.

@@ -173,9 +173,7 @@ class SupernetTask(LightningModule):
     ) -> OptimizerLRSchedulerConfig:
         """The task's optimiser under a learning rate of the method's own.
 
-        Args:
-            method: its name, for errors.
-            rate: the epochs that have passed and the task's learning rate → the share of that.
+        `rate` makes of the epochs that have passed and the task's learning rate a share of that.
 
         Raises:
             ValueError: as `task_optimisation` says, or the length of an epoch is not known.
@@ -241,45 +239,29 @@ class SupernetTask(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Extract and recalibrate the watched subnets."""
         self._extract()
-        self._for_each("on_validation_epoch_start")
+        self._for_each("on_{}_epoch_start")
 
     def validation_step(self, batch: Any, batch_idx: int, *index: int) -> None:
         """The task's step for each watched subnet."""
-        self._for_each("validation_step", batch, batch_idx, *index)
+        self._for_each("{}_step", batch, batch_idx, *index)
 
     def on_validation_epoch_end(self) -> None:
         """Log each subnet's metrics under its name, and drop it."""
-        self._for_each("on_validation_epoch_end")
+        self._for_each("on_{}_epoch_end")
         self._subnets = []
 
-    def on_test_epoch_start(self) -> None:
-        """Extract and recalibrate the watched subnets."""
-        self._extract()
-        self._for_each("on_test_epoch_start")
-
-    def test_step(self, batch: Any, batch_idx: int, *index: int) -> None:
-        """The task's step for each watched subnet."""
-        self._for_each("test_step", batch, batch_idx, *index)
-
-    def on_test_epoch_end(self) -> None:
-        """Log each subnet's metrics under its name, and drop it."""
-        self._for_each("on_test_epoch_end")
-        self._subnets = []
+    on_test_epoch_start, test_step = on_validation_epoch_start, validation_step
+    on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
 
     def on_predict_epoch_start(self) -> None:
         """Extract and recalibrate the first of the watched subnets."""
         self._extract(first=True)
-        self._for_each("on_predict_epoch_start")
+        self._for_each("on_{}_epoch_start")
 
     def predict_step(self, batch: Any, batch_idx: int, *index: int) -> Any:
         """What the first of the watched subnets predicts."""
         with standing_in(self.task, self._subnets[0].net):
             return self.task.predict_step(batch, batch_idx, *index)
-
-    def on_predict_epoch_end(self) -> None:
-        """Drop the subnet."""
-        self._for_each("on_predict_epoch_end")
-        self._subnets = []
 
     def _losses(
         self, architectures: list[Architecture], batch: Any, batch_idx: int
@@ -363,11 +345,14 @@ class SupernetTask(LightningModule):
                 self.task.training_step(batch, 0)
 
     def _for_each(self, method: str, *args: Any) -> None:
+        """Call the task's method of this name for the present stage, with each subnet."""
+        trainer = self.trainer
+        stage = "test" if trainer.testing else "predict" if trainer.predicting else "validation"
         for subnet in self._subnets:
             self._current = subnet
             try:
                 with standing_in(self.task, subnet.net, **subnet.metrics):
-                    getattr(self.task, method)(*args)
+                    getattr(self.task, method.format(stage))(*args)
             finally:
                 self._current = None
 
@@ -427,9 +412,7 @@ def checked_task(task: LightningModule, distillation: str) -> Task:
 def check_strategy(strategy: Strategy, otherwise: str = "") -> None:
     """Raise a ValueError where a strategy wants gradients of all parameters in each step.
 
-    Args:
-        strategy: its model is wrapped.
-        otherwise: what the message names besides another strategy.
+    Its model is wrapped. The message names another strategy, and what is to be done `otherwise`.
     """
     model = strategy.model
     if isinstance(model, DistributedDataParallel) and not model.find_unused_parameters:

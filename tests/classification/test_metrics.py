@@ -8,7 +8,6 @@ import json
 import pytest
 import torch
 
-from vizoo.classification.confusion import confusion_picture
 from vizoo.classification.metrics import (
     ClassificationMetrics,
     class_report,
@@ -16,7 +15,7 @@ from vizoo.classification.metrics import (
     confusion_of,
     positive_class,
 )
-from vizoo.classification.reports import write_predictions, write_report
+from vizoo.classification.reports import confusion_picture, write_predictions, write_report
 
 
 def _logits(count, classes, seed=0):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.classification.cam import explain
-from vizoo.classification.occlusion import occlusion
+from vizoo.classification.cam import explain, occlusion
 
 
 class Bright(nn.Module):

@@ -15,7 +15,7 @@ from vizoo.nas.distributed.compression import sparse
 from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
 from vizoo.nas.distributed.compression.signs import EFSign
 from vizoo.nas.distributed.compression.sparse import GTopK, TopK, merged
-from vizoo.nas.distributed.gradients.registry import make_hook
+from vizoo.nas.distributed.gradients.strategy import make_hook
 
 HOOKS = {
     "topk": lambda: TopK(0.05, warmup=()),

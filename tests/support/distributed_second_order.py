@@ -9,8 +9,7 @@ from toy_volumes import Task, Volumes
 from vizoo.common.ranks import tensor_digest
 from vizoo.nas.distributed import Eva, HookDDPStrategy, KFACPreconditioner
 from vizoo.nas.distributed.curvature import kfac
-from vizoo.nas.distributed.curvature.factors import pack
-from vizoo.nas.distributed.curvature.placement import measured_costs
+from vizoo.nas.distributed.curvature.factors import measured_costs, pack
 
 FACTORS = {"kl_clip": 0, "factor_every": 1, "inverse_every": 2}
 KINDS = {

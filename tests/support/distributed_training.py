@@ -19,7 +19,7 @@ from toy_regression import Data, Net, Regression
 from vizoo.common.ranks import same_everywhere
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import HookDDPStrategy, ReplicaDriftCheck
-from vizoo.nas.distributed.gradients.registry import make_hook
+from vizoo.nas.distributed.gradients.strategy import make_hook
 from vizoo.nas.training import SupernetTask, UniformSampler
 
 

@@ -12,7 +12,7 @@ from ranks import run_ranks
 from torch import nn
 
 from vizoo.nas.distributed.compression.lowrank import PowerSGD
-from vizoo.nas.distributed.gradients.registry import make_hook
+from vizoo.nas.distributed.gradients.strategy import make_hook
 
 # So large that what a message takes beside its content is little.
 SHAPES = [(512, 1024), (512,), (1024, 512), (1024,)]

@@ -8,7 +8,4 @@ if TYPE_CHECKING:
     from .builtin import list_configs, resolve_config
     from .task import FitConfig
 
-__all__, __getattr__, __dir__ = lazy(
-    __name__,
-    {".builtin": ["list_configs", "resolve_config"], ".task": ["FitConfig"]},
-)
+__all__, __getattr__, __dir__ = lazy(__name__)

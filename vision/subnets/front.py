@@ -15,8 +15,8 @@ from ...nas.efficiency.build import plan
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import LatencyTable
 from ...nas.search.constraints import Constraint, Limits
+from ...nas.search.evolution import evolve_pareto, pareto_front
 from ...nas.search.front import FrontRow
-from ...nas.search.pareto import evolve_pareto, pareto_front
 from ...nas.space import Architecture
 from ...nas.supernet import extract
 from .bench import Bench, bench_for

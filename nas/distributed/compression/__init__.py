@@ -7,4 +7,4 @@ from ....common.lazy import lazy
 if TYPE_CHECKING:
     from .base import Compressor, Item
 
-__all__, __getattr__, __dir__ = lazy(__name__, {".base": ["Compressor", "Item"]})
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -28,9 +28,6 @@ class _CommThread:
 
     Several messages that depend on each other would cross those of other buckets if they were
     sent from callbacks, whose order differs between processes. All processes have to make one.
-
-    Args:
-        device: of the gradients.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -103,13 +100,7 @@ class Compressor(CommHook):
         self.start_step = start_step
         self.error_feedback = error_feedback
         self.forget_after = forget_after
-        self._thread: _CommThread | None = None
         self.grids: dict[str, tuple[Tensor, ...]] = {}
-
-    @property
-    def thread(self) -> _CommThread:
-        """What computes and talks, from `setup` on."""
-        return cast("_CommThread", self._thread)
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         """Start the thread that talks, with nothing left out so far."""
@@ -119,7 +110,7 @@ class Compressor(CommHook):
         self.step = -1
         self.used_at: dict[str, int] = {}
         self.rank = dist.get_rank()
-        self._thread = _CommThread(device)
+        self.thread = _CommThread(device)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
         """Find the channels of each parameter that the step uses."""
@@ -213,8 +204,8 @@ class Compressor(CommHook):
 
     def close(self) -> None:
         """End the thread once all is sent."""
-        if self._thread is not None:
-            self._thread.close()
+        if hasattr(self, "thread"):
+            self.thread.close()
 
     def _forget(self, names: Sequence[str]) -> None:
         """Drop what is too old of the parameters that this step uses."""

@@ -34,9 +34,6 @@ class ACPSGD(Compressor):
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
         forget_after: see `Compressor`.
-
-    Raises:
-        ValueError: `rank` is less than 1.
     """
 
     def __init__(
@@ -163,9 +160,6 @@ class PowerSGD(CommHook):
         start_step: steps at the start whose gradients travel whole; at least 2, until buckets
             are made anew.
         error_feedback: whether what is left out is kept.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     single_bucket = True

@@ -68,9 +68,6 @@ class TopK(_Sparse):
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
         forget_after: see `Compressor`.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     def __init__(
@@ -219,9 +216,6 @@ class GTopK(_Sparse):
         start_step: steps at the start whose gradients travel whole.
         error_feedback: whether what is left out is kept.
         forget_after: see `Compressor`.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     def __init__(
@@ -318,11 +312,8 @@ def largest(u: Tensor, count: int) -> Tensor:
 def gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
     """Places of about the `count` largest entries, by a normal distribution's threshold.
 
-    Args:
-        u: flat.
-        count: wanted.
-        capacity: how many places to return; of more candidates the largest, and where there are
-            fewer the rest repeats the place 0.
+    They are `capacity` places: of more candidates the largest, and where there are fewer the rest
+    repeats the place 0.
     """
     spread, centre = torch.std_mean(u, correction=0)
     share = torch.tensor(1 - count / (2 * u.numel()), dtype=torch.float64)
@@ -351,11 +342,7 @@ def _check(*densities: float) -> None:
 def merged(
     one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Add two sparse vectors, and keep as many of the largest entries as the first has.
-
-    Args:
-        one: different places, and their values.
-        other: the same.
+    """Add two sparse vectors, places and values, and keep as many of the largest as the first has.
 
     Returns:
         What is kept, in ascending places, and what is dropped. Of equal sizes the lower place is
@@ -394,12 +381,8 @@ def lags_densities(
     density is the highest whose selection and all-gather end by then (LAGS-SGD, section 4), and at
     least a thousandth.
 
-    Args:
-        sizes: entries of each parameter, in the order in which gradients are ready.
-        times: seconds that the backward pass takes for each.
-        alpha: seconds a message.
-        beta: seconds a byte.
-        processes: how many gather.
+    Sizes are entries, in the order in which gradients are ready; times seconds of the backward pass
+    for each; alpha is seconds a message, beta seconds a byte.
     """
     names, densities = list(sizes), {}
     following = [*(times.get(name, 0.0) for name in names[1:]), 0.0]

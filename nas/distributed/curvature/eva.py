@@ -31,9 +31,6 @@ class Eva(Preconditioner):
         damping: gamma of the paper; see `Preconditioner`, as for all.
         kl_clip: its kappa.
         momentum: weight of the new in the running means; the first step's is 1.
-
-    Raises:
-        ValueError: see `Preconditioner`.
     """
 
     _started = False

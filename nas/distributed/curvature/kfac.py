@@ -16,9 +16,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .factors import decompose, eigen_gradient, pack, pi_damping, unpack
+from .factors import (
+    balanced,
+    decompose,
+    eigen_gradient,
+    measured_costs,
+    pack,
+    pi_damping,
+    place_matrices,
+    unpack,
+)
 from .layers import Layer
-from .placement import balanced, measured_costs, place_matrices
 from .second_order import Preconditioner
 
 __all__ = ["KFACPreconditioner"]

@@ -8,7 +8,6 @@ outputs, and a, its inputs (of a convolution: the patches under the kernel).
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterator
 from typing import cast
 
@@ -19,25 +18,18 @@ from torch.nn.modules.conv import _ConvNd
 
 __all__ = ["Layer", "layers_of"]
 
-_ENTRIES = 2**22
-"""Of the patches that are unfolded at a time."""
+_ENTRIES = 2**22  #: of the patches that are unfolded at a time
 
 
 class Layer:
-    """A layer whose gradient is preconditioned.
-
-    Attributes:
-        name: in the network.
-        index: among the layers.
-        outputs: rows of its gradient.
-        inputs: columns, one for the bias included.
-    """
+    """A layer whose gradient is preconditioned."""
 
     def __init__(self, name: str, index: int, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:
         self.name = name
-        self.index = index
+        self.index = index  #: among the layers
         self.module = module
-        self.outputs = module.weight.shape[0]
+        self.outputs = module.weight.shape[0]  #: rows of its gradient
+        #: columns, one for the bias included
         self.inputs = module.weight[0].numel() + (module.bias is not None)
 
     def gradient(self, dtype: torch.dtype) -> Tensor:
@@ -106,17 +98,9 @@ class Layer:
 
     def _padded(self, x: Tensor) -> Tensor:
         module = cast("_ConvNd", self.module)
-        if module.padding == "valid":
-            return x
-        if isinstance(module.padding, str):
-            reach = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-            pads = [(total // 2, total - total // 2) for total in reach]
-        else:
-            pads = [(p, p) for p in module.padding]
-        if not any(map(any, pads)):
-            return x
+        pads = module._reversed_padding_repeated_twice  # as its own forward pass takes it
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        return F.pad(x, tuple(itertools.chain.from_iterable(reversed(pads))), mode)
+        return F.pad(x, tuple(pads), mode) if any(pads) else x
 
 
 def layers_of(net: nn.Module) -> list[Layer]:

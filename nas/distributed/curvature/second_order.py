@@ -169,9 +169,7 @@ class Preconditioner(Callback):
     def message(self, layers: list[Layer], shared: bool) -> tuple[Tensor, Tensor]:
         """What layers saw since the last step, on average over uses and micro-batches.
 
-        Args:
-            layers: which.
-            shared: add up over processes.
+        Added up over processes where it is shared.
 
         Returns:
             What `observe` and `respond` gave, layer by layer in one vector, zero where a layer saw

@@ -21,9 +21,6 @@ class ReplicaDriftCheck(Callback):
         every_n_steps: optimiser steps between checks.
         on_drift: `raise` ends the training; `broadcast` warns, and all go on with the first
             process's parameters.
-
-    Raises:
-        ValueError: a setting is out of range.
     """
 
     def __init__(

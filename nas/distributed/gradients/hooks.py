@@ -24,21 +24,15 @@ _LARGEST_HALF = 60_000.0  # with room below 65,504, since partial sums are round
 
 
 class CommHook:
-    """Averages gradients over all processes.
+    """Averages gradients over all processes."""
 
-    Attributes:
-        bytes_sent: what this process has sent so far by the algorithm's own count: an all-reduce
-            of n bytes among P counts 2 n (P - 1) / P, an all-gather n (P - 1).
-        error_feedback: whether something is kept from step to step that belongs to this process.
-        needs_unused: whether DistributedDataParallel has to look for unused parameters.
-        single_bucket: whether on a CPU all gradients have to be in one bucket.
-        takes_scaler: whether it works where mixed precision scales the loss.
-    """
-
+    #: whether something is kept from step to step that belongs to this process
     error_feedback = False
-    needs_unused = False
-    single_bucket = False
-    takes_scaler = True
+    needs_unused = False  #: whether DistributedDataParallel has to look for unused parameters
+    single_bucket = False  #: whether on a CPU all gradients have to be in one bucket
+    takes_scaler = True  #: whether it works where mixed precision scales the loss
+    #: what this process has sent so far by the algorithm's own count: an all-reduce of n bytes
+    #: among P counts 2 n (P - 1) / P, an all-gather n (P - 1)
     bytes_sent = 0
     names: dict[int, str] = {}
     world_size = 1
@@ -101,9 +95,6 @@ class AllReduce(CommHook):
         active_only: of a supernet, send only the parameters that the step's subnets use, and of
             those only the channels that they use: the rest is zero on every process. All
             processes have to train the same subnets.
-
-    Raises:
-        ValueError: another type.
     """
 
     def __init__(
@@ -161,10 +152,6 @@ class TorchHook(CommHook):
 
     What it sends is not counted, and what it keeps is not in checkpoints. On a CPU one that sends
     again from callbacks can hang.
-
-    Args:
-        hook: called with the state and a bucket, it returns a future of the mean.
-        state: of the hook.
     """
 
     def __init__(

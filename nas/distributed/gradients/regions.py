@@ -14,19 +14,16 @@ from ...supernet import search_space
 
 __all__ = ["Region", "active_regions", "grid", "views"]
 
-Region = tuple[int, tuple[Part, ...]]
-"""A dimension and the parts of it that are in use."""
+Region = tuple[int, tuple[Part, ...]]  #: a dimension and the parts of it that are in use
 
 
 def active_regions(
     net: nn.Module, architectures: Sequence[Architecture]
 ) -> dict[int, list[Region]]:
-    """Of each parameter that channels are chosen of, the channels that the subnets use.
+    """By its `id`, of each parameter that channels are chosen of, the channels that subnets use.
 
-    Where several subnets use different ones, all of them. Gradients are zero outside.
-
-    Returns:
-        By the parameter's `id`; parameters that are used whole are left out.
+    Where several subnets use different ones, all of them; parameters that are used whole are left
+    out. Gradients are zero outside.
     """
     space = search_space(net)
     chosen = [space.validate(architecture) for architecture in architectures]

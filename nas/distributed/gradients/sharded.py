@@ -27,8 +27,7 @@ from ...training.task import SupernetTask
 
 __all__ = ["FSDP2Strategy"]
 
-_METHODS = ("forward_*", "losses", "predict")
-"""What tasks call of a network beside `forward`."""
+_METHODS = ("forward_*", "losses", "predict")  #: what tasks call of a network beside `forward`
 
 
 class FSDP2Strategy(ModelParallelStrategy):

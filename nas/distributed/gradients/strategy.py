@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +17,32 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ....common.files import atomic_write
 from ....common.ranks import same_everywhere
+from ...recalibration import samples
 from ...space import Architecture
 from ...training.task import SupernetTask
+from ..compression.lowrank import ACPSGD, PowerSGD
+from ..compression.signs import EFSign
+from ..compression.sparse import GTopK, TopK
 from ..schedule.merging import MergePlan, own_buffers
-from .hooks import CommHook, TorchHook
+from .hooks import AllReduce, CommHook, TorchHook
 from .norm import SyncedBatchNorm
-from .registry import make_hook
 
-__all__ = ["HookDDPStrategy"]
+__all__ = ["HOOKS", "HookDDPStrategy", "make_hook"]
+
+HOOKS: dict[str, Callable[[], CommHook]] = {
+    "dense": AllReduce,
+    "fp16": lambda: AllReduce("float16"),
+    "bf16": lambda: AllReduce("bfloat16"),
+    "subnet": lambda: AllReduce(active_only=True),
+    "topk": TopK,
+    "gaussiank": lambda: TopK(selector="gaussian"),
+    "lags": lambda: TopK(per_layer=True),
+    "gtopk": GTopK,
+    "acpsgd": ACPSGD,
+    "powersgd": PowerSGD,
+    "efsign": EFSign,
+}
+"""The hooks by name, as a config calls them."""
 
 _CAPS = "plan: buckets of subnets are in another order; apply hook"
 
@@ -36,7 +55,7 @@ class HookDDPStrategy(DDPStrategy):
     beside each checkpoint, a file for each process (`last.ckpt.rank0`), and read back on resuming.
 
     Args:
-        hook: a name of `HOOKS` (`vizoo.nas.distributed.gradients.registry`), such as `subnet` for
+        hook: a name of `HOOKS` (`vizoo.nas.distributed.gradients.strategy`), such as `subnet` for
             supernets, or a hook with its arguments.
         plan: merge gradients into the best messages, measured in the first steps.
         **kwargs: those of `DDPStrategy` and of `DistributedDataParallel`, such as
@@ -104,7 +123,7 @@ class HookDDPStrategy(DDPStrategy):
         self.hook.start_epoch(epoch)
         if self.plan is not None:
             if epoch != self._epoch:
-                conditions = self.world_size, self.precision_plugin.precision, _batch_size(args)
+                conditions = self.world_size, self.precision_plugin.precision, samples(args)
                 self.plan.start_epoch(conditions)
                 self._epoch = epoch
             # Within an accumulation the processes' gradients are not to be averaged yet.
@@ -221,18 +240,19 @@ class HookDDPStrategy(DDPStrategy):
         super().teardown()
 
 
+def make_hook(hook: str | CommHook) -> CommHook:
+    """The hook of a name, with its default arguments; a hook stays as it is."""
+    if isinstance(hook, CommHook):
+        return hook
+    if hook not in HOOKS:
+        near = difflib.get_close_matches(str(hook), HOOKS, n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"there is no hook {hook!r}{meant}: choose {', '.join(HOOKS)}")
+    return HOOKS[hook]()
+
+
 def _run(state: CommHook, bucket):  # noqa: ANN001, ANN202 - as text they would be refused
     return state.reduce(bucket)
-
-
-def _batch_size(batch: Any) -> int | None:
-    """The length of the first tensor of a batch."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else None
-    inside = batch.values() if isinstance(batch, dict) else batch
-    if not isinstance(inside, Iterable) or isinstance(inside, str):
-        return None
-    return next((size for part in inside if (size := _batch_size(part)) is not None), None)
 
 
 def _beside(checkpoint: Any, rank: int) -> Path:

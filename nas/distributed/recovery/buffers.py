@@ -33,26 +33,16 @@ _WAIT = 5.0
 
 @dataclass(frozen=True)
 class Header:
-    """What a buffer holds.
+    """What a buffer holds."""
 
-    Attributes:
-        generation: number of the snapshot, the same in all processes.
-        step: optimiser steps before it.
-        length: bytes of the payload.
-        own: bytes of the payload that belong to this process alone; they come first.
-        crc32: of the payload.
-        parity: bytes of parity behind the payload.
-        parity_crc32: of these.
-        members: for each process of the parity group length, `own` and checksum of its payload.
-    """
-
-    generation: int
-    step: int
-    length: int
-    own: int
-    crc32: int
-    parity: int = 0
-    parity_crc32: int = 0
+    generation: int  #: number of the snapshot, the same in all processes
+    step: int  #: optimiser steps before it
+    length: int  #: bytes of the payload
+    own: int  #: bytes of the payload that belong to this process alone; they come first
+    crc32: int  #: of the payload
+    parity: int = 0  #: bytes of parity behind the payload
+    parity_crc32: int = 0  #: of these
+    #: for each process of the parity group length, `own` and checksum of its payload
     members: tuple[tuple[int, int, int], ...] = ()
 
 
@@ -62,11 +52,7 @@ def checksum(content: Tensor) -> int:
 
 
 class Buffers:
-    """The two buffers of one process.
-
-    Args:
-        folder: in a memory file system; made if it is missing, for this user alone.
-        rank: of the process.
+    """The two buffers of one process in a memory file system, in a folder for this user alone.
 
     Raises:
         ValueError: the folder belongs to someone else, or another process uses the buffers.

@@ -38,12 +38,9 @@ def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
 
 
 class Parity:
-    """Parity of one group of processes.
+    """Parity of one group of processes, two or more, this one among them.
 
-    Args:
-        ranks: of the group, in order, two or more.
-        rank: of this process, one of them.
-        group: of exactly these processes, with a backend for the CPU.
+    `group` is of exactly these processes, with a backend for the CPU.
     """
 
     def __init__(self, ranks: list[int], rank: int, group: dist.ProcessGroup) -> None:
@@ -67,13 +64,9 @@ class Parity:
         return functools.reduce(torch.bitwise_xor, words).view(torch.uint8)
 
     def rebuild(self, lost: int, payload: Tensor, parity: Tensor, chunk: int) -> Tensor | None:
-        """The payload of a member that has lost it; every member has to ask.
+        """The payload of a member that has lost it, by its index; every member has to ask.
 
-        Args:
-            lost: index of that member in the group.
-            payload: of this process (N,); empty if it is the one.
-            parity: of this process (chunk,); empty if it is the one.
-            chunk: bytes of parity.
+        Payload (N,) and parity (chunk,) are this process's, empty if it is the one.
 
         Returns:
             The payload and bytes of zero behind it, in the process that lost it; else None.

@@ -66,9 +66,7 @@ class Shared:
 def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict, list[Tensor]]:
     """Take out of a checkpoint what all processes hold alike.
 
-    Args:
-        checkpoint: of Lightning.
-        shared: names within its `state_dict`; the states of optimisers are shared as well.
+    That is what `shared` names within its `state_dict`, and the states of optimisers.
 
     Returns:
         The checkpoint with places instead of those tensors, and the tensors.
@@ -113,11 +111,7 @@ def join(divided: Any, stream: Tensor) -> Any:
 
 
 def pack(own: dict[str, Any], check: bool = False) -> Tensor:
-    """What belongs to one process alone, as bytes (N,).
-
-    Args:
-        own: plain values and tensors.
-        check: try whether it can be read again.
+    """What belongs to one process alone, as bytes (N,); `check` tries whether it can be read again.
 
     Raises:
         ValueError: it cannot: something in it is neither a plain value nor a tensor.

@@ -19,12 +19,9 @@ __all__ = ["DiskSnapshots"]
 
 
 class DiskSnapshots:
-    """The latest snapshots of a run in a folder that all its processes reach.
+    """The latest snapshots of a run in a folder of its own that all its processes reach.
 
-    Args:
-        folder: of this run alone.
-        rank: of this process.
-        group: of all processes, with a backend for the CPU, used for nothing else; None for one.
+    `group` is of all processes, with a backend for the CPU, used for nothing else; None for one.
     """
 
     def __init__(self, folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:

@@ -60,17 +60,12 @@ class InMemorySnapshot(Checkpoint):
             in the trainer's folder.
         run: a name that tells this run from others with the same config at the same time.
 
-    Attributes:
-        seconds: how long training stood still for the last snapshot, logged as
-            `snapshot/seconds`.
-        best_model_path: empty; Lightning asks the first checkpoint callback for it.
-
     Raises:
         ValueError: a setting is out of range; at the start also a snapshot that does not fit the
             training, because the code has changed.
     """
 
-    best_model_path = ""
+    best_model_path = ""  #: empty; Lightning asks the first checkpoint callback for it
 
     def __init__(
         self,
@@ -92,6 +87,7 @@ class InMemorySnapshot(Checkpoint):
         self.memory = memory
         self.disk = disk
         self.run = run
+        #: how long training stood still for the last snapshot, logged as `snapshot/seconds`
         self.seconds = 0.0
         self._step, self._seen, self._taken = 0, 0, False
         self._store: SnapshotStore | None = None

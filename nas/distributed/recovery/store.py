@@ -31,10 +31,6 @@ class SnapshotStore:
         machines: number of machines, with equally many processes.
         parity_group: see `parity_groups`; 1 to do without.
         persist_every: every how many snapshots one goes to the disk; 0 for none.
-
-    Attributes:
-        bytes: size of this process's last snapshot, with its parity.
-        folders: where snapshots lie.
     """
 
     def __init__(
@@ -47,8 +43,8 @@ class SnapshotStore:
     ) -> None:
         self._several = dist.is_available() and dist.is_initialized()
         self.rank, self.processes = rank_and_size()
-        self.bytes = 0
-        self.folders = [memory, disk] if persist_every else [memory]
+        self.bytes = 0  #: size of this process's last snapshot, with its parity
+        self.folders = [memory, disk] if persist_every else [memory]  #: where snapshots lie
         self._local = self.processes // machines
         self._group = self._new_group()
         self._parity = self._new_parity(machines, parity_group)
@@ -59,12 +55,7 @@ class SnapshotStore:
         self._committed: int | None = None
 
     def take(self, step: int, own: Tensor, shared: Shared) -> None:
-        """Keep a snapshot.
-
-        Args:
-            step: optimiser steps before it.
-            own: bytes of what belongs to this process alone (N,).
-            shared: what all processes hold alike; each keeps its share.
+        """Keep a snapshot: bytes of what is this process's alone (N,), its share of what all hold.
 
         Raises:
             ValueError: memory is too small, or the processes do not hold the same tensors.
@@ -92,9 +83,7 @@ class SnapshotStore:
             self._disk.write(payload, header)
 
     def newest(self) -> tuple[int, Tensor, Tensor, str] | None:
-        """The newest snapshot that all processes can have.
-
-        Held by all, or else rebuilt from parity, or else on the disk.
+        """The newest snapshot that all processes can have: held by all, rebuilt, or on the disk.
 
         Returns:
             Its step, the bytes of `own` and of all that is shared, and where it was; None if there

@@ -194,14 +194,8 @@ class _DelayedUpdates:
     """Sends gradients as they get ready, and updates parameters as modules need them.
 
     Groups are in the order of the first forward pass. All processes have to run the same modules.
-
-    Args:
-        root: the module that is trained.
-        optimizer: of its parameters; keeps its state, as if it took all of them in one step.
-        group_bytes: of a message.
-
-    Attributes:
-        paused: whether gradients only add up for now.
+    The optimiser keeps its state, as if it took all parameters in one step. While `paused`
+    gradients only add up.
     """
 
     def __init__(self, root: nn.Module, optimizer: Optimizer, group_bytes: int) -> None:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from ....common.files import read_json, write_json
+from ....common.files import JsonFile, write_json
 from ....common.timing import milliseconds
 
 __all__ = ["LINKS", "SIZES", "Link", "fit_link", "measure_all_reduce"]
@@ -26,21 +27,17 @@ SIZES = tuple(1 << power for power in range(10, 25, 2))
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(JsonFile):
     """What an all-reduce of n bytes among some processes takes: alpha + beta n seconds.
-
-    Args:
-        processes: how many.
-        alpha: seconds a message.
-        beta: seconds a byte.
 
     Raises:
         ValueError: fewer than two processes, or times that cannot be.
     """
 
-    processes: int
-    alpha: float
-    beta: float
+    called = "a measured link"
+    processes: int  #: how many
+    alpha: float  #: seconds a message
+    beta: float  #: seconds a byte
 
     def __post_init__(self) -> None:
         if self.processes < 2:
@@ -84,25 +81,18 @@ class Link:
         alpha = 2 * math.log2(processes) * self.hop
         return Link(processes, alpha, 2 * (processes - 1) / processes * self.byte)
 
-    def save(self, path: str | os.PathLike[str], **more: object) -> None:
+    def save(self, path: str | os.PathLike[str], **more: object) -> Path:
         """Write it as JSON, for `load`, with more that is worth knowing."""
-        write_json(path, {**asdict(self), **more})
+        return write_json(path, {**asdict(self), **more})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Link:
-        """Read what `vizoo comm measure` wrote.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is something else.
-        """
-        data = read_json(path, "a measured link")
+    def from_json(cls, data: Any) -> Link:
+        """What `vizoo comm measure` wrote; raises a ValueError where it is something else."""
         try:
             return cls(int(data["processes"]), float(data["alpha"]), float(data["beta"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{Path(path)}: not a measured link ({error}); `vizoo comm measure` writes one"
-            ) from None
+            reason = f"not a measured link ({error}); `vizoo comm measure` writes one"
+            raise ValueError(reason) from None
 
 
 LINKS = {

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...space import Architecture
 from ..gradients.hooks import CommHook, devices_of
 from .link import SIZES, fit_link, measure_all_reduce
-from .planner import BUCKET, FIRST_BUCKET, plan_groups
+from .simulator import BUCKET, FIRST_BUCKET, plan_groups
 from .timing import ReadyTimes
 
 __all__ = ["GroupedHook", "MergePlan", "bucket_caps", "has_bucket_caps", "own_buffers"]
@@ -31,11 +31,8 @@ class GroupedHook(CommHook):
     """Holds buckets back, and lets another hook see several of them as one.
 
     What is held at the end of a backward pass goes then, so that a plan need not fit: before
-    buckets are made anew after the first step they are others.
-
-    Args:
-        hook: what averages.
-        groups: how many buckets go together, in order; None for groups of PyTorch's size.
+    buckets are made anew after the first step they are others. Without `groups`, the numbers of
+    buckets that go together in order, they are of PyTorch's size.
     """
 
     def __init__(self, hook: CommHook, groups: Sequence[int] | None = None) -> None:

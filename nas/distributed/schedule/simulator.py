@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .link import Link
-from .planner import BUCKET, FIRST_BUCKET, bucket_groups, plan_groups
 
-__all__ = ["EXACT", "WAYS", "Step", "simulate"]
+__all__ = ["EXACT", "WAYS", "Step", "bucket_groups", "plan_groups", "simulate"]
 
 WAYS = {
     "plain": "PyTorch's buckets of 25 MB",
@@ -33,27 +32,23 @@ WAYS = {
 }
 """How gradients may travel."""
 
-EXACT = ("plain", "tensors", "single", "merged", "subnet")
-"""The ways that change no gradient."""
+EXACT = ("plain", "tensors", "single", "merged", "subnet")  #: the ways that change no gradient
+
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+"""Bytes at which DistributedDataParallel closes its first bucket and the others."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step of one process alone.
+    """A training step of one process alone."""
 
-    Attributes:
-        around: seconds outside the backward pass: the forward pass, and what follows.
-        backward: seconds of the backward pass.
-        ready: when each gradient is ready, seconds from the start of the backward pass, ascending;
-            0 for parameters that the step does not use.
-        shapes: of the gradients, in that order, float32.
-        active: entries of each that the step uses; empty where it is all of them.
-    """
-
-    around: float
-    backward: float
+    around: float  #: seconds outside the backward pass: the forward pass, and what follows
+    backward: float  #: seconds of the backward pass
+    #: when each gradient is ready, seconds from the start of the backward pass, ascending; 0 for
+    #: parameters that the step does not use
     ready: Sequence[float]
-    shapes: Sequence[Sequence[int]]
+    shapes: Sequence[Sequence[int]]  #: of the gradients, in that order, float32
+    #: entries of each that the step uses; empty where it is all of them
     active: Sequence[int] = field(default=())
 
     @property
@@ -131,6 +126,45 @@ def simulate(
         del times["powersgd"]
         times["subnet"] = reduced(whole, [4.0 * count for count in entries], "subnet")
     return times
+
+
+def plan_groups(
+    ready: Sequence[float], sizes: Sequence[float], alpha: float, beta: float
+) -> list[int]:
+    """How many gradients each message takes so that the last one ends first; exact, O(L^2).
+
+    A dynamic programme in place of the greedy rule of MG-WFBP. Gradients are ready at ascending
+    seconds, sizes are bytes; a message takes `alpha` seconds and `beta` seconds a byte.
+
+    Raises:
+        ValueError: lengths differ, or times do not ascend.
+    """
+    if len(ready) != len(sizes) or list(ready) != sorted(ready):
+        raise ValueError("gradients need as many sizes as times, and times in ascending order")
+    starts = [0.0, *itertools.accumulate(sizes)]
+    ends, before = [0.0], [0]
+    for j in range(1, len(ready) + 1):
+        whole = alpha + beta * starts[j]
+        choices = [max(ends[i], ready[j - 1]) + whole - beta * starts[i] for i in range(j)]
+        ends.append(min(choices))
+        before.append(choices.index(ends[-1]))  # of equal ends the one with the fewest messages
+    groups, last = [], len(ready)
+    while last:
+        groups.append(last - before[last])
+        last = before[last]
+    return groups[::-1]
+
+
+def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None) -> list[int]:
+    """The groups of buckets that close once they hold `cap` bytes; the first one may be smaller."""
+    groups: list[int] = []
+    held, count = 0.0, 0
+    for size in sizes:
+        held, count = held + size, count + 1
+        if held >= (first if not groups and first is not None else cap):
+            groups.append(count)
+            held, count = 0.0, 0
+    return [*groups, count] if count else groups
 
 
 def _factors(shape: Sequence[int], rank: int) -> tuple[float, float, float]:

@@ -78,15 +78,10 @@ def measure_step(
     regions: dict[int, list[Region]] | None = None,
     update: Callable[[], object] = lambda: None,
 ) -> Step:
-    """Run some steps of this process alone; medians.
+    """Run some steps of this process alone, after a warm-up; medians.
 
-    Args:
-        net: whose parameters get gradients.
-        loss: a forward pass.
-        steps: to measure.
-        warmup: to run before.
-        regions: of a supernet, what its active subnet uses, by `active_regions`.
-        update: what follows the backward pass.
+    `loss` is a forward pass, `update` what follows the backward pass. Of a supernet `regions` are
+    what its active subnet uses, by `active_regions`.
     """
     times, passes = ReadyTimes(net), []
     device = next(net.parameters()).device
@@ -124,15 +119,10 @@ def measure_hook(
     warmup: int = 3,
     find_unused_parameters: bool = False,
 ) -> float:
-    """Seconds that a hook works in a step, where this process is alone: what it computes.
+    """Seconds that a new hook works in a step, where this process is alone: what it computes.
 
-    Args:
-        hook: new.
-        net: stays as it is.
-        loss: a forward pass of the module that it is given.
-        steps: to measure.
-        warmup: to run before; buckets are made anew after the first step.
-        find_unused_parameters: for supernets.
+    `loss` is a forward pass of the copy of `net` that it is given. Buckets are made anew after the
+    first step, which belongs to the warm-up. Supernets need `find_unused_parameters`.
     """
     device = next(net.parameters()).device
     model = DistributedDataParallel(

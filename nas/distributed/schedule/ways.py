@@ -16,8 +16,7 @@ from ..compression.sparse import GTopK, TopK
 from ..gradients.hooks import AllReduce, CommHook
 from ..gradients.regions import Region, active_regions
 from .link import Link
-from .planner import plan_groups
-from .simulator import EXACT, Step, simulate
+from .simulator import EXACT, Step, plan_groups, simulate
 from .timing import alone, measure_hook, measure_step, scalar
 
 __all__ = ["Ways", "compare_ways"]
@@ -25,19 +24,12 @@ __all__ = ["Ways", "compare_ways"]
 
 @dataclass(frozen=True)
 class Ways:
-    """What a training step takes by each way.
+    """What a training step takes by each way."""
 
-    Attributes:
-        step: measured in this process alone.
-        computing: seconds that compressing computes, by way, measured too.
-        seconds: of a step among all processes, by the names of `simulator.WAYS`.
-        messages: how many gradients each message of `merged` takes.
-    """
-
-    step: Step
-    computing: Mapping[str, float]
-    seconds: Mapping[str, float]
-    messages: Sequence[int]
+    step: Step  #: measured in this process alone
+    computing: Mapping[str, float]  #: seconds that compressing computes, by way, measured too
+    seconds: Mapping[str, float]  #: of a step among all processes, by the names of `simulator.WAYS`
+    messages: Sequence[int]  #: how many gradients each message of `merged` takes
 
     @property
     def best(self) -> str:

@@ -33,9 +33,7 @@ class Executor:
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
         """The score of each architecture, in order.
 
-        Args:
-            architectures: what to evaluate.
-            done: called in this process as ``done(index, score)``, once for each, as they come.
+        In this process ``done(index, score)`` is called, once for each, as they come.
 
         Raises:
             ValueError: an evaluation failed; what it said.
@@ -144,10 +142,7 @@ class QueueExecutor(Executor):
 
 
 def serve(evaluate: Evaluate, store: dist.Store) -> int:
-    """Evaluate for a `QueueExecutor` by its store until it is closed.
-
-    Returns:
-        How many architectures were evaluated here.
+    """Evaluate for a `QueueExecutor` by its store until it is closed; says how many.
 
     Raises:
         RuntimeError: the store is gone, and with it the process that searches.

@@ -89,9 +89,6 @@ class Evaluator:
 class SavedSearch:
     """The state of a search in a file, written after each generation.
 
-    Args:
-        path: the file.
-
     Example:
         >>> saved = SavedSearch("search.json")
         >>> evolve(space, objective, seed=0, resume=saved.state, on_generation=saved)

@@ -27,7 +27,7 @@ from vizoo.nas.distributed.compression.sparse import (
     pack,
     unpack,
 )
-from vizoo.nas.distributed.gradients.registry import HOOKS
+from vizoo.nas.distributed.gradients.strategy import HOOKS
 from vizoo.nas.distributed.schedule.timing import alone
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"

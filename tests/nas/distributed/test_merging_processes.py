@@ -11,7 +11,7 @@ from ranks import run_ranks
 
 from vizoo.nas.distributed import HookDDPStrategy, MergePlan
 from vizoo.nas.distributed.schedule.merging import bucket_caps, has_bucket_caps
-from vizoo.nas.distributed.schedule.planner import bucket_groups
+from vizoo.nas.distributed.schedule.simulator import bucket_groups
 
 NAMES = ["4.bias", "4.weight", "2.bias", "2.weight", "0.bias", "0.weight"]
 caps = pytest.param("caps", marks=pytest.mark.skipif(not has_bucket_caps(), reason="old PyTorch"))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from vizoo.nas.distributed.schedule.planner import bucket_groups, plan_groups
+from vizoo.nas.distributed.schedule.simulator import bucket_groups, plan_groups
 
 
 def _compositions(count):

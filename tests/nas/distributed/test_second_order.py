@@ -19,14 +19,15 @@ from vizoo.__main__ import main
 from vizoo.nas.distributed import Eva, KFACPreconditioner
 from vizoo.nas.distributed.curvature.eva import eva_gradient
 from vizoo.nas.distributed.curvature.factors import (
+    balanced,
     decompose,
     eigen_gradient,
     pack,
     pi_damping,
+    place_matrices,
     unpack,
 )
 from vizoo.nas.distributed.curvature.layers import layers_of
-from vizoo.nas.distributed.curvature.placement import balanced, place_matrices
 from vizoo.nas.training import SupernetTask
 
 KINDS = {

@@ -13,7 +13,7 @@ from toy_regression import Net
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import MergePlan
 from vizoo.nas.distributed.gradients.regions import active_regions, views
-from vizoo.nas.distributed.gradients.registry import HOOKS, make_hook
+from vizoo.nas.distributed.gradients.strategy import HOOKS, make_hook
 from vizoo.nas.distributed.schedule.merging import has_bucket_caps
 from vizoo.nas.elastic import Conv2d, Sequential
 from vizoo.nas.recalibration import recalibrate

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_spaces import growing, rugged, small_space
 
 from vizoo.nas.search import Constraint, each, evolve_pareto, pareto_front
-from vizoo.nas.search.pareto import crowding_distances
+from vizoo.nas.search.evolution import crowding_distances
 
 SMALL = {"population": 50, "generations": 12}
 coordinates = st.integers(0, 5).map(float) | st.just(math.inf)
