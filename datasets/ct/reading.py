@@ -74,8 +74,14 @@ def read_slices(
     if not low < high:
         raise ValueError(f"value_range {low, high}: the first must be the smaller")
     affine = np.diag([-1.0, -1.0, _ORDERS[order], 1.0])
-    known = {"spaced": False, "ends": order is not None}
-    return CTVolume(values, affine, (low, high), source=str(Path(files[0]).parent), **known)
+    return CTVolume(
+        values,
+        affine,
+        (low, high),
+        spaced=False,
+        source=str(Path(files[0]).parent),
+        ends=order is not None,
+    )
 
 
 def in_order(names: Sequence[Path]) -> list[Path]:
