@@ -20,26 +20,17 @@ _SMALL = 1e-6  # of the published arithmetic: part of what the weights were trai
 
 
 class EpipolarLines(NamedTuple):
-    """Where the reference's pixels are seen in the other views, along their lines.
+    """Where the reference's pixels are seen in the other views, along their lines."""
 
-    Attributes:
-        base: b, (B, S, 2, h, w), (x, y) in pixels of the stage.
-        direction: u, (B, S, 2, h, w), of length 1; 0 at an epipole and without a baseline.
-        seen_ray: the ray of a pixel through the other camera's intrinsics, (B, S, 3, h, w).
-        seen_shift: the baseline through them, (B, S, 3, 1, 1).
-        axis: along which a match is triangulated, (B, S, h, w) bool: True for y.
-        ray: the ray's entry of that axis, and its z, each (B, S, h, w).
-        shift: the baseline's entry of that axis, (B, S, h, w), and its z, (B, S, 1, 1).
-        match: the entry of that axis of b and of u in the other camera's normalised coordinates.
-    """
-
-    base: Tensor
-    direction: Tensor
-    seen_ray: Tensor
-    seen_shift: Tensor
-    axis: Tensor
-    ray: tuple[Tensor, Tensor]
+    base: Tensor  #: b, (B, S, 2, h, w), (x, y) in pixels of the stage
+    direction: Tensor  #: u, (B, S, 2, h, w), of length 1; 0 at an epipole and without a baseline
+    seen_ray: Tensor  #: the ray of a pixel through the other camera's intrinsics, (B, S, 3, h, w)
+    seen_shift: Tensor  #: the baseline through them, (B, S, 3, 1, 1)
+    axis: Tensor  #: along which a match is triangulated, (B, S, h, w) bool: True for y
+    ray: tuple[Tensor, Tensor]  #: the ray's entry of that axis, and its z, each (B, S, h, w)
+    #: the baseline's entry of that axis, (B, S, h, w), and its z, (B, S, 1, 1)
     shift: tuple[Tensor, Tensor]
+    #: the entry of that axis of b and of u in the other camera's normalised coordinates
     match: tuple[Tensor, Tensor]
 
 

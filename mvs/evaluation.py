@@ -52,21 +52,13 @@ _QUERY = 1 << 20  # points looked up together
 
 @dataclass(frozen=True)
 class DTUTruth:
-    """What a DTU scan is scored with.
+    """What a DTU scan is scored with."""
 
-    Attributes:
-        points: (N, 3), mm.
-        mask: (X, Y, Z) bool: the observed space, in cells.
-        box: (2, 3): its lowest and highest corner, mm.
-        resolution: side of a cell, mm.
-        plane: (4,): a point is above the table where ``plane . (x, y, z, 1) > 0``.
-    """
-
-    points: np.ndarray
-    mask: np.ndarray
-    box: np.ndarray
-    resolution: float
-    plane: np.ndarray
+    points: np.ndarray  #: (N, 3), mm
+    mask: np.ndarray  #: (X, Y, Z) bool: the observed space, in cells
+    box: np.ndarray  #: (2, 3): its lowest and highest corner, mm
+    resolution: float  #: side of a cell, mm
+    plane: np.ndarray  #: (4,): a point is above the table where ``plane . (x, y, z, 1) > 0``.
 
 
 @dataclass(frozen=True)

@@ -47,18 +47,13 @@ __all__ = [
 class Thresholds:
     """When a depth is believed.
 
-    Attributes:
-        views: other views that must agree.
-        pixels: how far a pixel may come back from its place.
-        relative: how much the depth may differ, as a share of it.
-
     Raises:
         ValueError: one of them is not positive.
     """
 
-    views: int = 2
-    pixels: float = 1.0
-    relative: float = 0.01
+    views: int = 2  #: other views that must agree
+    pixels: float = 1.0  #: how far a pixel may come back from its place
+    relative: float = 0.01  #: how much the depth may differ, as a share of it
 
     def __post_init__(self) -> None:
         for name in ("views", "pixels", "relative"):
@@ -125,25 +120,18 @@ Map = np.ndarray | Tensor | str | os.PathLike | Callable[[], "np.ndarray | Tenso
 
 @dataclass(frozen=True)
 class DepthView:
-    """One view as fusion takes it.
+    """One view as fusion takes it."""
 
-    Attributes:
-        name: for messages.
-        intrinsics: (3, 3), pixels of the depth map.
-        extrinsics: (4, 4), world to camera.
-        depth: (H, W), z in the camera's frame; 0 or not finite where unknown. A path (PFM) or a
-            function is read when needed, perhaps more than once.
-        image: (H, W, 3) uint8 RGB of the depth map's size, or a path or a function; white without.
-        sources: the views (their places in the list) that may confirm this one.
-        depth_range: points nearer or farther are left out; None keeps all.
-    """
-
-    name: str
-    intrinsics: Tensor
-    extrinsics: Tensor
+    name: str  #: for messages
+    intrinsics: Tensor  #: (3, 3), pixels of the depth map
+    extrinsics: Tensor  #: (4, 4), world to camera
+    #: (H, W), z in the camera's frame; 0 or not finite where unknown. A path (PFM) or a function is
+    #: read when needed, perhaps more than once.
     depth: Map
+    #: (H, W, 3) uint8 RGB of the depth map's size, or a path or a function; white without
     image: Map | None = None
-    sources: Sequence[int] = ()
+    sources: Sequence[int] = ()  #: the views (their places in the list) that may confirm this one
+    #: points nearer or farther are left out; None keeps all
     depth_range: tuple[float, float] | None = None
 
 

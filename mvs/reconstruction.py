@@ -380,21 +380,13 @@ _SAID = {"network": "weights", "inputs": "images or cameras", "depth_range": "de
 
 @dataclass(frozen=True)
 class Planned:
-    """A view to compute.
+    """A view to compute."""
 
-    Attributes:
-        file: name of its files, without suffix.
-        sources: numbers of the views that it is matched with.
-        depth_range: least and greatest depth.
-        origin: where the range comes from, in words.
-        record: all that the result depends on, as JSON has it.
-    """
-
-    file: str
-    sources: list[int]
-    depth_range: tuple[float, float]
-    origin: str
-    record: dict
+    file: str  #: name of its files, without suffix
+    sources: list[int]  #: numbers of the views that it is matched with
+    depth_range: tuple[float, float]  #: least and greatest depth
+    origin: str  #: where the range comes from, in words
+    record: dict  #: all that the result depends on, as JSON has it
 
 
 def plan_views(scene: Scene, views: int, settings: dict) -> dict[int, Planned]:

@@ -62,18 +62,12 @@ class PanoramaResult:
 
     Points and surface have their axes x right, y up, z backward, right-handed, as programs for 3D
     data take them; the camera is the origin and the middle of the image lies ahead of it.
-
-    Attributes:
-        depth: (H, W) float32, distance from the camera in metres.
-        faces: (F,) float32, the same on the faces of the spherical mesh.
-        colours: of the faces, (F, 3) float32 RGB in [0, 1].
-        image: (H, W, 3) uint8 RGB.
     """
 
-    depth: np.ndarray
-    faces: np.ndarray
-    colours: np.ndarray
-    image: np.ndarray
+    depth: np.ndarray  #: (H, W) float32, distance from the camera in metres
+    faces: np.ndarray  #: (F,) float32, the same on the faces of the spherical mesh
+    colours: np.ndarray  #: of the faces, (F, 3) float32 RGB in [0, 1]
+    image: np.ndarray  #: (H, W, 3) uint8 RGB
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """One point for each face: (F, 3) float32 in metres and (F, 3) uint8 RGB."""
@@ -265,18 +259,13 @@ def _bytes(colours: np.ndarray) -> np.ndarray:
 
 
 class TriangleMesh(NamedTuple):
-    """A surface.
+    """A surface."""
 
-    Attributes:
-        vertices: (V, 3), x right, y up, z forward, in the depth's unit.
-        triangles: (T, 3) int64, counter-clockwise seen from outside the sphere; whoever stands
-            in the camera sees their backs.
-        colours: of the vertices, (V, 3), RGB in [0, 1].
-    """
-
-    vertices: Tensor
+    vertices: Tensor  #: (V, 3), x right, y up, z forward, in the depth's unit
+    #: (T, 3) int64, counter-clockwise seen from outside the sphere; whoever stands in the camera
+    #: sees their backs
     triangles: Tensor
-    colours: Tensor
+    colours: Tensor  #: of the vertices, (V, 3), RGB in [0, 1]
 
 
 def point_cloud(depth: Tensor) -> Tensor:

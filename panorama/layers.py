@@ -23,21 +23,13 @@ __all__ = ["FaceNorm", "MeshConv", "MeshTables", "Ring", "pool_faces", "ring_of"
 
 
 class Ring(NamedTuple):
-    """Which faces a mesh convolution looks at; see `SphericalMesh.ring`.
+    """Which faces a mesh convolution looks at; see `SphericalMesh.ring`."""
 
-    Attributes:
-        level: of the faces that are looked at.
-        kernel: 3 or 5.
-        dilation: from 1 on.
-        symmetric: dilated walks of either hand.
-        stride: 2 looks from the centre children only.
-    """
-
-    level: int
-    kernel: int = 3
-    dilation: int = 1
-    symmetric: bool = False
-    stride: int = 1
+    level: int  #: of the faces that are looked at
+    kernel: int = 3  #: 3 or 5
+    dilation: int = 1  #: from 1 on
+    symmetric: bool = False  #: dilated walks of either hand
+    stride: int = 1  #: 2 looks from the centre children only
 
 
 def ring_of(

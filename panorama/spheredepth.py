@@ -71,17 +71,12 @@ _HeadKind = Literal["mesh", "concat", "face"]
 
 
 class Prediction(NamedTuple):
-    """What `SphereDepthNet.predict` returns; `panorama.outputs` makes clouds and meshes of it.
+    """What `SphereDepthNet.predict` returns; `panorama.outputs` makes clouds and meshes of it."""
 
-    Attributes:
-        depth: distance from the camera's centre in metres, (N, 1, H, W).
-        faces: the same on the faces of the output's level, (N, F).
-        colours: of the faces that the image was sampled at, RGB in [0, 1], (N, F', 3); F' = F
-            unless the head is `face`.
-    """
-
-    depth: Tensor
-    faces: Tensor
+    depth: Tensor  #: distance from the camera's centre in metres, (N, 1, H, W)
+    faces: Tensor  #: the same on the faces of the output's level, (N, F)
+    #: of the faces that the image was sampled at, RGB in [0, 1], (N, F', 3); F' = F unless the head
+    #: is `face`
     colours: Tensor
 
 

@@ -66,19 +66,13 @@ Calibration = StereoCalibration | str | os.PathLike
 
 @dataclass(frozen=True)
 class StereoResult:
-    """What was found for one pair.
+    """What was found for one pair."""
 
-    Attributes:
-        disparity: (H, W) float32, pixels, of the left image.
-        image: the left image, (H, W, 3) uint8 RGB.
-        name: the left file's without its suffix, or ``pair`` where the images were no files.
-        scale: of the images that were matched, against those given.
-    """
-
-    disparity: np.ndarray
-    image: np.ndarray
+    disparity: np.ndarray  #: (H, W) float32, pixels, of the left image
+    image: np.ndarray  #: the left image, (H, W, 3) uint8 RGB
+    #: the left file's without its suffix, or ``pair`` where the images were no files
     name: str = "pair"
-    scale: float = 1.0
+    scale: float = 1.0  #: of the images that were matched, against those given
 
     def depth(self, calibration: Calibration) -> np.ndarray:
         """Return metric depth, (H, W) float32, metres; 0 where unknown.

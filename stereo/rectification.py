@@ -22,21 +22,13 @@ _SWAPPED_SHARE = 0.75
 
 @dataclass(frozen=True)
 class PairGeometry:
-    """What the matches between two images say, in pixels of the images as given.
+    """What the matches between two images say, in pixels of the images as given."""
 
-    Attributes:
-        matches: their number, after outliers are dropped.
-        row_offset: median of |y_left - y_right|.
-        row_trend: how much y_left - y_right varies over the image, by the plane fitted to it.
-        shift: median of x_left - x_right, positive in a pair that is not swapped.
-        swapped_share: part of the matches with a negative x_left - x_right, of those that move
-            by over half a pixel.
-    """
-
-    matches: int
-    row_offset: float
-    row_trend: float
-    shift: float
+    matches: int  #: their number, after outliers are dropped
+    row_offset: float  #: median of |y_left - y_right|
+    row_trend: float  #: how much y_left - y_right varies over the image, by the plane fitted to it
+    shift: float  #: median of x_left - x_right, positive in a pair that is not swapped
+    #: part of the matches with a negative x_left - x_right, of those that move by over half a pixel
     swapped_share: float
 
     def warnings(self) -> list[str]:

@@ -28,14 +28,10 @@ _LOSSES = {
 
 
 class Outputs(NamedTuple):
-    """What a network predicts in training.
+    """What a network predicts in training."""
 
-    Attributes:
-        stages: for each stage disparities, finest first.
-        volumes: matching scores as `matching_loss` takes them; none with other losses.
-    """
-
-    stages: Sequence[Sequence[Tensor]]
+    stages: Sequence[Sequence[Tensor]]  #: for each stage disparities, finest first
+    #: matching scores as `matching_loss` takes them; none with other losses
     volumes: Sequence[tuple[Tensor, int]] = ()
 
 

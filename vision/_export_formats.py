@@ -29,25 +29,16 @@ _Run = Callable[[tuple[Tensor, ...]], Any]
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be written.
+    """What is to be written."""
 
-    Attributes:
-        net: in evaluation mode.
-        inputs: example arguments.
-        axes: for each input the names of the axes that vary; None where all sizes are fixed.
-        input_names: of the arguments.
-        output_names: of the tensors that it returns.
-        metadata: JSON values.
-        opset: of ONNX, or None.
-    """
-
-    net: nn.Module
-    inputs: tuple[Tensor, ...]
+    net: nn.Module  #: in evaluation mode
+    inputs: tuple[Tensor, ...]  #: example arguments
+    #: for each input the names of the axes that vary; None where all sizes are fixed
     axes: tuple[dict[int, str], ...] | None
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    metadata: dict[str, Any]
-    opset: int | None
+    input_names: tuple[str, ...]  #: of the arguments
+    output_names: tuple[str, ...]  #: of the tensors that it returns
+    metadata: dict[str, Any]  #: JSON values
+    opset: int | None  #: of ONNX, or None
 
     @property
     def text(self) -> str:
@@ -57,28 +48,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write a network.
+    """One way to write a network."""
 
-    Attributes:
-        name: what `--to` takes.
-        suffixes: of its files, the usual one first.
-        write: writes a file.
-        read: what runs a file's content, and its metadata.
-        needs: module to the package that brings it.
-        opset: whether it has opsets.
-        compiles: whether it needs a C++ compiler.
-        portable: whether a file runs on any device and processor.
-        per_tensor: bytes of graph and code that it may hold for each tensor of weights.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    write: Callable[[Job, Path], None]
+    name: str  #: what `--to` takes
+    suffixes: tuple[str, ...]  #: of its files, the usual one first
+    write: Callable[[Job, Path], None]  #: writes a file
+    #: what runs a file's content, and its metadata
     read: Callable[[Path], tuple[_Run, dict[str, Any]]]
-    needs: Mapping[str, str] = field(default_factory=dict)
-    opset: bool = False
-    compiles: bool = False
-    portable: bool = False
+    needs: Mapping[str, str] = field(default_factory=dict)  #: module to the package that brings it
+    opset: bool = False  #: whether it has opsets
+    compiles: bool = False  #: whether it needs a C++ compiler
+    portable: bool = False  #: whether a file runs on any device and processor
+    #: bytes of graph and code that it may hold for each tensor of weights
     per_tensor: int = 4 << 10
 
     def check(self, path: Path, opset: int | None) -> None:

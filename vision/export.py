@@ -47,25 +47,15 @@ _LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote.
+    """What `export` wrote."""
 
-    Attributes:
-        path: the file.
-        to: its format.
-        bytes: its size.
-        weight_bytes: size of the network's parameters and buffers.
-        checks: comparisons with PyTorch, that at the exported size first.
-        seconds: of the whole export.
-        metadata: what the file says of itself.
-    """
-
-    path: Path
-    to: str
-    bytes: int
-    weight_bytes: int
-    checks: tuple[Check, ...]
-    seconds: float
-    metadata: Mapping[str, Any] = field(hash=False, repr=False)
+    path: Path  #: the file
+    to: str  #: its format
+    bytes: int  #: its size
+    weight_bytes: int  #: size of the network's parameters and buffers
+    checks: tuple[Check, ...]  #: comparisons with PyTorch, that at the exported size first
+    seconds: float  #: of the whole export
+    metadata: Mapping[str, Any] = field(hash=False, repr=False)  #: what the file says of itself
 
     @property
     def maximum(self) -> float:
@@ -288,21 +278,13 @@ _SLACK = 2 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of a file with the network that it was made of.
+    """One comparison of a file with the network that it was made of."""
 
-    Attributes:
-        shapes: of the inputs.
-        maximum: largest difference of an output value.
-        mean: of all differences, without their signs.
-        scale: largest output value, without its sign.
-        allowed: what `maximum` had to keep to.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    maximum: float
-    mean: float
-    scale: float
-    allowed: float
+    shapes: tuple[tuple[int, ...], ...]  #: of the inputs
+    maximum: float  #: largest difference of an output value
+    mean: float  #: of all differences, without their signs
+    scale: float  #: largest output value, without its sign
+    allowed: float  #: what `maximum` had to keep to
 
 
 @dataclass(frozen=True)

@@ -23,21 +23,13 @@ _FREE_WANTED = 5e9
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-        name: what was looked at.
-        ok: whether it works.
-        found: version, count or reason.
-        remedy: what to do where it does not work, else empty.
-        core: nothing works without it.
-    """
-
-    name: str
-    ok: bool
-    found: str
-    remedy: str = ""
-    core: bool = False
+    name: str  #: what was looked at
+    ok: bool  #: whether it works
+    found: str  #: version, count or reason
+    remedy: str = ""  #: what to do where it does not work, else empty
+    core: bool = False  #: nothing works without it
 
 
 def examine() -> Iterator[Check]:

@@ -21,19 +21,12 @@ _UNTRAINED = "No trained weights come with this version: this is a generated inp
 
 @dataclass(frozen=True)
 class Card:
-    """What the page shows of a family.
+    """What the page shows of a family."""
 
-    Attributes:
-        title: the family.
-        text: what it is for, and whether a trained network made the pictures.
-        pictures: what it sees, and what it makes of that.
-        commands: that make the like of them, and that train a network.
-    """
-
-    title: str
-    text: str
-    pictures: list[Picture]
-    commands: list[str]
+    title: str  #: the family
+    text: str  #: what it is for, and whether a trained network made the pictures
+    pictures: list[Picture]  #: what it sees, and what it makes of that
+    commands: list[str]  #: that make the like of them, and that train a network
 
 
 def family_cards(sample: Sample, device: str, pair: str) -> list[Card]:

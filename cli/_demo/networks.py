@@ -32,20 +32,14 @@ _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normal
 
 @dataclass(frozen=True)
 class Weights:
-    """A network and where it comes from.
+    """A network and where it comes from."""
 
-    Attributes:
-        source: its spelling, such as ``easnet_extended.generated`` or a file.
-        name: the model's name and tag, or the file's name.
-        net: in evaluation mode, on the CPU.
-        facts: what there is to say of the weights: ``trained on``, ``licence``, ``SHA-256`` …
-        front: where a front of its subnets would lie; None if that is no place on this machine.
-    """
-
-    source: str
-    name: str
-    net: nn.Module
+    source: str  #: its spelling, such as ``easnet_extended.generated`` or a file
+    name: str  #: the model's name and tag, or the file's name
+    net: nn.Module  #: in evaluation mode, on the CPU
+    #: what there is to say of the weights: ``trained on``, ``licence``, ``SHA-256`` …
     facts: dict[str, str]
+    #: where a front of its subnets would lie; None if that is no place on this machine
     front: Path | None
 
     @property
@@ -58,19 +52,12 @@ class Weights:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network to show and to time.
+    """A network to show and to time."""
 
-    Attributes:
-        name: short, for tables and pictures.
-        net: extracted, in evaluation mode, on the CPU.
-        weights: where it comes from.
-        architecture: of a subnet.
-    """
-
-    name: str
-    net: nn.Module
-    weights: Weights
-    architecture: Architecture | None = None
+    name: str  #: short, for tables and pictures
+    net: nn.Module  #: extracted, in evaluation mode, on the CPU
+    weights: Weights  #: where it comes from
+    architecture: Architecture | None = None  #: of a subnet
 
 
 def choose(model: str | os.PathLike[str] | None) -> list[str]:

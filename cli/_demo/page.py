@@ -18,19 +18,12 @@ _STOPS = 24  # of a legend's gradient
 
 @dataclass(frozen=True)
 class Legend:
-    """Which colour is which value, as `vision.viz.colour.colourise` has it.
+    """Which colour is which value, as `vision.viz.colour.colourise` has it."""
 
-    Attributes:
-        low: value of the first colour.
-        high: value of the last colour.
-        unit: goes with every value.
-        palette: a name of Matplotlib's.
-    """
-
-    low: float
-    high: float
-    unit: str = "px"
-    palette: str = "turbo"
+    low: float  #: value of the first colour
+    high: float  #: value of the last colour
+    unit: str = "px"  #: goes with every value
+    palette: str = "turbo"  #: a name of Matplotlib's
 
     @property
     def stops(self) -> list[str]:
@@ -50,21 +43,13 @@ class Legend:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with its caption.
+    """A picture with its caption."""
 
-    Attributes:
-        image: (H, W, 3) uint8 RGB.
-        caption: text; it also describes the picture to those who do not see it.
-        photo: kept as JPEG, smaller; otherwise as PNG, exact.
-        legend: of its colours.
-        most: wider pictures are reduced to this width, pixels.
-    """
-
-    image: np.ndarray
-    caption: str
-    photo: bool = False
-    legend: Legend | None = None
-    most: int = 1280
+    image: np.ndarray  #: (H, W, 3) uint8 RGB
+    caption: str  #: text; it also describes the picture to those who do not see it
+    photo: bool = False  #: kept as JPEG, smaller; otherwise as PNG, exact
+    legend: Legend | None = None  #: of its colours
+    most: int = 1280  #: wider pictures are reduced to this width, pixels
 
     @property
     def height(self) -> int:

@@ -30,17 +30,11 @@ _WINDOW = 15  # values whose mean is drawn
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together.
+    """Points that belong together."""
 
-    Attributes:
-        name: for the legend.
-        points: (x, y) each.
-        labels: beside each point, or empty.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    labels: Sequence[str] = ()
+    name: str  #: for the legend
+    points: Sequence[tuple[float, float]]  #: (x, y) each
+    labels: Sequence[str] = ()  #: beside each point, or empty
 
 
 def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str) -> str:

@@ -23,29 +23,17 @@ _GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less th
 
 @dataclass(frozen=True)
 class Subnet:
-    """A network that was cut out for a limit.
+    """A network that was cut out for a limit."""
 
-    Attributes:
-        limit: milliseconds that it may take.
-        met: whether it does.
-        timing: of one pair on this machine's processor, milliseconds.
-        architecture: which subnet it is.
-        parameters: their number.
-        file: its weights.
-        result: its disparity of the pair.
-        scores: as of a `pair.Finding`.
-        conditions: that its time holds for, in words.
-    """
-
-    limit: float
-    met: bool
-    timing: Timing
-    architecture: Architecture
-    parameters: int
-    file: Path
-    result: StereoResult
-    scores: dict[str, float]
-    conditions: str
+    limit: float  #: milliseconds that it may take
+    met: bool  #: whether it does
+    timing: Timing  #: of one pair on this machine's processor, milliseconds
+    architecture: Architecture  #: which subnet it is
+    parameters: int  #: their number
+    file: Path  #: its weights
+    result: StereoResult  #: its disparity of the pair
+    scores: dict[str, float]  #: as of a `pair.Finding`
+    conditions: str  #: that its time holds for, in words
 
     @property
     def command(self) -> str:

@@ -23,25 +23,15 @@ _LOOK = 0.5  # seconds between looks at how far the training is
 
 @dataclass(frozen=True)
 class Training:
-    """What `vizoo fit` did.
+    """What `vizoo fit` did."""
 
-    Attributes:
-        commands: the lines that were run, the second of which resumed.
-        config: the file that they name.
-        weights: of the network in the end.
-        losses: (step, loss), in order.
-        errors: (step, mean error on unseen scenes in pixels), one an epoch.
-        interrupted: the last step before the interruption; 0 if the training was too short.
-        seconds: of both commands together.
-    """
-
-    commands: list[str]
-    config: Path
-    weights: Path
-    losses: list[tuple[int, float]]
-    errors: list[tuple[int, float]]
-    interrupted: int
-    seconds: float
+    commands: list[str]  #: the lines that were run, the second of which resumed
+    config: Path  #: the file that they name
+    weights: Path  #: of the network in the end
+    losses: list[tuple[int, float]]  #: (step, loss), in order
+    errors: list[tuple[int, float]]  #: (step, mean error on unseen scenes in pixels), one an epoch
+    interrupted: int  #: the last step before the interruption; 0 if the training was too short
+    seconds: float  #: of both commands together
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -15,19 +15,12 @@ __all__ = ["Cloud", "cloud_view"]
 
 @dataclass(frozen=True)
 class Cloud:
-    """What ``page.html`` draws a cloud from.
+    """What ``page.html`` draws a cloud from."""
 
-    Attributes:
-        numbers: of points, of the camera, of the extent.
-        data: coordinates in 1/65535 of the extent as uint16, then colours, in base 64.
-        size: (height, width) of the view.
-        caption: text below it.
-    """
-
-    numbers: dict[str, int | str]
-    data: str
-    size: tuple[int, int]
-    caption: str
+    numbers: dict[str, int | str]  #: of points, of the camera, of the extent
+    data: str  #: coordinates in 1/65535 of the extent as uint16, then colours, in base 64
+    size: tuple[int, int]  #: (height, width) of the view
+    caption: str  #: text below it
 
 
 def cloud_view(

@@ -33,21 +33,13 @@ _VERSION = 2  # of what the cache holds
 
 
 class ScanRecord(NamedTuple):
-    """The files of one scan.
+    """The files of one scan."""
 
-    Attributes:
-        name: what it is called within its data set.
-        patient: whose it is.
-        label: number of its class.
-        path: a NIfTI file or a folder.
-        files: names of the slices in the folder, in order; empty: all of it.
-    """
-
-    name: str
-    patient: str
-    label: int
-    path: str
-    files: tuple[str, ...] = ()
+    name: str  #: what it is called within its data set
+    patient: str  #: whose it is
+    label: int  #: number of its class
+    path: str  #: a NIfTI file or a folder
+    files: tuple[str, ...] = ()  #: names of the slices in the folder, in order; empty: all of it
 
 
 class CTDataset(Dataset):

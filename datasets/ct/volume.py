@@ -33,26 +33,18 @@ _LARGEST_ANISOTROPY = 1.5  # of an axial slice, whose pixels are square
 
 @dataclass(frozen=True, eq=False)
 class CTVolume:
-    """A scan, its axes in the order of its file.
+    """A scan, its axes in the order of its file."""
 
-    Attributes:
-        values: (D, H, W): slices, rows, columns; int16 or float32 Hounsfield units, or what a
-            picture holds.
-        affine: (4, 4) float64, from (column, row, slice) to mm, RAS+.
-        span: the values that become 0 and 1 where they are no Hounsfield units; None where they
-            are, so that a window says it.
-        spaced: whether the file says how large a voxel is; without, the affine has 1 mm.
-        source: the file or folder, for messages.
-        part: the part of the body that the file names, such as ``CHEST``, or nothing.
-        ends: whether it is known which of the first and the last slice is nearer to the head.
-    """
-
+    #: (D, H, W): slices, rows, columns; int16 or float32 Hounsfield units, or what a picture holds
     values: np.ndarray
-    affine: np.ndarray
+    affine: np.ndarray  #: (4, 4) float64, from (column, row, slice) to mm, RAS+
+    #: the values that become 0 and 1 where they are no Hounsfield units; None where they are, so
+    #: that a window says it
     span: tuple[float, float] | None = None
-    spaced: bool = True
-    source: str = "volume"
-    part: str = ""
+    spaced: bool = True  #: whether the file says how large a voxel is; without, the affine has 1 mm
+    source: str = "volume"  #: the file or folder, for messages
+    part: str = ""  #: the part of the body that the file names, such as ``CHEST``, or nothing
+    #: whether it is known which of the first and the last slice is nearer to the head
     ends: bool = True
 
     @property

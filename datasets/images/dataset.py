@@ -75,23 +75,15 @@ class LabelledImages(Dataset):
 
 
 class ImageRecord(NamedTuple):
-    """One image.
+    """One image."""
 
-    Attributes:
-        name: what it is called within its data set.
-        path: the file.
-        label: number of its class.
-        source: where it comes from; a split keeps images of one source together.
-        boxes: (left, top, right, bottom) in pixels, each.
-        box_labels: the class of each.
-    """
-
-    name: str
-    path: str
-    label: int
-    source: str
+    name: str  #: what it is called within its data set
+    path: str  #: the file
+    label: int  #: number of its class
+    source: str  #: where it comes from; a split keeps images of one source together
+    #: (left, top, right, bottom) in pixels, each
     boxes: tuple[tuple[float, float, float, float], ...] | None = None
-    box_labels: tuple[int, ...] = ()
+    box_labels: tuple[int, ...] = ()  #: the class of each
 
 
 class ImageDataset(LabelledImages):

@@ -52,16 +52,11 @@ _WHOLE = re.compile(r"[0-9]{1,9}")
 
 
 class CameraFile(NamedTuple):
-    """What a camera file says.
+    """What a camera file says."""
 
-    Attributes:
-        intrinsics: (3, 3) float32.
-        extrinsics: (4, 4) float32, world to camera.
-        depth_range: (least, greatest) depth as the file has them, unchecked; None without a line.
-    """
-
-    intrinsics: Tensor
-    extrinsics: Tensor
+    intrinsics: Tensor  #: (3, 3) float32
+    extrinsics: Tensor  #: (4, 4) float32, world to camera
+    #: (least, greatest) depth as the file has them, unchecked; None without a line
     depth_range: tuple[float, float] | None
 
 

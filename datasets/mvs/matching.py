@@ -25,17 +25,11 @@ _SHARES, _PADDING = (0.02, 0.98), 1.3
 
 
 class Features(NamedTuple):
-    """Features of one view.
+    """Features of one view."""
 
-    Attributes:
-        rays: (N, 3) float64 in the camera's frame, z = 1.
-        descriptors: (N, 128) uint8.
-        focal: of the picture they were found in, pixels.
-    """
-
-    rays: Tensor
-    descriptors: Tensor
-    focal: float
+    rays: Tensor  #: (N, 3) float64 in the camera's frame, z = 1
+    descriptors: Tensor  #: (N, 128) uint8
+    focal: float  #: of the picture they were found in, pixels
 
 
 def find_features(image: Tensor, intrinsics: Tensor) -> Features:

@@ -55,27 +55,19 @@ _MATCHED = 6  # sources that features are compared with
 
 @dataclass(frozen=True)
 class View:
-    """One photograph, its camera and what is known of its depth. Files are opened when read.
+    """One photograph, its camera and what is known of its depth. Files are opened when read."""
 
-    Attributes:
-        name: unique within the scene, such as ``00000012``.
-        image: path of the photograph, or (3, H, W) float32 in [0, 1].
-        intrinsics: (3, 3) float32, pixels of the photograph.
-        extrinsics: (4, 4) float32, world to camera.
-        depth_range: least and greatest depth in the world's unit; None where nobody said.
-        truth: called to read the true depth: (1, H, W) float32, 0 where unknown, and the bool mask
-            of where it is known, both of the photograph's size; None without ground truth.
-        camera_file: what to name in a complaint about the camera.
-        size: (height, width) where the cameras' file tells it; the photograph is checked by it.
-    """
-
-    name: str
-    image: str | Tensor
-    intrinsics: Tensor
-    extrinsics: Tensor
+    name: str  #: unique within the scene, such as ``00000012``
+    image: str | Tensor  #: path of the photograph, or (3, H, W) float32 in [0, 1]
+    intrinsics: Tensor  #: (3, 3) float32, pixels of the photograph
+    extrinsics: Tensor  #: (4, 4) float32, world to camera
+    #: least and greatest depth in the world's unit; None where nobody said
     depth_range: tuple[float, float] | None = None
+    #: called to read the true depth: (1, H, W) float32, 0 where unknown, and the bool mask of where
+    #: it is known, both of the photograph's size; None without ground truth
     truth: Callable[[], tuple[Tensor, Tensor]] | None = None
-    camera_file: str = ""
+    camera_file: str = ""  #: what to name in a complaint about the camera
+    #: (height, width) where the cameras' file tells it; the photograph is checked by it
     size: tuple[int, int] | None = None
 
     def describe(self) -> str:
@@ -87,27 +79,21 @@ class View:
 class Scene:
     """Views of one thing, and for each the other views worth matching with it.
 
-    Attributes:
-        name: of the scene, such as ``scan1``.
-        views: two or more.
-        pairs: for each view its sources, best first, as (index of the view, score).
-        layout: how it lies on disk (a key of ``vizoo.datasets.mvs.layouts.LAYOUTS``), or
-            ``generated``.
-        pair_file: what to name in a complaint about the pairs.
-        points: (N, 3) float32 sparse points in the world, where the layout has them.
-        tracks: for each view the indices of the points that it sees, with ``points``.
-
     Raises:
         ValueError: fewer than two views, a wrong camera or range, a pair of views that are not
             there; the message names the file.
     """
 
-    name: str
-    views: list[View]
+    name: str  #: of the scene, such as ``scan1``
+    views: list[View]  #: two or more
+    #: for each view its sources, best first, as (index of the view, score)
     pairs: list[list[tuple[int, float]]]
+    #: how it lies on disk (a key of ``vizoo.datasets.mvs.layouts.LAYOUTS``), or ``generated``
     layout: str
-    pair_file: str = ""
+    pair_file: str = ""  #: what to name in a complaint about the pairs
+    #: (N, 3) float32 sparse points in the world, where the layout has them
     points: Tensor | None = None
+    #: for each view the indices of the points that it sees, with ``points``
     tracks: Sequence[Tensor] | None = None
     _features: dict[int, Features] = field(default_factory=dict, init=False)
 

@@ -49,19 +49,13 @@ _PROBES = 4  # samples read when a set is made, so that a wrong one is known bef
 
 
 class PanoramaRecord(NamedTuple):
-    """The files of one panorama.
+    """The files of one panorama."""
 
-    Attributes:
-        name: what it is called within its data set.
-        image: path of the colours.
-        depth: path of the depth; None without ground truth.
-        yaw: degrees by which colours and depth are turned after they are read: columns move
-            right by width * yaw / 360.
-    """
-
-    name: str
-    image: str
-    depth: str | None = None
+    name: str  #: what it is called within its data set
+    image: str  #: path of the colours
+    depth: str | None = None  #: path of the depth; None without ground truth
+    #: degrees by which colours and depth are turned after they are read: columns move right by
+    #: width * yaw / 360
     yaw: float = 0.0
 
 

@@ -32,22 +32,15 @@ __all__ = ["StereoDataset", "StereoRecord", "published_records"]
 
 
 class StereoRecord(NamedTuple):
-    """The files of one pair.
+    """The files of one pair."""
 
-    Attributes:
-        name: what the pair is called within its data set, such as ``training/000004_10``.
-        left: path of the left image.
-        right: path of the right image.
-        disparity: path of the left disparity map, None without ground truth.
-        encoding: how the map is stored (see ``vizoo.vision.io.disparity``), None: by its suffix.
-        masks: paths of 8-bit masks that restrict the valid pixels, each with the only value kept.
-    """
-
-    name: str
-    left: str
-    right: str
-    disparity: str | None = None
+    name: str  #: what the pair is called within its data set, such as ``training/000004_10``
+    left: str  #: path of the left image
+    right: str  #: path of the right image
+    disparity: str | None = None  #: path of the left disparity map, None without ground truth
+    #: how the map is stored (see ``vizoo.vision.io.disparity``), None: by its suffix
     encoding: str | None = None
+    #: paths of 8-bit masks that restrict the valid pixels, each with the only value kept
     masks: tuple[tuple[str, int], ...] = ()
 
 

@@ -25,16 +25,11 @@ WAVELENGTH = 16.0
 
 
 class TextureBank(NamedTuple):
-    """Canvases of zero mean and unit deviation, clamped to [-2.5, 2.5].
+    """Canvases of zero mean and unit deviation, clamped to [-2.5, 2.5]."""
 
-    Attributes:
-        colour: (N, 3, SIZE, SIZE).
-        grey: (N, 1, SIZE, SIZE), the channel means of ``colour``, rescaled.
-        smooth: (M, 1, SIZE, SIZE), noise of one wavelength (`WAVELENGTH`), for masks and shadows.
-    """
-
-    colour: Tensor
-    grey: Tensor
+    colour: Tensor  #: (N, 3, SIZE, SIZE)
+    grey: Tensor  #: (N, 1, SIZE, SIZE), the channel means of ``colour``, rescaled
+    #: (M, 1, SIZE, SIZE), noise of one wavelength (`WAVELENGTH`), for masks and shadows
     smooth: Tensor
 
 

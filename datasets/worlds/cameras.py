@@ -78,17 +78,11 @@ class Pinhole:
 
 @dataclass(frozen=True)
 class Panorama:
-    """A camera that sees all round, equirectangular.
+    """A camera that sees all round, equirectangular."""
 
-    Attributes:
-        eye: (3,), where it stands.
-        turn: about the vertical, radians, of the middle of the picture from the world's z.
-        height: pixels; it is twice as wide.
-    """
-
-    eye: np.ndarray
-    turn: float
-    height: int
+    eye: np.ndarray  #: (3,), where it stands
+    turn: float  #: about the vertical, radians, of the middle of the picture from the world's z
+    height: int  #: pixels; it is twice as wide
 
     @property
     def width(self) -> int:
@@ -119,19 +113,12 @@ _Camera = Pinhole | Panorama
 
 @dataclass(frozen=True)
 class View:
-    """A picture of a world with what is known of each pixel's centre.
+    """A picture of a world with what is known of each pixel's centre."""
 
-    Attributes:
-        colour: (3, H, W) float32, linear radiance.
-        distance: (H, W) float32, along the ray, infinite for the sky.
-        normal: (3, H, W) float32, in the world's frame, towards the camera.
-        instance: (H, W) int64, 0 for the sky.
-    """
-
-    colour: Tensor
-    distance: Tensor
-    normal: Tensor
-    instance: Tensor
+    colour: Tensor  #: (3, H, W) float32, linear radiance
+    distance: Tensor  #: (H, W) float32, along the ray, infinite for the sky
+    normal: Tensor  #: (3, H, W) float32, in the world's frame, towards the camera
+    instance: Tensor  #: (H, W) int64, 0 for the sky
 
 
 def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:

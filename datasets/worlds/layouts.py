@@ -26,19 +26,12 @@ _MESHES = 0.3  # share of things that are meshes, where there are any
 
 
 class Place(NamedTuple):
-    """A world and where one stands in it.
+    """A world and where one stands in it."""
 
-    Attributes:
-        world: to look at.
-        eye: (3,), of the observer, metres.
-        gaze: (3,), unit length, where there is most to see.
-        room: (2, 3), corners of the box in which one may stand, things left aside.
-    """
-
-    world: World
-    eye: np.ndarray
-    gaze: np.ndarray
-    room: np.ndarray
+    world: World  #: to look at
+    eye: np.ndarray  #: (3,), of the observer, metres
+    gaze: np.ndarray  #: (3,), unit length, where there is most to see
+    room: np.ndarray  #: (2, 3), corners of the box in which one may stand, things left aside
 
 
 class _Builder:

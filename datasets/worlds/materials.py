@@ -28,32 +28,19 @@ _LARGEST = 4.0  # deviation that a texture keeps
 
 @dataclass(frozen=True)
 class Material:
-    """A surface's look.
+    """A surface's look."""
 
-    Attributes:
-        texture: index into the bank.
-        scale: texels a metre.
-        turn: of the texture, radians.
-        shift: of the texture, texels along each axis.
-        base: colour where the texture is grey, (3,) in [0, 1].
-        contrast: how much of the texture's deviation is added; 0 is uniform.
-        tint: whether the texture's own colours count (1) or its brightness alone (0).
-        gloss: share of light that a highlight reflects, 0 for none.
-        mirror: share of the surroundings that it reflects.
-        shine: exponent of the highlight.
-        through: share of the light from behind that is seen in front, as of cloth and leaves.
-    """
-
-    texture: int
-    scale: float
-    turn: float
-    shift: tuple[float, float]
-    base: tuple[float, float, float]
-    contrast: float
-    tint: float
-    gloss: float = 0.0
-    mirror: float = 0.0
-    shine: float = 40.0
+    texture: int  #: index into the bank
+    scale: float  #: texels a metre
+    turn: float  #: of the texture, radians
+    shift: tuple[float, float]  #: of the texture, texels along each axis
+    base: tuple[float, float, float]  #: colour where the texture is grey, (3,) in [0, 1]
+    contrast: float  #: how much of the texture's deviation is added; 0 is uniform
+    tint: float  #: whether the texture's own colours count (1) or its brightness alone (0)
+    gloss: float = 0.0  #: share of light that a highlight reflects, 0 for none
+    mirror: float = 0.0  #: share of the surroundings that it reflects
+    shine: float = 40.0  #: exponent of the highlight
+    #: share of the light from behind that is seen in front, as of cloth and leaves
     through: float = 0.0
 
 

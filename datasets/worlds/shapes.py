@@ -32,17 +32,11 @@ __all__ = [
 
 
 class Shape(NamedTuple):
-    """Triangles.
+    """Triangles."""
 
-    Attributes:
-        points: (T, 3, 3), corners.
-        normals: (T, 3, 3), of the smooth surface at the corners, unit length.
-        places: (T, 3, 2), on the texture, metres.
-    """
-
-    points: np.ndarray
-    normals: np.ndarray
-    places: np.ndarray
+    points: np.ndarray  #: (T, 3, 3), corners
+    normals: np.ndarray  #: (T, 3, 3), of the smooth surface at the corners, unit length
+    places: np.ndarray  #: (T, 3, 2), on the texture, metres
 
     def moved(self, to: ArrayLike, turn: float = 0.0, rotation: np.ndarray | None = None) -> Shape:
         """The shape turned about y by ``turn`` radians, or by a (3, 3) rotation, then shifted."""

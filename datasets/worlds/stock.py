@@ -26,17 +26,11 @@ _HEIGHT = 512  # pixels of surroundings
 
 
 class Stock(NamedTuple):
-    """Materials of worlds.
+    """Materials of worlds."""
 
-    Attributes:
-        textures: for surfaces.
-        meshes: each standing on y = 0 about the origin, its largest side 1.
-        panoramas: of surroundings, (H, 2H, 3) uint8.
-    """
-
-    textures: TextureBank
-    meshes: tuple[Shape, ...] = ()
-    panoramas: tuple[Tensor, ...] = ()
+    textures: TextureBank  #: for surfaces
+    meshes: tuple[Shape, ...] = ()  #: each standing on y = 0 about the origin, its largest side 1
+    panoramas: tuple[Tensor, ...] = ()  #: of surroundings, (H, 2H, 3) uint8
 
 
 @lru_cache(maxsize=4)

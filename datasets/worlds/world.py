@@ -23,31 +23,20 @@ _BLOCK = 1 << 15  # rays shaded together: their values stay in a core's cache
 
 
 class Thing(NamedTuple):
-    """A shape of one material.
+    """A shape of one material."""
 
-    Attributes:
-        shape: in the world's frame.
-        material: its look.
-        instance: number of the object that it belongs to, from 1.
-    """
-
-    shape: Shape
-    material: Material
-    instance: int
+    shape: Shape  #: in the world's frame
+    material: Material  #: its look
+    instance: int  #: number of the object that it belongs to, from 1
 
 
 class Light(NamedTuple):
-    """The sun or a lamp.
+    """The sun or a lamp."""
 
-    Attributes:
-        place: (3,): where a lamp is, or the direction towards the sun, unit length.
-        colour: (3,), of the light that arrives from the sun, or from a lamp one metre away.
-        far: whether it is the sun.
-    """
-
-    place: np.ndarray
+    place: np.ndarray  #: (3,): where a lamp is, or the direction towards the sun, unit length
+    #: (3,), of the light that arrives from the sun, or from a lamp one metre away
     colour: np.ndarray
-    far: bool
+    far: bool  #: whether it is the sun
 
 
 class Sky(NamedTuple):
@@ -81,21 +70,13 @@ class Sky(NamedTuple):
 
 @dataclass(frozen=True)
 class Hits:
-    """Where rays end.
+    """Where rays end."""
 
-    Attributes:
-        distance: (N,) along each ray, infinite for the sky.
-        triangle: (N,), -1 for the sky.
-        instance: (N,), 0 for the sky.
-        normal: (3, N), of the smooth surface, towards the ray's origin.
-        place: (2, N), on the material's texture, metres.
-    """
-
-    distance: Tensor
-    triangle: Tensor
-    instance: Tensor
-    normal: Tensor
-    place: Tensor
+    distance: Tensor  #: (N,) along each ray, infinite for the sky
+    triangle: Tensor  #: (N,), -1 for the sky
+    instance: Tensor  #: (N,), 0 for the sky
+    normal: Tensor  #: (3, N), of the smooth surface, towards the ray's origin
+    place: Tensor  #: (2, N), on the material's texture, metres
 
 
 class World:

@@ -42,17 +42,11 @@ _LOUD = tuple(
 
 @dataclass
 class FitConfig:
-    """The model and the data of a config, made.
+    """The model and the data of a config, made."""
 
-    Attributes:
-        name: as typed.
-        module: the task; its `net` is replaced by the network in question.
-        data: its data module.
-    """
-
-    name: str
-    module: LightningModule
-    data: LightningDataModule
+    name: str  #: as typed
+    module: LightningModule  #: the task; its `net` is replaced by the network in question
+    data: LightningDataModule  #: its data module
 
     @classmethod
     def read(cls, name: str) -> FitConfig:

@@ -58,19 +58,12 @@ class Frozen(Mapping):
 
 @dataclass(frozen=True)
 class Source:
-    """One place that weights can be had from.
+    """One place that weights can be had from."""
 
-    Attributes:
-        kind: ``package``, ``hf-hub`` or ``url``.
-        path: the file inside the package or the repository, or the whole URL.
-        repository: ``org/name`` on the Hugging Face Hub, else empty.
-        revision: branch, tag or commit there, else empty.
-    """
-
-    kind: str
-    path: str
-    repository: str = ""
-    revision: str = ""
+    kind: str  #: ``package``, ``hf-hub`` or ``url``
+    path: str  #: the file inside the package or the repository, or the whole URL
+    repository: str = ""  #: ``org/name`` on the Hugging Face Hub, else empty
+    revision: str = ""  #: branch, tag or commit there, else empty
 
     @property
     def file_name(self) -> str:
@@ -109,29 +102,6 @@ def parse_source(text: str) -> Source:
 class WeightsRecord:
     """One set of trained weights. Immutable and hashable; mappings in it become `Frozen`.
 
-    Attributes:
-        sources: where the file is, tried in this order: ``package:stereo/weights/x.safetensors``
-            (inside the package), ``hf-hub:org/name@revision/model.safetensors``, ``https://…``.
-        sha256: of the whole file, 64 lower-case hexadecimal digits; always checked.
-        size: of the file, bytes.
-        licence: an SPDX name such as ``Apache-2.0``, or what the authors say.
-        trained_on: the data, in words.
-        metrics: data set to metric to value, such as ``{"kitti2015/val": {"epe": 0.7}}``.
-        command: the command line that made the metrics.
-        training: the command line that made the weights, or empty.
-        origin: where the weights come from if they are not ours (a URL, a paper), or empty.
-        input: what the network was fed in training. Usual keys: ``mean`` and ``std`` (a value a
-            channel, of images in [0, 1]; networks here normalise inside), ``divisor`` (sizes are
-            padded inside to multiples of it), ``size`` (height and width), ``max_disparity``; of a
-            classifier all settings by which its inputs are prepared.
-        architecture: arguments for `create_model`.
-        subnet: which part of a supernet it is, for `create_model`'s argument ``subnet``, or None.
-        classes: of a classifier the names of its outputs, in order.
-        reach: of a stereo network the largest disparity, pixels, up to which it was measured to
-            work, or None: in every band of 8 px below it, at most a third of the pixels of fresh
-            generated scenes are wrong by more than 3 px and 5 %
-            (`python -m benchmarks.stereo_reach`).
-
     Raises:
         ValueError: a field of a wrong form; the message names it.
 
@@ -147,19 +117,30 @@ class WeightsRecord:
         True
     """
 
+    #: where the file is, tried in this order: ``package:stereo/weights/x.safetensors`` (inside the
+    #: package), ``hf-hub:org/name@revision/model.safetensors``, ``https://…``
     sources: tuple[str, ...]
-    sha256: str
-    size: int
-    licence: str
-    trained_on: str
+    sha256: str  #: of the whole file, 64 lower-case hexadecimal digits; always checked
+    size: int  #: of the file, bytes
+    licence: str  #: an SPDX name such as ``Apache-2.0``, or what the authors say
+    trained_on: str  #: the data, in words
+    #: data set to metric to value, such as ``{"kitti2015/val": {"epe": 0.7}}``
     metrics: Mapping[str, Mapping[str, float]] = Frozen()
-    command: str = ""
-    training: str = ""
-    origin: str = ""
+    command: str = ""  #: the command line that made the metrics
+    training: str = ""  #: the command line that made the weights, or empty
+    origin: str = ""  #: where the weights come from if they are not ours (a URL, a paper), or empty
+    #: what the network was fed in training. Usual keys: ``mean`` and ``std`` (a value a channel, of
+    #: images in [0, 1]; networks here normalise inside), ``divisor`` (sizes are padded inside to
+    #: multiples of it), ``size`` (height and width), ``max_disparity``; of a classifier all
+    #: settings by which its inputs are prepared.
     input: Mapping[str, Any] = Frozen()
-    architecture: Mapping[str, Any] = Frozen()
+    architecture: Mapping[str, Any] = Frozen()  #: arguments for `create_model`
+    #: which part of a supernet it is, for `create_model`'s argument ``subnet``, or None
     subnet: Mapping[str, Any] | None = None
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  #: of a classifier the names of its outputs, in order
+    #: of a stereo network the largest disparity, pixels, up to which it was measured to work, or
+    #: None: in every band of 8 px below it, at most a third of the pixels of fresh generated scenes
+    #: are wrong by more than 3 px and 5 % (`python -m benchmarks.stereo_reach`)
     reach: int | None = None
 
     def __post_init__(self) -> None:

@@ -64,15 +64,10 @@ FAMILIES: dict[str, str] = {
 
 
 class Paper(NamedTuple):
-    """Where a network was published.
+    """Where a network was published."""
 
-    Attributes:
-        published: what and when, such as ``"FADNet, ICRA 2020"``.
-        arxiv: its number there.
-    """
-
-    published: str
-    arxiv: str
+    published: str  #: what and when, such as ``"FADNet, ICRA 2020"``
+    arxiv: str  #: its number there
 
     @property
     def url(self) -> str:
@@ -107,21 +102,14 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One registered network, or one of its sets of trained weights.
+    """One registered network, or one of its sets of trained weights."""
 
-    Attributes:
-        name: what `create_model` takes, without a tag.
-        task: for example ``"stereo"``.
-        function: builds the network from its architecture arguments.
-        weights: tag to record, of all its trained weights; the first is the usual one.
-        tag: the tag that was asked for, or None.
-    """
-
-    name: str
-    task: str
-    function: Callable[..., nn.Module]
+    name: str  #: what `create_model` takes, without a tag
+    task: str  #: for example ``"stereo"``
+    function: Callable[..., nn.Module]  #: builds the network from its architecture arguments
+    #: tag to record, of all its trained weights; the first is the usual one
     weights: Mapping[str, WeightsRecord] = field(default_factory=dict)
-    tag: str | None = None
+    tag: str | None = None  #: the tag that was asked for, or None
 
     @property
     def module(self) -> str:

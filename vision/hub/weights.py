@@ -52,20 +52,14 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """What a weight file holds.
+    """What a weight file holds."""
 
-    Attributes:
-        name: the model's registered name.
-        architecture: arguments for `create_model`.
-        state: tensor name to tensor, on the CPU.
-        facts: whatever else was saved with them (data set, error, step …); of a classifier
-            `classes`, the names of its outputs in order, and `input`, how its inputs are prepared;
-            of a part of a supernet `subspace`, the search space that it was trained for.
-    """
-
-    name: str
-    architecture: dict[str, Any]
-    state: dict[str, Tensor]
+    name: str  #: the model's registered name
+    architecture: dict[str, Any]  #: arguments for `create_model`
+    state: dict[str, Tensor]  #: tensor name to tensor, on the CPU
+    #: whatever else was saved with them (data set, error, step …); of a classifier `classes`, the
+    #: names of its outputs in order, and `input`, how its inputs are prepared; of a part of a
+    #: supernet `subspace`, the search space that it was trained for
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -77,19 +77,12 @@ def space_of(net: nn.Module) -> SearchSpace:
 
 @dataclass(frozen=True)
 class Bench:
-    """A supernet and where its subnets are measured.
+    """A supernet and where its subnets are measured."""
 
-    Attributes:
-        net: the supernet, on the CPU.
-        space: its search space.
-        device: where subnets run.
-        conditions: of every measurement.
-    """
-
-    net: nn.Module
-    space: SearchSpace
-    device: torch.device
-    conditions: Conditions
+    net: nn.Module  #: the supernet, on the CPU
+    space: SearchSpace  #: its search space
+    device: torch.device  #: where subnets run
+    conditions: Conditions  #: of every measurement
 
     @classmethod
     def here(

@@ -59,28 +59,18 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Subnet:
-    """A subnet that was cut out for limits, and what it costs.
+    """A subnet that was cut out for limits, and what it costs."""
 
-    Attributes:
-        network: an ordinary network without a trace of the search, on the CPU.
-        architecture: which subnet it is.
-        limits: quantity to its limit: milliseconds, values, multiply-adds, bytes.
-        predicted: what the search took these quantities for.
-        costs: ``parameters``, ``macs`` and ``memory``, counted, and under ``measured`` the
-            milliseconds of a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``.
-        rounds: what each round of the search aimed at, predicted and measured.
-        difference: largest difference of its output to the supernet's.
-        conditions: under which it was measured.
-    """
-
-    network: nn.Module
-    architecture: Architecture
-    limits: dict[str, float]
-    predicted: dict[str, float]
+    network: nn.Module  #: an ordinary network without a trace of the search, on the CPU
+    architecture: Architecture  #: which subnet it is
+    limits: dict[str, float]  #: quantity to its limit: milliseconds, values, multiply-adds, bytes
+    predicted: dict[str, float]  #: what the search took these quantities for
+    #: ``parameters``, ``macs`` and ``memory``, counted, and under ``measured`` the milliseconds of
+    #: a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``
     costs: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    difference: float
-    conditions: Conditions
+    rounds: list[dict[str, Any]]  #: what each round of the search aimed at, predicted and measured
+    difference: float  #: largest difference of its output to the supernet's
+    conditions: Conditions  #: under which it was measured
 
     @property
     def latency(self) -> float:

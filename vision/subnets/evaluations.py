@@ -21,20 +21,15 @@ _FORMAT = "vizoo evaluations"
 
 @dataclass
 class Evaluations:
-    """Errors of subnets of one supernet.
+    """Errors of subnets of one supernet."""
 
-    Attributes:
-        space: theirs.
-        metric: what was measured.
-        origin: what else the figures depend on: whether small or large is good, supernet, its
-            weights, config, batches.
-        errors: architecture to error, small is good: the metric, its sign turned where large is
-            good, and infinite where it is not finite.
-    """
-
-    space: SearchSpace
-    metric: str
+    space: SearchSpace  #: theirs
+    metric: str  #: what was measured
+    #: what else the figures depend on: whether small or large is good, supernet, its weights,
+    #: config, batches
     origin: dict[str, Any]
+    #: architecture to error, small is good: the metric, its sign turned where large is good, and
+    #: infinite where it is not finite
     errors: dict[Architecture, float] = field(default_factory=dict)
 
     def predictor(self, seed: int, known: Iterable[Architecture] | None = None) -> Predictor:

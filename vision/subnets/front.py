@@ -30,24 +30,17 @@ _Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class SearchedFront:
-    """What a search has come to.
+    """What a search has come to."""
 
-    Attributes:
-        rows: the front, the smallest error first; costs are exact counts, latencies predicted.
-        evaluations: all subnets that were evaluated, and their errors.
-        cost: which cost was traded against the error.
-        costs: predicts it.
-        predictor: how well errors were predicted on held-out subnets, see `Agreement.to_json`;
-            None where none were.
-        left_out: how many of the front were over a limit by exact count.
-    """
-
+    #: the front, the smallest error first; costs are exact counts, latencies predicted
     rows: list[FrontRow]
-    evaluations: Evaluations
-    cost: str
-    costs: CostRegressor
+    evaluations: Evaluations  #: all subnets that were evaluated, and their errors
+    cost: str  #: which cost was traded against the error
+    costs: CostRegressor  #: predicts it
+    #: how well errors were predicted on held-out subnets, see `Agreement.to_json`; None where none
+    #: were
     predictor: dict[str, Any] | None
-    left_out: int
+    left_out: int  #: how many of the front were over a limit by exact count
 
 
 def search(

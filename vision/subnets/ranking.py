@@ -24,19 +24,12 @@ __all__ = ["Ranked", "rank", "split"]
 
 @dataclass(frozen=True)
 class Ranked:
-    """One subnet of a ranking.
+    """One subnet of a ranking."""
 
-    Attributes:
-        architecture: which.
-        error: small is good; infinite where it was not finite.
-        leaf: whose weights it was judged by.
-        parameters: their number.
-    """
-
-    architecture: Architecture
-    error: float
-    leaf: str
-    parameters: int
+    architecture: Architecture  #: which
+    error: float  #: small is good; infinite where it was not finite
+    leaf: str  #: whose weights it was judged by
+    parameters: int  #: their number
 
 
 def rank(
