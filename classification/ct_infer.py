@@ -39,7 +39,11 @@ __all__ = ["CTPredictor", "CTResult", "is_result"]
 
 _MONTAGE, _SLICES, _MAP = "_montage.png", "_slices", "_map.nii.gz"  # after a result's name
 _STEP = 1 / 255  # of a map kept as NIfTI
-_CHEST = ("CHEST", "THORA", "LUNG", "TORSO", "TRUNK", "BODY", "HEART")  # as files name it
+#: How files name what has lungs in it.
+_CHEST = (
+    *("CHEST", "THORA", "LUNG", "PULM", "TORSO", "TRUNK", "BODY", "HEART", "CARDI", "CORON"),
+    *("RIB", "STERN", "MEDIAST", "TAP", "CAP"),
+)
 _LEAST_LUNG = 0.05  # of the body; a head has 0.02, slices through lungs 0.2 and more
 _MARKS = "RLAP"  # edges of an axial slice seen from the feet: right, left, front, back
 
@@ -153,6 +157,7 @@ class CTResult:
             "slices_used": len(self.slices),
             "slices_from_the_feet": [place + 1 for place in self.slices],
             "ends_known": self.volume.ends,
+            "resampled": self.volume.resampled,
             "window": list(self._window()),
             "preset": dataclasses.asdict(self.preset),
         }
@@ -308,7 +313,7 @@ class CTPredictor:
         check_units(volume)
         if caution := _doubts(volume):
             warnings.warn(f"{volume.source}: {caution}", stacklevel=2)
-        if not volume.ends and method is not None:
+        if not volume.ends:
             warnings.warn(
                 f"{volume.source}: pictures do not say which end is the head: the last one is "
                 "taken to be, and no map is written as NIfTI (order, --slices)",

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,10 @@ SUFFIXES = (".dcm", ".dicom", ".ima")
 _STARTS = (b"\x08\x00", b"\x02\x00", b"\x00\x08")  # groups that a data set begins with
 _MOST_MISSING = 0.1  # share of a series' slices
 _UNEVEN = 0.25  # of the distance between slices; positions are often rounded to 0.1 mm
-_WIDEST = 6.0  # of uneven distances to their median, and of the median to them
+_LONGEST_GAP = 3  # slices on end that may be missing
+_PART = 3  # distances on end that a part of a scan has at least
+_WIDEST = 6.0  # greatest distance between slices in the smallest that is resampled
+_STEEPEST = 35.0  # degrees; gantries tilt by at most 30
 _LISTED = 5  # names in a message
 _PLUGINS = "pip install 'vizoo[ct]' brings those that read most"
 
@@ -64,23 +68,44 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
     depth = int(places[-1]) + 1
     step = (heights[-1] - heights[0]) / max(1, depth - 1)
     off = np.abs(heights - heights[0] - step * places).max()
-    # Three wide steps on end are how a part was scanned, fewer are slices that were lost.
-    wide = np.convolve(steps > 1.5 * median, np.ones(3)).max() == 3
-    if off > _UNEVEN * step or steps.min() < 0.5 * step or wide:
+    gaps = np.flatnonzero(np.diff(places) > 1)
+    # Parts that are scanned at other distances have several slices each; lost slices leave gaps.
+    parts = _parts(steps)
+    if off > _UNEVEN * step or steps.min() < 0.5 * step or (len(gaps) and min(parts) >= _PART):
         apart = f"{where}: slices {steps.min():.3g} to {steps.max():.3g} mm apart"
-        if not resample or not median / _WIDEST < steps.min() <= steps.max() < median * _WIDEST:
+        if not resample or min(parts) < _PART or steps.max() > _WIDEST * steps.min():
             raise ValueError(f"{apart}; a scan has them at even distances")
-        depth = round((heights[-1] - heights[0]) / median) + 1
+        step = float(steps.min())
+        depth = round((heights[-1] - heights[0]) / step) + 1
         step = (heights[-1] - heights[0]) / (depth - 1)
         warnings.warn(f"{apart}: resampled to {step:.3g} mm", stacklevel=4)
         return (heights - heights[0]) / step, depth
     if missing := depth - len(slices):
-        gaps = [_name(slices[at]) for at in np.flatnonzero(np.diff(places) > 1)]
-        what = f"{where}: {missing} of {depth} slices are missing, after {_few(gaps)}"
-        if missing > _MOST_MISSING * depth:
+        sides = [f"{_name(slices[at])} and {_name(slices[at + 1])}" for at in gaps]
+        what = f"{where}: {missing} of {depth} slices are missing, between {_few(sides)}"
+        if missing > _MOST_MISSING * depth or np.diff(places).max() > _LONGEST_GAP + 1:
             raise ValueError(f"{what}; copy the whole series")
         warnings.warn(f"{what}; interpolated from their neighbours", stacklevel=4)
     return places, depth
+
+
+def _parts(steps: np.ndarray) -> list[int]:
+    """Lengths of the runs of equal distances (N,)."""
+    changes = np.flatnonzero(np.abs(np.diff(steps)) > _UNEVEN * np.minimum(steps[1:], steps[:-1]))
+    return np.diff([0, *(changes + 1), len(steps)]).tolist()
+
+
+def _check_line(slices: list[Slice], places: np.ndarray, where: str) -> None:
+    """Refuse slices whose corners do not lie on one line."""
+    positions = np.stack([part.position for part in slices])
+    way = (positions[-1] - positions[0]) / (places[-1] - places[0])
+    off = np.linalg.norm(positions - positions[0] - places[:, None] * way, axis=1)
+    worst = int(off.argmax())
+    if off[worst] > max(slices[0].spacing.max(), _UNEVEN * np.linalg.norm(way)):
+        raise ValueError(
+            f"{where}: {_name(slices[worst])} lies {off[worst]:.3g} mm beside the line of the "
+            "others: two scans mixed in one series"
+        )
 
 
 def _affine(slices: list[Slice], depth: int) -> np.ndarray:
@@ -127,24 +152,40 @@ def read_dicom(
     chosen = _choose(where, slices, unusable, series)
     check_alike(chosen, where)
     places, depth = _places(chosen, where, resample)
+    _check_line(chosen, places, where)
     affine = _affine(chosen, depth)
     flip = np.diag([-1.0, -1.0, 1.0, 1.0])  # to RAS+
     check_axial(flip @ affine, where)
     first = chosen[0]
-    _check_decoder(first)
+    for part in {part.syntax: part for part in chosen}.values():
+        _check_decoder(part)
     whole = all(part.slope == 1 and part.intercept.is_integer() for part in chosen)
     values = np.empty((len(chosen), first.rows, first.columns), np.int16 if whole else np.float32)
     pydicom = _pydicom()
+    from pydicom.uid import UID
+
+    @lru_cache(maxsize=threads)
+    def opened(path: Path, syntax: str) -> Any:
+        image = pydicom.dcmread(path, force=True)
+        image.file_meta.TransferSyntaxUID = UID(syntax)
+        return image
 
     def load(number: int) -> None:
-        values[number] = _hounsfield(chosen[number], values.dtype, pydicom)
+        part = chosen[number]
+        # Those that cannot be read in pieces are read whole.
+        whole = part.bare or UID(part.syntax).is_deflated
+        values[number] = _hounsfield(
+            part, values.dtype, partial(opened, part.path, part.syntax) if whole else None
+        )
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(load, range(len(chosen))))
-    values = _interpolated(values, places, depth)
+    even = _interpolated(values, places, depth)
+    straight = even
     if resample:
-        values, affine = _straightened(values, affine, where)
-    return CTVolume(values, flip @ affine, source=where, part=first.part)
+        straight, affine = _straightened(even, affine, where)
+    resampled = straight is not values
+    return CTVolume(straight, flip @ affine, source=where, part=first.part, resampled=resampled)
 
 
 def list_series(source: str | os.PathLike | Sequence[str | os.PathLike]) -> dict[str, str]:
@@ -179,7 +220,8 @@ def is_dicom(path: Path) -> bool:
         start = file.read(132)
     if start[128:] == b"DICM":
         return True
-    return path.suffix.lower() in (*SUFFIXES, "") and len(start) > 8 and start[:2] in _STARTS
+    named = path.suffix.lower() in (*SUFFIXES, "") or path.suffix[1:].isdigit()  # UIDs end so
+    return named and len(start) > 8 and start[:2] in _STARTS
 
 
 def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice], dict[str, str]]:
@@ -194,7 +236,7 @@ def _headers(source: str | os.PathLike | Sequence) -> tuple[str, list[Slice], di
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder")
         files = sorted(file for file in folder.rglob("*") if file.is_file())
-        files = [file for file in files if file.name[0] != "." and file.name != "DICOMDIR"]
+        files = [file for file in files if file.name[0] != "." and file.name.upper() != "DICOMDIR"]
     else:
         files = [Path(file) for file in source]
         folder = files[0].parent if files else Path()
@@ -318,15 +360,13 @@ def _check_decoder(part: Slice) -> None:
         )
 
 
-def _hounsfield(part: Slice, kind: np.dtype, pydicom: ModuleType) -> np.ndarray:
+def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None = None) -> np.ndarray:
+    """A slice in Hounsfield units, (H, W), from its file or from what is opened already."""
     from pydicom.pixels import pixel_array
     from pydicom.uid import UID
 
     try:
-        source: Any = part.path
-        if part.bare or UID(part.syntax).is_deflated:  # which cannot be read in pieces
-            source = pydicom.dcmread(part.path, force=True)
-            source.file_meta.TransferSyntaxUID = UID(part.syntax)
+        source = part.path if opened is None else opened()
         stored = pixel_array(source, index=part.frame)
     except Exception as error:  # decoders meet damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -372,9 +412,12 @@ def _straightened(
     slope = np.linalg.norm(step - upright) / np.linalg.norm(upright)
     if slope < SKEW:
         return values, affine
+    tilt = np.degrees(np.arctan(slope))
+    if tilt > _STEEPEST:
+        raise ValueError(f"{where}: slices drift by {tilt:.0f} degrees, more than a gantry tilts")
     warnings.warn(
-        f"{where}: gantry tilted by {np.degrees(np.arctan(slope)):.0f} degrees: slices shifted so "
-        "that their axis is upright",
+        f"{where}: gantry tilted by {tilt:.0f} degrees: slices shifted so that their axis is "
+        "upright",
         stacklevel=3,
     )
     depth, height, width = values.shape

@@ -111,7 +111,7 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
         words = {tag: header.get(tag) for tag in _WORDS}
         named = str(header.file_meta.get("TransferSyntaxUID", ""))
         sizes = {tag: int(header.get(tag) or 1) for tag in _NUMBERS}
-        images = _images(header, sizes["NumberOfFrames"])
+        images = _images(header)
     except Exception as error:  # a parser meets damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged DICOM header: {reason}") from error
@@ -119,6 +119,8 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     if modality not in ("", "CT"):
         raise ForeignError(modality)
     if "Rows" not in header:
+        if kind and UID(kind).name != kind and kind not in _CT_CLASSES:  # a class that is known
+            raise ForeignError(UID(kind).name)
         raise ValueError(f"{path}: damaged DICOM header: it ends before the size of the image")
     if not modality and kind not in _CT_CLASSES:
         raise ForeignError(UID(kind).name or "no modality")
@@ -126,6 +128,9 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     if sizes["SamplesPerPixel"] != 1:
         count = sizes["SamplesPerPixel"]
         raise UnusableError(series, f"{path}: {count} samples a pixel; a CT slice is grey")
+    if len(images) != sizes["NumberOfFrames"]:
+        count = f"{sizes['NumberOfFrames']} images, and the places of {len(images)}"
+        raise UnusableError(series, f"{path}: {count}; export the series again")
     slices = []
     for number, (kind, image) in enumerate(images):
         localiser = "LOCALIZER" in [str(word).upper() for word in kind or words["ImageType"] or ()]
@@ -146,7 +151,7 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
                 series,
                 str(words["SOPInstanceUID"] or ""),
                 str(words["SeriesDescription"] or ""),
-                str(words["BodyPartExamined"] or ""),
+                str(words["BodyPartExamined"] or _anatomy(header)),
                 localiser,
                 named or _guessed_syntax(header),
                 not named,
@@ -162,14 +167,11 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     return slices
 
 
-def _images(header: Any, frames: int) -> list[tuple[Any, dict[str, np.ndarray | None]]]:
+def _images(header: Any) -> list[tuple[Any, dict[str, np.ndarray | None]]]:
     """Kind and geometry of each image of a file."""
     each = header.get(_EACH)
     if not each:
-        plain = {tag: _numbers(header.get(tag)) for tag in _GEOMETRY}
-        if frames > 1:  # nothing says where they lie
-            plain["ImagePositionPatient"] = None
-        return [(None, plain)]
+        return [(None, {tag: _numbers(header.get(tag)) for tag in _GEOMETRY})]
     shared = [*(header.get(_SHARED) or ())]
 
     def value(tag: str, frame: Any) -> Any:
@@ -182,6 +184,15 @@ def _images(header: Any, frames: int) -> list[tuple[Any, dict[str, np.ndarray | 
         (value("FrameType", frame), {tag: _numbers(value(tag, frame)) for tag in _GEOMETRY})
         for frame in each
     ]
+
+
+def _anatomy(header: Any) -> str:
+    """The region that an enhanced CT names, or nothing."""
+    for group in (*(header.get(_SHARED) or ()), *(header.get(_EACH) or ())[:1]):
+        for frame in group.get("FrameAnatomySequence") or ():
+            for region in frame.get("AnatomicRegionSequence") or ():
+                return str(region.get("CodeMeaning") or "")
+    return ""
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -197,7 +208,7 @@ def _guessed_syntax(header: Any) -> str:
 
 
 def check_alike(slices: list[Slice], where: str) -> None:
-    """Refuse slices of different sizes, spacings, directions or compressions, and other planes.
+    """Refuse slices of different sizes, spacings or directions, and other planes.
 
     Directions have to be of length 1 and at right angles.
 
@@ -213,7 +224,6 @@ def check_alike(slices: list[Slice], where: str) -> None:
             )
         same = (
             (part.rows, part.columns) == (first.rows, first.columns)
-            and part.syntax == first.syntax
             and np.allclose(part.spacing, first.spacing, rtol=1e-3)
             and np.allclose(part.directions, first.directions, atol=1e-3)
         )

@@ -46,6 +46,8 @@ class CTVolume:
     part: str = ""  #: the part of the body that the file names, such as ``CHEST``, or nothing
     #: whether it is known which of the first and the last slice is nearer to the head
     ends: bool = True
+    #: whether slices were interpolated or shifted, so that these voxels are not the file's
+    resampled: bool = False
 
     @property
     def spacing(self) -> tuple[float, float, float]:

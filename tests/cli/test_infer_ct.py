@@ -248,7 +248,7 @@ def test_missing_slices_and_localisers(weights, tmp_path, capsys, scan):
     assert call("gap", "--model", weights, "--json") == 0
     told = capsys.readouterr()
     (note,) = json.loads(told.out)["scans"][0]["warnings"]
-    assert "1 of 16 slices are missing, after 0004.dcm" in note
+    assert "1 of 16 slices are missing, between 0004.dcm and 0006.dcm" in note
     assert told.err == f"vizoo: warning: {note}\n"
     change(folder / "0001.dcm", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
     assert call("gap", "--model", weights) == 0

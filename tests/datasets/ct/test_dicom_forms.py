@@ -92,8 +92,43 @@ def test_uneven_slices_are_resampled(tmp_path, line):
 def test_missing_slices_are_named(tmp_path):
     heights = np.delete(np.arange(30.0), [4, 5, 20])
     folder = write_field(tmp_path / "a", heights[:, None] * [0, 0, 2.5])
-    with pytest.warns(UserWarning, match="3 of 30 slices are missing, after 0004.dcm, 0018.dcm;"):
+    with pytest.warns(
+        UserWarning, match="3 of 30 slices are missing, between 0004.dcm and 0005.dcm, 0018"
+    ):
         check_field(read_dicom(folder), 30 * 8 * 12 - 1)
+
+
+def test_a_stretch_of_missing_slices_is_not_invented(tmp_path, line):
+    heights = np.delete(np.arange(60.0), range(20, 24))
+    folder = write_field(tmp_path / "a", heights[:, None] * [0, 0, 2.5])
+    assert "4 of 60 slices are missing" in line(lambda: read_dicom(folder))
+
+
+def test_two_scans_in_one_series_are_refused(tmp_path, line):
+    """Interleaved, or beside each other: neither is a scan of uneven distances."""
+    heights = np.sort([*np.arange(20), *(np.arange(20) + 0.4)])
+    mixed = write_field(tmp_path / "a", heights[:, None] * [0, 0, 1.0])
+    assert "a" in line(lambda: read_dicom(mixed))
+    places = np.arange(20.0)[:, None] * [0, 0, 2.5]
+    places[10:, 0] += 30
+    beside = write_field(tmp_path / "b", places)
+    assert "beside the line of the others: two scans mixed" in line(lambda: read_dicom(beside))
+    steep = write_field(tmp_path / "c", np.arange(9)[:, None] * [0, 4.0, 4.0])
+    assert "slices drift by 45 degrees" in line(lambda: read_dicom(steep))
+
+
+def test_whole_numbers_stay_whole_where_slices_are_shifted(tmp_path, scan):
+    folder = write_dicom(tmp_path / "a", scan[0], scan[2])
+    for file in folder.iterdir():
+        image = pydicom.dcmread(file)
+        x, y, z = image.ImagePositionPatient
+        image.ImagePositionPatient = [x, f"{y + 0.3 * z:.6f}", z]
+        image.save_as(file)
+    with pytest.warns(UserWarning, match="gantry tilted by 17 degrees"):
+        volume = read_dicom(folder)
+    assert volume.values.dtype == np.int16 and volume.resampled
+    assert volume.values.max() <= scan[0].max() and volume.values.min() == scan[0].min()
+    assert not read_dicom(folder, resample=False).resampled
 
 
 @pytest.fixture
@@ -110,7 +145,7 @@ def test_a_deflated_series(series, scan):
 
 
 @pytest.mark.parametrize("implicit", [True, False])
-@pytest.mark.parametrize("name", ["{}.dcm", "IM{}"])
+@pytest.mark.parametrize("name", ["{}.dcm", "IM{}", "1.2.840.{}"])
 def test_files_without_preamble(series, scan, implicit, name):
     for file in sorted(series.iterdir()):
         image = pydicom.dcmread(file)
@@ -186,6 +221,17 @@ def test_enhanced_ct(series, tmp_path, scan, order, line):
     image.save_as(folder / "enhanced.dcm")
     said = line(lambda: read_scan(folder))
     assert "enhanced.dcm: no usable ImagePositionPatient of slice 5" in said
+    del image.PerFrameFunctionalGroupsSequence[4]
+    image.save_as(folder / "enhanced.dcm")
+    assert "12 images, and the places of 11" in line(lambda: read_scan(folder))
+
+
+def test_an_enhanced_series_that_is_deflated(series, tmp_path, scan):
+    folder = enhance(series, tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    image.save_as(folder / "enhanced.dcm")
+    assert np.array_equal(read_scan(folder).values, scan[0])
 
 
 def test_an_enhanced_scan_in_several_files(series, tmp_path, scan):
