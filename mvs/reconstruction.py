@@ -18,6 +18,7 @@ import os
 import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -86,7 +87,7 @@ def reconstruct(
         voxel: thin the cloud to one point a cube of this side (needs Open3D).
         normals: write normals into the cloud (needs Open3D).
         mesh: also make a mesh with cells of this side (needs Open3D).
-        report: called as ``report("views" or "fusion", done, total)``.
+        report: called as ``report("ranges", "views" or "fusion", done, total)``.
 
     Returns:
         The summary, as written to ``summary.json``; its cloud is None where one view alone has
@@ -113,7 +114,7 @@ def reconstruct(
         "size": list(size),
         "seed": seed,
     }
-    plan = plan_views(scene, views, settings)
+    plan = plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)
     scene = _settled(scene, plan)
     done = {} if restart else finished_views(out, plan)
@@ -130,8 +131,11 @@ def reconstruct(
                 out / "cloud.ply", voxel=voxel, normals=normals, cameras=cameras
             )
     else:
+        asked = {"voxel": voxel, "normals": normals or None, "mesh": mesh}
+        left = ", ".join(name for name, value in asked.items() if value is not None)
         warnings.warn(
-            f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with",
+            f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with"
+            + (f" (left out: {left})" if left else ""),
             stacklevel=2,
         )
     summary = run_summary(
@@ -180,10 +184,12 @@ def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
     if not assumed:
         return
     spans = [plan[i].depth_range for i in assumed]
+    origins = Counter(plan[i].origin for i in assumed).most_common()
+    told = "; ".join(f"{count} {origin}" if origins[1:] else origin for origin, count in origins)
     warnings.warn(
         f"no depth range is given for {len(assumed)} of {len(plan)} views: assumed "
-        f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} "
-        f"({plan[assumed[0]].origin}); --range MIN MAX sets it",
+        f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} ({told}); "
+        "--range MIN MAX sets it",
         stacklevel=3,
     )
 
@@ -389,10 +395,18 @@ class Planned:
     record: dict  #: all that the result depends on, as JSON has it
 
 
-def plan_views(scene: Scene, views: int, settings: dict) -> dict[int, Planned]:
+def plan_views(
+    scene: Scene,
+    views: int,
+    settings: dict,
+    out: Path | None = None,
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> dict[int, Planned]:
     """Return what each view is to be computed from; views without a source are left out.
 
-    The network gets so many views at once. Settings are what else a result depends on, as JSON.
+    The network gets so many views at once. Settings are what else a result depends on, as JSON. A
+    range that nobody gave is that of an earlier run in the folder, which may be one by other
+    versions of libraries, else derived.
 
     Raises:
         ValueError: no view has a source.
@@ -405,11 +419,13 @@ def plan_views(scene: Scene, views: int, settings: dict) -> dict[int, Planned]:
         if not sources:
             alone.append(view.name)
             continue
-        span, origin = scene.depth_range(index)
+        report("ranges", index, len(scene))
         name = re.sub(r"[^\w.-]+", "_", view.name)
         while name in files:
             name += "_"
         files.add(name)
+        kept = None if out is None or view.depth_range is not None else _kept_range(out, name)
+        span, origin = (kept, "of an earlier run") if kept else scene.depth_range(index)
         record = {
             **settings,
             "sources": [scene.views[source].name for source in sources],
@@ -426,6 +442,16 @@ def plan_views(scene: Scene, views: int, settings: dict) -> dict[int, Planned]:
             stacklevel=3,
         )
     return plan
+
+
+def _kept_range(out: Path, name: str) -> tuple[float, float] | None:
+    """The range that an earlier run in the folder took for a view."""
+    try:
+        kept = json.loads((out / "views" / f"{name}.json").read_text(encoding="utf-8"))
+        least, greatest = map(float, kept["settings"]["depth_range"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return least, greatest
 
 
 def _digest(scene: Scene, indices: list[int]) -> str:

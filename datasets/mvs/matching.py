@@ -17,7 +17,7 @@ from ...vision.io.images import to_bytes
 
 __all__ = ["Features", "depths_in_common", "find_features", "range_from_features"]
 
-_LONGEST, _MOST = 1000, 3000  # pixels of the longer side, and features
+_LONGEST, _MOST = 800, 2000  # pixels of the longer side, and features
 _RATIO = 0.8  # of the distances to the nearest and the next descriptor
 _OFF, _PARALLAX = 2.0, 8.0  # pixels from the epipolar line at most, along it from infinity at least
 _LEAST = 20  # matches that say something
@@ -50,8 +50,14 @@ def find_features(image: Tensor, intrinsics: Tensor) -> Features:
     return Features(rays, torch.from_numpy(descriptors.astype(np.uint8)), focal)
 
 
-def depths_in_common(one: Features, other: Features, pose: Tensor, other_pose: Tensor) -> Tensor:
-    """Depths (N,) in the first view of features that both see; poses (4, 4), world to camera."""
+def depths_in_common(
+    one: Features, other: Features, pose: Tensor, other_pose: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Depths in the first view of features that both see; poses (4, 4), world to camera.
+
+    Returns:
+        Depths (N,), and bounds (M,) beyond which features lie that show too little parallax.
+    """
     first, second = _matches(one.descriptors, other.descriptors)
     relative = other_pose.double() @ torch.linalg.inv(pose.double())
     seen, ray = one.rays[first], other.rays[second]
@@ -63,16 +69,27 @@ def depths_in_common(one: Features, other: Features, pose: Tensor, other_pose: T
     place, far = (vector[:, :2] / vector[:, 2:] for vector in (point, turned))
     off = other.focal * (place - ray[:, :2]).norm(dim=1)
     parallax = other.focal * (place - far).norm(dim=1)
-    kept = (depth > 0) & (point[:, 2] > 0) & (off < _OFF) & (parallax > _PARALLAX)
-    return depth[kept]
+    found = (depth > 0) & (point[:, 2] > 0) & (off < _OFF)
+    measured = found & (parallax > _PARALLAX)
+    beyond = other.focal * (far - ray[:, :2]).norm(dim=1) < _OFF
+    distant = (turned[:, 2] > 0) & ~measured & (found | beyond)
+    moved = shift[:, :2] - far * shift[:, 2:]
+    bound = other.focal * moved.norm(dim=1) / turned[:, 2] / _PARALLAX
+    return depth[measured], bound[distant]
 
 
-def range_from_features(depths: Tensor) -> tuple[float, float] | None:
-    """A range from depths (N,): 2nd to 98th percentile, padded; None if they are few."""
+def range_from_features(depths: Tensor, bounds: Tensor) -> tuple[float, float] | None:
+    """A range from depths (N,) and bounds (M,) of what lies farther; None if depths are few.
+
+    From the 2nd to the 98th percentile, padded.
+    """
     if len(depths) < _LEAST:
         return None
-    least, greatest = torch.quantile(depths, torch.tensor(_SHARES, dtype=depths.dtype)).tolist()
-    return least / _PADDING, greatest * _PADDING
+    low, high = torch.tensor(_SHARES, dtype=depths.dtype)
+    # A bound that is near says nothing: the camera moved towards that feature.
+    farther = torch.cat([depths, bounds[bounds > depths.median()]])
+    least, greatest = torch.quantile(depths, low), torch.quantile(farther, high)
+    return least.item() / _PADDING, greatest.item() * _PADDING
 
 
 def _matches(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

@@ -96,6 +96,7 @@ class Scene:
     #: for each view the indices of the points that it sees, with ``points``
     tracks: Sequence[Tensor] | None = None
     _features: dict[int, Features] = field(default_factory=dict, init=False)
+    _ranges: dict[int, tuple[tuple[float, float], str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.views = list(self.views)
@@ -244,7 +245,9 @@ class Scene:
         view = self.views[index]
         if view.depth_range is not None:
             return view.depth_range, view.camera_file or "given"
-        return derive_range(self, index)
+        if index not in self._ranges:
+            self._ranges[index] = derive_range(self, index)
+        return self._ranges[index]
 
     def with_range(self, least: float, greatest: float) -> Scene:
         """Return the scene with one depth range for all views.
@@ -324,16 +327,17 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
         limits = range_from_points(depth)
         if limits is not None:
             return limits, "1st and 99th percentile of its sparse points' depths"
-    sources = scene.sources(index, _MATCHED)
-    depths = [
+    found = [
         depths_in_common(
             scene.features(index), scene.features(other), view.extrinsics, views[other].extrinsics
         )
-        for other in sources
+        for other in scene.sources(index, _MATCHED)
     ]
-    limits = range_from_features(torch.cat(depths)) if depths else None
-    if limits is not None:
-        return limits, f"from {sum(map(len, depths))} features in common with its sources"
+    if found:
+        depths, bounds = (torch.cat(parts) for parts in zip(*found, strict=True))
+        limits = range_from_features(depths, bounds)
+        if limits is not None:
+            return limits, "from features in common with its sources"
     extrinsics = torch.stack([other.extrinsics for other in views])
     try:
         return range_from_cameras(extrinsics, index)

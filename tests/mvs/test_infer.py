@@ -114,6 +114,23 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
                                     ("out", "whole")))  # fmt: skip
 
 
+def test_a_range_that_was_derived_stays(scene, oracle, tmp_path, monkeypatch):
+    """A resumed run does not depend on what libraries make of features today."""
+    bare = altered(scene, depth_range=None)
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    with pytest.warns(UserWarning, match="no depth range is given"):
+        first = reconstruct(predictor, bare, tmp_path)
+
+    def derive(*_):
+        pytest.fail("derived again")
+
+    monkeypatch.setattr("vizoo.datasets.mvs.scene.derive_range", derive)
+    with pytest.warns(UserWarning, match=r"\(of an earlier run\)"):
+        again = reconstruct(predictor, altered(scene, depth_range=None), tmp_path)
+    for one, other in zip(first["views"], again["views"], strict=True):
+        assert other["resumed"] and one["depth_range"] == other["depth_range"]
+
+
 def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     reconstruct(predictor, scene, tmp_path)

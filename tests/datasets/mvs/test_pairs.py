@@ -117,12 +117,30 @@ def test_depths_of_matched_features_are_exact():
         seen = points @ extrinsics[:3, :3].T + extrinsics[:3, 3]
         views.append(Features(seen / seen[:, 2:], words, 500.0))
     views[1].rays[40:50, 1] += 0.1
-    found = depths_in_common(*views, pose, other)
-    torch.testing.assert_close(found.sort().values, points[:40, 2].sort().values)
-    assert not len(depths_in_common(views[0], views[0], pose, pose))
-    assert range_from_features(found[:19]) is None
+    depths, bounds = depths_in_common(*views, pose, other)
+    torch.testing.assert_close(depths.sort().values, points[:40, 2].sort().values)
+    assert not len(bounds) and not len(depths_in_common(views[0], views[0], pose, pose)[0])
+    assert range_from_features(depths[:19], bounds) is None
     empty = Features(points[:0], words[:0], 1.0)
-    assert not len(depths_in_common(views[0], empty, pose, other))
+    assert not len(depths_in_common(views[0], empty, pose, other)[0])
+
+
+def test_what_is_too_far_for_parallax_widens_the_range():
+    """A camera that moves 0.3 to the side: most of what it sees lies beyond 100."""
+    generator = torch.Generator().manual_seed(1)
+    depth = torch.cat([torch.linspace(2, 4, 60), torch.linspace(100, 1000, 540)]).double()
+    rays = torch.rand(600, 3, generator=generator, dtype=torch.float64) - 0.5
+    rays[:, 2] = 1
+    words = torch.randint(0, 256, (600, 128), generator=generator, dtype=torch.uint8)
+    pose, other = torch.eye(4), torch.eye(4)
+    other[0, 3] = 0.3
+    seen = rays * depth[:, None] + torch.tensor([0.3, 0, 0], dtype=torch.float64)
+    views = Features(rays, words, 1000.0), Features(seen / seen[:, 2:], words, 1000.0)
+    depths, bounds = depths_in_common(*views, pose, other)
+    assert len(depths) == 60 and len(bounds) == 540
+    torch.testing.assert_close(bounds, torch.full_like(bounds, 0.3 * 1000 / 8))
+    least, greatest = range_from_features(depths, bounds)
+    assert 1.4 < least < 2 and 37 < greatest < 60
 
 
 def test_cameras_at_one_place():
