@@ -125,15 +125,15 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     if not modality and kind not in _CT_CLASSES:
         raise ForeignError(UID(kind).name or "no modality")
     series = str(words["SeriesInstanceUID"])
-    if sizes["SamplesPerPixel"] != 1:
-        count = sizes["SamplesPerPixel"]
-        raise UnusableError(series, f"{path}: {count} samples a pixel; a CT slice is grey")
-    if len(images) != sizes["NumberOfFrames"]:
-        count = f"{sizes['NumberOfFrames']} images, and the places of {len(images)}"
-        raise UnusableError(series, f"{path}: {count}; export the series again")
+    samples, frames = sizes["SamplesPerPixel"], sizes["NumberOfFrames"]
+    if samples != 1:
+        raise UnusableError(series, f"{path}: {samples} samples a pixel; a CT slice is grey")
+    if len(images) != frames:
+        told = f"{frames} images, and the places of {len(images)}"
+        raise UnusableError(series, f"{path}: {told}; export the series again")
     slices = []
-    for number, (kind, image) in enumerate(images):
-        localiser = "LOCALIZER" in [str(word).upper() for word in kind or words["ImageType"] or ()]
+    for number, (type_, image) in enumerate(images):
+        localiser = "LOCALIZER" in [str(w).upper() for w in type_ or words["ImageType"] or ()]
         known = {}
         for tag, shape in _GEOMETRY.items():
             value = np.ones(shape) if localiser and image[tag] is None else image[tag]
