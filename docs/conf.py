@@ -46,13 +46,15 @@ copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
 
 
-def plain_bars(app, what, name, thing, options, lines):
-    """Bars are absolute values in docstrings, not substitutions."""
+def plain_text(app, what, name, thing, options, lines):
+    """Bars are absolute values, not substitutions; what precedes a colon is no attribute's type."""
     lines[:] = [line.replace("|", "\\|") for line in lines]
+    if what in ("attribute", "property", "data"):
+        lines.insert(0, "")  # napoleon looks for a type in the first line
 
 
 def setup(app):
     """Write the pages that are made of the code itself before any is read."""
-    app.connect("autodoc-process-docstring", plain_bars)
+    app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon
     app.connect("builder-inited", lambda app: _reference.write(HERE / "reference"))
     app.connect("build-finished", _reference.write_llms)
