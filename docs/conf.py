@@ -46,15 +46,29 @@ copybutton_prompt_text = r">>> |\$ "
 copybutton_prompt_is_regexp = True
 
 
-def plain_text(app, what, name, thing, options, lines):
-    """Bars are absolute values, not substitutions; what precedes a colon is no attribute's type."""
+_attributes = {}
+
+
+def plain_bars(app, what, name, thing, options, lines):
+    """Bars are absolute values in docstrings, not substitutions."""
     lines[:] = [line.replace("|", "\\|") for line in lines]
-    if what in ("attribute", "property", "data"):
-        lines.insert(0, "")  # napoleon looks for a type in the first line
+
+
+def hold(app, what, name, thing, options, lines):
+    """Napoleon takes what precedes a colon in an attribute's text for its type: not here."""
+    if what in ("attribute", "data", "property"):
+        _attributes[name], lines[:] = lines[:], []
+
+
+def give_back(app, what, name, thing, options, lines):
+    """What `hold` held."""
+    lines.extend(_attributes.pop(name, []))
 
 
 def setup(app):
     """Write the pages that are made of the code itself before any is read."""
-    app.connect("autodoc-process-docstring", plain_text, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", plain_bars, priority=300)
+    app.connect("autodoc-process-docstring", hold, priority=400)
+    app.connect("autodoc-process-docstring", give_back, priority=600)
     app.connect("builder-inited", lambda app: _reference.write(HERE / "reference"))
     app.connect("build-finished", _reference.write_llms)

@@ -36,14 +36,10 @@ _ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
 
 
 class PlyWriter:
-    """Takes points for a file that `write_ply` opened.
-
-    Attributes:
-        count: points written so far.
-    """
+    """Takes points for a file that `write_ply` opened."""
 
     def __init__(self, file: BinaryIO, path: Path, *, triangles: int | None = None) -> None:
-        self.count = 0
+        self.count = 0  #: points written so far
         self._file, self._path, self._triangles = file, path, triangles
         self._normals: bool | None = None
         self._start = 0
