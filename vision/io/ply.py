@@ -158,8 +158,8 @@ def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
     """Read the points of a PLY file of any kind: text, little or big endian; meshes' vertices too.
 
     Returns:
-        points: (N, 3) float32, or float64 where the file has doubles.
-        colours: (N, 3) uint8 RGB, or None where it has none.
+        Points (N, 3) float32, or float64 where the file has doubles, and their colours (N, 3) uint8
+        RGB, or None where it has none.
 
     Raises:
         FileNotFoundError: there is no such file.
