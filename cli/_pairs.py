@@ -42,9 +42,9 @@ def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     from ..vision.io.pairing import images_in
 
     named = [inner for word in words for inner in _matching_folders(word) or [word]]
-    inside = {word: _folders_in(Path(word)) for word in named}
-    images = find_images(str(inner) for word in named for inner in inside[word] or [word])
-    into = {folder.resolve() for folders in inside.values() for folder in folders}
+    inside = {word: _folders_in(word) for word in named}
+    images = find_images(inner for word in named for inner in inside[word] or [word])
+    into = {Path(inner).resolve() for word in named for inner in inside[word]}
     folders = {Path(word).resolve() for word in named if Path(word).is_dir()}
     count = Counter(folder.parent for folder in folders)
     into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
@@ -59,13 +59,14 @@ def _matching_folders(word: str) -> list[str]:
     return found if all(Path(name).is_dir() for name in found) else []
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def _folders_in(word: str) -> list[str]:
     """The folders of images in a folder that has none itself, as classifiers are trained on."""
     from ..vision.io.pairing import images_in
 
+    folder = Path(word)
     if not folder.is_dir() or images_in(folder):
         return []
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
+    return [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
 
 
 def expand(word: str) -> list[Path]:
