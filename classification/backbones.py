@@ -8,12 +8,15 @@ timm's weights come from are part of the network.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..vision.hub._huggingface import obtain
+from ..vision.hub._http import SourceError
+from ..vision.hub._huggingface import NoFileError, obtain
 from ..vision.hub.record import Source
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_images
@@ -102,8 +105,7 @@ class ImageClassifier(nn.Module):
         overlay = None
         try:
             if (repository := config.get("hf_hub_id")) and not config.get("file"):
-                name = config.get("hf_hub_filename") or "model.safetensors"
-                overlay = {"file": str(obtain(Source("hf-hub", name, repository)))}
+                overlay = {"file": str(_weights_of(repository, config.get("hf_hub_filename")))}
             given = {"num_classes": classes, "pretrained_cfg_overlay": overlay}
             body = timm.create_model(self.backbone, pretrained=True, **given)
         except Exception as error:  # of several clients, each with errors of its own
@@ -143,6 +145,22 @@ def unreachable(backbone: str, place: str, error: Exception) -> OSError:
         f"weights of {backbone} ({place}) cannot be fetched: {reason}; train from random numbers "
         "(init_weights: null), or fetch them where there is a network and copy its ~/.cache here"
     )
+
+
+def _weights_of(repository: str, name: str | None) -> Path:
+    """The file of timm's weights on the Hub; some repositories have them as a pickle alone."""
+    pickled = Source("hf-hub", "pytorch_model.bin", repository)
+    try:
+        return obtain(Source("hf-hub", name or "model.safetensors", repository))
+    except NoFileError:
+        if name:
+            raise
+        return obtain(pickled)
+    except SourceError:
+        if not name:
+            with suppress(SourceError):
+                return obtain(pickled, local=True)
+        raise
 
 
 def _inside(pattern: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,50 @@ def find_images(words: Iterable[str]) -> dict[str, Path]:
     files = {file.resolve(): file for word in words for file in expand(word)}
     images = list(files.values())
     return dict(zip(unique_names(images), images, strict=True))
+
+
+def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
+    """As `find_images`, and the names of the folders that images are sorted into.
+
+    A folder without images stands for the folders of images in it. Those count as sorted, and so do
+    several that are named themselves, in a folder without images. A glob that nothing but folders
+    match names these.
+
+    Returns:
+        The images, and the name of its folder for each that is sorted, both by result's name.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: two results would have one name.
+    """
+    from ..vision.io.pairing import images_in
+
+    named = [inner for word in words for inner in _matching_folders(word) or [word]]
+    inside = {word: _folders_in(word) for word in named}
+    images = find_images(inner for word in named for inner in inside[word] or [word])
+    into = {Path(inner).resolve() for word in named for inner in inside[word]}
+    folders = {Path(word).resolve() for word in named if Path(word).is_dir()}
+    count = Counter(folder.parent for folder in folders)
+    into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
+    homes = {name: image.parent.resolve() for name, image in images.items()}
+    return images, {name: home.name for name, home in homes.items() if home in into}
+
+
+def _matching_folders(word: str) -> list[str]:
+    if Path(word).exists():
+        return []
+    found = sorted(glob.glob(word, recursive=True))
+    return found if all(Path(name).is_dir() for name in found) else []
+
+
+def _folders_in(word: str) -> list[str]:
+    """The folders of images in a folder that has none itself, as classifiers are trained on."""
+    from ..vision.io.pairing import images_in
+
+    folder = Path(word)
+    if not folder.is_dir() or images_in(folder):
+        return []
+    return [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
 
 
 def expand(word: str) -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "images",
         nargs="+",
         metavar="IMAGE",
-        help="image, folder, folder of a folder for each class, or quoted glob",
+        help="image, folder, folder of a folder for each class, or quoted glob of images or of "
+        "folders; with the folder of the classes' folders, or several of these, it says how many "
+        "images are right",
     )
     parser.add_argument(
         "--model",
@@ -74,12 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Classify all images; return 0, or 1 if any of several failed."""
-    from ._pairs import find_images
+    from ._pairs import find_sorted
 
     check_least(args, top=1, batch=1)
     drawn = check_map(args, args.overlays)
-    folders = {word: _class_folders(word) for word in args.images}
-    images = find_images([inner for word in args.images for inner in folders[word] or [word]])
+    images, sorted_into = find_sorted(args.images)
     out = None if args.out is None else check_folder(args.out)
     if out is not None:
         check_apart(images.values(), out)
@@ -94,12 +95,8 @@ def run(args: argparse.Namespace) -> int:
     predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None)
     check_class(args, predictor.classes)
     facts = {"model": args.model, "network": predictor.name}
-    labelled = {Path(folder).resolve() for inner in folders.values() for folder in inner}
-    truth = {
-        name: image.parent.name
-        for name, image in images.items()
-        if image.parent.resolve() in labelled and image.parent.name in predictor.classes
-    }
+    truth = {name: folder for name, folder in sorted_into.items() if folder in predictor.classes}
+    _say_left_out(truth, sorted_into)
     method = args.method if drawn else None
 
     def finish(prepared: dict[str, PreparedImage]) -> list[dict[str, Any]]:
@@ -128,14 +125,13 @@ def run(args: argparse.Namespace) -> int:
     return end_classified(args, predictor, "image", items, out, **_scores(items))
 
 
-def _class_folders(word: str) -> list[str]:
-    """The folders of images in a folder that has none itself, as classifiers are trained on."""
-    from ..vision.io.pairing import images_in
-
-    folder = Path(word)
-    if not folder.is_dir() or images_in(folder):
-        return []
-    return [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
+def _say_left_out(truth: Mapping[str, str], sorted_into: Mapping[str, str]) -> None:
+    left = [folder for name, folder in sorted_into.items() if name not in truth]
+    if truth and left:
+        folders = sorted(set(left))
+        images = f"{len(left)} images do" if len(left) > 1 else "1 image does"
+        no_class = "are no classes" if len(folders) > 1 else "is no class"
+        warn(f"{images} not count in the accuracy: {', '.join(folders)} {no_class}")
 
 
 def _scores(items: list[dict[str, Any]]) -> dict[str, Any]:

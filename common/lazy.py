@@ -16,33 +16,41 @@ def lazy(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], li
     """What a package's ``__all__``, ``__getattr__`` and ``__dir__`` shall be.
 
     The names and their modules are those that its ``__init__.py`` imports for type checkers, in
-    ``if TYPE_CHECKING:``.
+    ``if TYPE_CHECKING:``; so its source has to be there.
 
     Args:
         package: its ``__name__``.
+
+    Raises:
+        ImportError: its source cannot be read.
 
     Example:
         >>> from vizoo.nas import search
         >>> search.__all__[:2]
         ['Agreement', 'Constraint']
     """
-    modules = {
-        name.name: "." * node.level + (node.module or "")
-        for block in ast.parse(inspect.getsource(sys.modules[package])).body
-        if isinstance(block, ast.If)
+    try:
+        source = inspect.getsource(sys.modules[package])
+    except OSError as error:
+        raise ImportError(f"{package} needs the source of its __init__.py: {error}") from error
+    places = {
+        alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
-        for name in node.names
+        for alias in node.names
     }
 
     def get(name: str) -> Any:
-        if name not in modules:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(modules[name], package), name)
+        module, inner = places[name]
+        value = getattr(importlib.import_module(module, package), inner)
         setattr(sys.modules[package], name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*vars(sys.modules[package]), *places})
 
-    return sorted(modules), get, names
+    return sorted(places), get, names

@@ -115,19 +115,23 @@ _ALWAYS: _Cases = frozenset([frozenset()])
 def count(values: Mapping[str, Sequence[Scalar]], conditions: Mapping[str, Condition]) -> int:
     """The number of canonical architectures of choices with these values and conditions.
 
-    Choices are fixed one after the other, those that others ask about just before these. What has
-    been fixed matters by what it leaves of later conditions alone, so that there are few states.
+    Choices are fixed one after the other, neighbours close together. What has been fixed matters by
+    what it leaves of later conditions alone, so that there are few states.
     """
     when: dict[str, _Cases] = {
         name: frozenset(frozenset((o, frozenset(v)) for o, v in case.items()) for case in condition)
         for name, condition in conditions.items()
     }
-    asking: dict[str, set[str]] = {name: set() for name in values}
-    for name, condition in conditions.items():
-        for other in (other for case in condition for other in case):
-            asking[other].add(name)
+    asked = {
+        name: list(dict.fromkeys(o for case in conditions.get(name, ()) for o in case))
+        for name in values
+    }
+    asking: dict[str, list[str]] = {name: [] for name in values}
+    for name, others in asked.items():
+        for other in others:
+            asking[other].append(name)
     states: dict[frozenset[tuple[str, _Cases]], int] = {frozenset(): 1}
-    for name in parents_first(sorted(values, key=lambda n: bool(asking[n])), conditions):
+    for name in _neighbours_close(asked, asking):
         following: dict[frozenset[tuple[str, _Cases]], int] = {}
         for state, ways in states.items():
             left = dict(state)
@@ -138,6 +142,24 @@ def count(values: Mapping[str, Sequence[Scalar]], conditions: Mapping[str, Condi
                 following[reached] = following.get(reached, 0) + ways
         states = following
     return sum(states.values())
+
+
+def _neighbours_close(
+    asked: Mapping[str, Sequence[str]], asking: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Depth first: after each choice those that ask about it, each after all that it asks about."""
+    order: dict[str, None] = {}
+    stack = list(asked)
+    while stack:
+        name = stack.pop()
+        if name in order:
+            continue
+        if missing := [other for other in asked[name] if other not in order]:
+            stack += [name, *missing]
+        else:
+            order[name] = None
+            stack += asking[name]
+    return list(order)
 
 
 def _left(cases: _Cases, name: str, value: Scalar | None) -> _Cases:

@@ -154,6 +154,13 @@ def test_every_page_is_in_the_contents():
     assert pages - {"index"} <= listed
 
 
+def test_changes_have_each_heading_once_and_lists_in_one_piece():
+    for version in (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]:
+        headings = re.findall(r"^### (.+)$", version, re.M)
+        assert len(headings) == len(set(headings))
+        assert version.count("\n\n- ") == len(headings)
+
+
 def test_readme_is_one_page():
     assert (ROOT / "README.md").read_text().count("\n") <= 150
 

@@ -18,6 +18,8 @@ from vizoo.classification.cam import cam, explain
 from vizoo.classification.detectors import ImageDetector
 from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import ImagePreset
+from vizoo.vision.hub._http import SourceError
+from vizoo.vision.hub._huggingface import NoFileError
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inference import optimize
@@ -127,6 +129,30 @@ def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
         starting_network("image_classifier", arguments, "pretrained")
     with pytest.raises(ValueError, match="covidnet3d_tiny brings no pretrained weights"):
         starting_network("covidnet3d_tiny", None, "pretrained")
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_weights_that_the_hub_has_as_a_pickle_alone(reached, tmp_path, monkeypatch):
+    """Asked for where there is no other file; from the cache where the Hub cannot be reached."""
+    made = timm.create_model("test_resnet")
+    torch.save(made.state_dict(), tmp_path / "pytorch_model.bin")
+    asked = []
+
+    def obtain(source, *, local=False):
+        asked.append((source.path, local))
+        if (file := tmp_path / source.path).exists() and local is not reached:
+            return file
+        raise (NoFileError if reached else SourceError)(f"no {source.path}")
+
+    monkeypatch.setattr("vizoo.classification.backbones.obtain", obtain)
+    net = ImageClassifier("test_resnet", 2)
+    net.load_pretrained()
+    torch.testing.assert_close(net.body.layer1.state_dict(), made.layer1.state_dict())
+    assert asked == [("model.safetensors", False), ("pytorch_model.bin", not reached)]
+    (tmp_path / "pytorch_model.bin").unlink()
+    last = "pytorch_model.bin" if reached else "model.safetensors"
+    with pytest.raises(OSError, match=f"no {last};"):
+        net.load_pretrained()
 
 
 @pytest.mark.parametrize(

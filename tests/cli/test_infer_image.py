@@ -146,6 +146,9 @@ def test_a_folder_for_each_class(photos, tmp_path, capsys):
         file.rename(folder / file.name)
     assert call("infer", "image", "photos", "--model", "a.safetensors", "--out", "out") == 0
     told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        "vizoo: warning: 1 image does not count in the accuracy: unsorted is no class"
+    ]
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     items = summary["images"]
     assert [item.get("truth") for item in items] == ["mole"] * 2 + ["ring"] * 3 + [None]
@@ -155,6 +158,33 @@ def test_a_folder_for_each_class(photos, tmp_path, capsys):
     assert f"accuracy {sum(right) / 5:.3f} of 5 images of known class (mole " in told.out
     assert call("infer", "image", "photos/mole", "--model", "a.safetensors") == 0
     assert "accuracy" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "labelled"),
+    [
+        (("photos/*",), 4),
+        (("photos/mole", "photos/ring"), 4),
+        (("photos/*", "photos"), 4),
+        (("photos/mole", "photos/mole/"), None),
+        (("photos/mol?",), None),
+        (("photos/wart", "photos/moles"), None),
+        (("photos/*/*.png",), None),
+    ],
+)
+def test_folders_of_classes_that_are_named(photos, tmp_path, capsys, words, labelled):
+    """By themselves or by a glob; one folder alone may be named as a class by chance."""
+    folders = ("mole", "ring", "mole", "ring", "wart", "moles")
+    for file, folder in zip(
+        sorted(photos.iterdir(), key=lambda f: f.stem[-1]), folders, strict=True
+    ):
+        (photos / folder).mkdir(exist_ok=True)
+        file.rename(photos / folder / file.name)
+    assert call("infer", "image", *words, "--model", "a.safetensors", "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out).get("labelled") == labelled
+    left = "2 images do not count in the accuracy: moles, wart are no classes"
+    assert (left in told.err) == ("photos/*" in words)
 
 
 def test_json_and_what_is_left_out(photos, tmp_path, capsys):

@@ -142,6 +142,34 @@ def test_chains_and_stars_are_counted(length):
     assert "10^" in repr(space)
 
 
+@pytest.mark.parametrize("by_kind", [True, False])
+def test_many_chains_are_counted_at_once(by_kind):
+    """In whichever order they are listed: block by block, or kind by kind."""
+    kinds = {"on": (0, 1), "op": ("conv", "skip"), "kernel": (3, 5, 7)}
+    names = [(kind, i) for kind in kinds for i in range(30)]
+    names = names if by_kind else sorted(names, key=lambda pair: pair[1])
+    choices = [Choice(f"{kind}{i}", kinds[kind]) for kind, i in names]
+    chains = {f"op{i}": [{f"on{i}": (1,)}] for i in range(30)}
+    chains |= {f"kernel{i}": [{f"op{i}": ("conv",)}] for i in range(30)}
+    assert SearchSpace(choices, chains).count() == (1 + 3 + 1) ** 30
+    chains["last"] = [{f"kernel{i}": (7,)} for i in range(30)]
+    space = SearchSpace([*choices, Choice("last", (1, 2))], chains)
+    assert space.count() == 2 * 5**30 - 4**30
+
+
+@pytest.mark.parametrize("by_kind", [True, False])
+def test_a_wide_tree_is_counted_at_once(by_kind):
+    names = [
+        *(("block", i, 0) for i in range(30)),
+        *(("k", i, j) for j in range(4) for i in range(30)),
+    ]
+    names = names if by_kind else sorted(names, key=lambda name: name[1])
+    choices = [Choice("all", (0, 1)), *(Choice(f"{k}{i}.{j}", (0, 1)) for k, i, j in names)]
+    tree = {f"block{i}.0": [{"all": (1,)}] for i in range(30)}
+    tree |= {f"k{i}.{j}": [{f"block{i}.0": (1,)}] for i in range(30) for j in range(4)}
+    assert SearchSpace(choices, tree).count() == 1 + (1 + 2**4) ** 30
+
+
 def test_small_counts_are_shown_plainly():
     def shown(*counts):
         return repr(SearchSpace([Choice(f"c{i}", tuple(range(n))) for i, n in enumerate(counts)]))

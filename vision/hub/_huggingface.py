@@ -11,6 +11,11 @@ from typing import Any
 from ._http import TIMEOUT, SourceError
 from .record import Source
 
+
+class NoFileError(SourceError):
+    """The Hub was reached, and the repository has no such file."""
+
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -44,6 +49,7 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         again: download though the cache has it.
 
     Raises:
+        NoFileError: the repository has no such file.
         SourceError: not there or not reachable; the message is the reason alone.
     """
     hub, revision = library(), source.revision or None
@@ -69,7 +75,8 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         refused = 400 <= _status(error) < 500 or isinstance(error, ValueError)
         if cached is not None and not again and not refused:
             return cached
-        raise SourceError(reason(error, source)) from error
+        kind = NoFileError if _says_no_file(error) else SourceError
+        raise kind(reason(error, source)) from error
     return Path(path)
 
 
@@ -100,6 +107,13 @@ def reason(error: Exception, source: Source) -> str:
         return f"{where} does not answer as the Hub does"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if isinstance(error, ValueError) else f"cannot reach {where} ({text})"
+
+
+def _says_no_file(error: Exception) -> bool:
+    from huggingface_hub import errors
+
+    missing = isinstance(error, errors.EntryNotFoundError)
+    return missing and not isinstance(error, errors.LocalEntryNotFoundError)
 
 
 def _unreachable(error: BaseException, where: str) -> str:

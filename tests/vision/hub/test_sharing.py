@@ -8,8 +8,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from vizoo.vision.hub._http import SourceError
+from vizoo.vision.hub._huggingface import NoFileError, obtain
 from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.download import DownloadError
+from vizoo.vision.hub.record import Source
 from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, read_record, save_pretrained
 from vizoo.vision.hub.weights import KEY, load_weights, save_weights
 
@@ -341,6 +344,15 @@ def test_a_record_on_the_hub(net, published, folder):
     gone = replace(record, sources=("hf-hub:org/net@main/none.safetensors",))
     with pytest.raises(DownloadError, match="no file none.safetensors in org/net@main"):
         fetch(gone)
+
+
+def test_a_missing_file_is_told_from_a_hub_that_is_down(published, monkeypatch, closed):
+    with pytest.raises(NoFileError, match="no file none.bin in org/net@main"):
+        obtain(Source("hf-hub", "none.bin", "org/net"))
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed}")
+    with pytest.raises(SourceError, match="cannot reach") as caught:
+        obtain(Source("hf-hub", "none.bin", "org/net"))
+    assert not isinstance(caught.value, NoFileError)
 
 
 def test_push(net, hub, folder, monkeypatch):
