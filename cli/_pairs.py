@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable
@@ -44,12 +45,17 @@ def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     named = [inner for word in words for inner in _matching_folders(word) or [word]]
     inside = {word: _folders_in(word) for word in named}
     images = find_images(inner for word in named for inner in inside[word] or [word])
-    into = {Path(inner).resolve() for word in named for inner in inside[word]}
-    folders = {Path(word).resolve() for word in named if Path(word).is_dir()}
+    into = {_place(inner) for word in named for inner in inside[word]}
+    folders = {_place(word) for word in named if Path(word).is_dir()}
     count = Counter(folder.parent for folder in folders)
     into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
-    homes = {name: image.parent.resolve() for name, image in images.items()}
+    homes = {name: _place(image.parent) for name, image in images.items()}
     return images, {name: home.name for name, home in homes.items() if home in into}
+
+
+def _place(path: str | Path) -> Path:
+    """Where a path leads, by the names of links: a link may be called as a class."""
+    return Path(os.path.abspath(path))
 
 
 def _matching_folders(word: str) -> list[str]:

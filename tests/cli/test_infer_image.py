@@ -144,6 +144,8 @@ def test_a_folder_for_each_class(photos, tmp_path, capsys):
         folder = photos / ("unsorted" if file.name == "mole4.png" else file.stem[:-1])
         folder.mkdir(exist_ok=True)
         file.rename(folder / file.name)
+    (photos / "ring").rename(tmp_path / "elsewhere")
+    (photos / "ring").symlink_to(tmp_path / "elsewhere")
     assert call("infer", "image", "photos", "--model", "a.safetensors", "--out", "out") == 0
     told = capsys.readouterr()
     assert told.err.splitlines() == [
