@@ -69,7 +69,7 @@ def ct(*_):
     for number, plane in enumerate(((values + 1350) / 1500 * 255).clip(0, 255).astype(np.uint8)):
         for name in "ab":
             write_image(f"in/{name}/{number}.png", plane)
-    return ("in", "--no-overlays"), [6, 20, 24]
+    return ("in", "--no-overlays", "--slices", "feet-first"), [6, 20, 24]
 
 
 @pytest.fixture

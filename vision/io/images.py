@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import warnings
 from pathlib import Path
 
@@ -25,6 +26,7 @@ __all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "to_bytes", "wri
 #: Files in a folder that count as images.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
+_FILTERS = threading.Lock()
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
@@ -168,12 +170,14 @@ def _check_png(data: bytes, path: Path) -> None:
 
 def _decode(data: bytes, path: Path) -> np.ndarray:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's size warning: the limit here is our own
+        # Pillow's size warning: the limit here is our own. Filters are the whole process's, and
+        # threads that change them at a time would leave those of one behind.
+        with _FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data))
-            if image.width * image.height > _PIXEL_LIMIT:
-                raise ValueError(f"{image.width}x{image.height} pixels are too many")
-            image.load()
+        if image.width * image.height > _PIXEL_LIMIT:
+            raise ValueError(f"{image.width}x{image.height} pixels are too many")
+        image.load()
     except UnidentifiedImageError:
         if data.startswith(_TIFF):
             return _decode_deep(data)

@@ -1,6 +1,10 @@
 """Images of every common kind, and damaged ones."""
 
 import io
+import random
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -131,3 +135,21 @@ def test_sixteen_bits_are_kept(tmp_path):
     for name, image in (("deep.jpg", pixels), ("rgb.png", np.zeros((2, 2, 3), np.uint16))):
         with pytest.raises(ValueError, match="uint16 array"):
             write_image(tmp_path / name, image)
+
+
+def test_threads_that_read_leave_warnings_as_they_are(tmp_path, monkeypatch):
+    """Filters are the process's: what is warned of after reading is still heard."""
+    write_image(tmp_path / "a.png", torch.rand(3, 8, 8))
+    opened = Image.open
+
+    def slow(data):
+        time.sleep(random.uniform(0, 0.01))
+        return opened(data)
+
+    monkeypatch.setattr(Image, "open", slow)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(read_pixels, [tmp_path / "a.png"] * 40))
+        warnings.warn("heard", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["heard"]
