@@ -1,12 +1,13 @@
 """Multi-view networks on real photographs that none of them was trained on, against a plane sweep.
 
-    python -m benchmarks.mvs_transfer --data DIR [MODEL ...]
+    python -m benchmarks.mvs_transfer --data DIR [--worlds 8] [MODEL ...]
 
 A model is whatever `vizoo infer mvs --model` takes. The data folder's `index.json` lists scenes:
 views with cameras (x = K (R X + t)) and depth, and sets of a reference and its sources. All methods
 search the scene's range (where it has none, the truth's 2nd to 98th percentile, a quarter wider).
-Shown are the median of |d - t| / t and the share of pixels within 5 % of the truth, means over a
-scene's sets.
+Shown are the median of |d - t| / t, the share of pixels within 5 % of the truth and how the
+confidence ranks |d - t| / t (0: as the truth would, 1: at random, more: it misleads), means over
+a scene's sets. Generated worlds, which networks may be trained on, can stand beside.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -25,9 +25,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vizoo.mvs.classical import plane_sweep
-from vizoo.mvs.infer import MVSPredictor
+from vizoo.datasets.worlds.views import WorldViews
+from vizoo.mvs.classical import PlaneSweep
+from vizoo.mvs.infer import MVSPredictor, MVSResult
 from vizoo.vision.io.images import read_image
+from vizoo.vision.sparsification import ause
 
 SOURCE = (
     "folder of scenes with cameras and depth, such as the samples of deep-video-mvs and DPSNet "
@@ -72,11 +74,22 @@ def _set(folder: Path, scene: dict, chosen: list[int]) -> Set:
     return images, intrinsics, extrinsics, tuple(map(float, limits)), truth
 
 
-def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Median relative error, and the share of known pixels within 5 %."""
+def worlds(count: int) -> list[Set]:
+    """Generated scenes of four views."""
+    members = []
+    for sample in map(WorldViews(count, 240, 320, 4, seed=77).__getitem__, range(count)):
+        cameras = sample["images"], sample["intrinsics"], sample["extrinsics"]
+        near, far = sample["depth_range"].tolist()
+        members.append((*cameras, (near, far), sample["depth"][0].numpy()))
+    return members
+
+
+def scores(result: MVSResult, truth: np.ndarray) -> tuple[float, float, float]:
+    """Median relative error, the share of known pixels within 5 %, and the confidence's ranking."""
     known = np.isfinite(truth) & (truth > 0)
-    error = np.abs(depth[known] - truth[known]) / truth[known]
-    return float(np.median(error)), float(np.mean(error < 0.05))
+    error = np.abs(result.depth[known] - truth[known]) / truth[known]
+    ranked = ause(torch.from_numpy(error).clamp(max=1), torch.from_numpy(result.confidence[known]))
+    return float(np.median(error)), float(np.mean(error < 0.05)), ranked
 
 
 def main() -> None:
@@ -84,27 +97,26 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--sources", type=int, default=6)
+    parser.add_argument("--worlds", type=int, default=0, metavar="N", help="generated scenes too")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     scenes = sets(options.data, options.sources)
-    table = Table(title="real views: median relative error, within 5 %")
+    if options.worlds:
+        scenes["worlds"] = worlds(options.worlds)
+    table = Table(title="median relative error, within 5 %, ranking by confidence")
     for name in ("method", *scenes, "s a view"):
         table.add_column(name, justify="left" if name == "method" else "right")
 
-    def row(name: str, method: Callable[..., np.ndarray]) -> None:
+    for model in (PlaneSweep(), *options.models):
+        predictor = MVSPredictor(model, device="cpu")
         cells, start = [], time.perf_counter()
         for members in scenes.values():
-            found = [scores(method(*views), truth) for *views, truth in members]
-            error, share = (mean(values) for values in zip(*found, strict=True))
-            cells.append(f"{error:.3f}, {100 * share:.0f} %")
+            results = [scores(predictor(*views), truth) for *views, truth in members]
+            error, share, ranked = (mean(values) for values in zip(*results, strict=True))
+            cells.append(f"{error:.3f}, {100 * share:.0f} %, {ranked:.2f}")
         taken = (time.perf_counter() - start) / sum(map(len, scenes.values()))
-        table.add_row(name, *cells, f"{taken:.1f}")
-
-    row("plane sweep", lambda *views: plane_sweep(*views)[0].numpy())
-    for model in options.models:
-        predictor = MVSPredictor(model, device="cpu")
-        row(model, lambda *views: predictor(*views).depth)  # noqa: B023
+        table.add_row(predictor.model, *cells, f"{taken:.1f}")
     Console(width=120).print(table)
 
 

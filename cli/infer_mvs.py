@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file",
     )
+    parser.add_argument(
+        "--classical",
+        action="store_true",
+        help="also by a plane sweep, to compare with; without --model by that alone",
+    )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--views", type=int, default=5, metavar="N", help="matched at once (default: 5)"
@@ -79,15 +84,17 @@ def run(args: argparse.Namespace) -> int:
     with say_warnings() as notes:
         scene = open_scene(args.scene, args.layout, range_form=args.range_form)
         scene = scene if args.range is None else scene.with_range(*args.range)
-    if args.model is None:
+    if args.model is None and not args.classical:
         raise ValueError(
             "no --model: this version ships no trained weights; `vizoo fit` trains a network, "
-            "`vizoo convert` reads published ones; then --model FILE"
+            "`vizoo convert` reads published ones; then --model FILE; --classical does without"
         )
+    from ..mvs.classical import PlaneSweep
     from ..mvs.infer import MVSPredictor
     from ..mvs.reconstruction import reconstruct
 
-    predictor = MVSPredictor(args.model, device=args.device, dtype=args.dtype)
+    model = PlaneSweep() if args.model is None else args.model
+    predictor = MVSPredictor(model, device=args.device, dtype=args.dtype)
     with say_warnings() as said, progress() as report:
         summary = reconstruct(
             predictor,
@@ -101,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
             voxel=args.voxel,
             normals=args.normals,
             mesh=args.mesh,
+            classical=args.classical and args.model is not None,
             report=report,
         )
     if not args.json:
@@ -123,15 +131,28 @@ def _thresholds(args: argparse.Namespace) -> Thresholds | None:
 
 def _show(summary: dict) -> None:
     height, width = summary["size"]
-    views, fusion = summary["views"], summary["fusion"]
+    views = summary["views"]
     old = sum(view.get("resumed", False) for view in views)
-    fresh = [view["seconds"] for view in views if not view.get("resumed", False)]
-    each = f", {sum(fresh) / len(fresh):.2f} s each" if fresh else ""
     kept = f" ({old} of an earlier run)" if old else ""
-    print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}{each}")
+    print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}")
+    _show_depth(summary)
+    if "classical" in summary:
+        other = summary["classical"]
+        print("By a plane sweep:")
+        _show_depth(other)
+        agreed = other["agreed"].values()
+        print(f"  within 5 % of the network's in {sum(agreed) / len(agreed):.0%} of the pixels")
+
+
+def _show_depth(summary: dict) -> None:
+    views, fusion = summary["views"], summary["fusion"]
     low = min(view["depth"]["min"] for view in views)
     high = max(view["depth"]["max"] for view in views)
-    print(f"  depth {low:.4g} to {high:.4g}: {Path(views[0]['files'][0]).parent}")
+    sure = sum(view["confidence"] for view in views) / len(views)
+    fresh = [view["seconds"] for view in views if not view.get("resumed", False)]
+    each = f", {sum(fresh) / len(fresh):.2f} s a view" if fresh else ""
+    folder = Path(views[0]["files"][0]).parent
+    print(f"  depth {low:.4g} to {high:.4g}, confidence {sure:.2f}{each}: {folder}")
     if fusion is None:
         return
     others = f"{fusion['views']} other view{'s' * (fusion['views'] != 1)}"

@@ -3,15 +3,69 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from ..datasets.mvs.cameras import invert_intrinsics, relative_pose
 
-__all__ = ["plane_sweep"]
+__all__ = ["PlaneSweep", "SourceCorrelation", "plane_sweep"]
 
 _GREY = (0.299, 0.587, 0.114)
 _FLAT = 1e-6  # product of two deviations of brightness below which windows tell nothing
+
+
+class SourceCorrelation:
+    """How alike the first view and the others look where its pixels lie at given depths.
+
+    Normalised cross-correlation of windows around each pixel, which a change of exposure leaves as
+    it is.
+
+    Args:
+        images: (V, 3, H, W), RGB in [0, 1], V at least 2.
+        intrinsics: (V, 3, 3), pixels.
+        extrinsics: (V, 4, 4), world to camera.
+        window: side of the square that is compared, odd, pixels.
+    """
+
+    def __init__(
+        self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, window: int = 9
+    ) -> None:
+        self.window = window
+        grey = (images.float() * images.new_tensor(_GREY).view(3, 1, 1)).sum(1, keepdim=True)
+        self.reference, self.sources = grey[:1], grey[1:]
+        self.mean, self.variance = _moments(self.reference, window)
+        height, width = images.shape[-2:]
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(images)
+        poses = relative_pose(extrinsics[:1], extrinsics[1:]).to(images)
+        turned = intrinsics[1:] @ poses[:, :3, :3] @ invert_intrinsics(intrinsics[0])
+        self.directions = turned @ pixels  # (S, 3, H W)
+        self.shifts = intrinsics[1:] @ poses[:, :3, 3:]  # (S, 3, 1)
+
+    def __call__(self, inverse: Tensor | float) -> Tensor:
+        """Correlations (S, H, W) in [-1, 1] at an inverse depth, (H, W) or one for all pixels.
+
+        It is 0 where a window is flat, and -1 where the source does not see the point.
+        """
+        height, width = self.reference.shape[-2:]
+        inverse = inverse.flatten() if isinstance(inverse, Tensor) else inverse
+        points = self.directions + inverse * self.shifts
+        ahead = points[:, 2:]
+        at = points[:, :2] / ahead.clamp(min=1e-6)
+        grid = (2 * at + 1) / at.new_tensor([width, height]).view(2, 1) - 1
+        grid = grid.mT.reshape(-1, height, width, 2)
+        warped = F.grid_sample(self.sources, grid, align_corners=False)
+        outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
+        mean, variance = _moments(warped, self.window)
+        covariance = _box(self.reference * warped, self.window) - self.mean * mean
+        deviations = (self.variance * variance).sqrt()
+        alike = torch.where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
+        return alike[:, 0].masked_fill(outside, -1)
+
+    def score(self, inverse: Tensor | float) -> Tensor:
+        """The mean (H, W) of the better half of the sources: a point may be hidden in some."""
+        alike = self(inverse)
+        return alike.topk((len(alike) + 1) // 2, dim=0).values.mean(0)
 
 
 @torch.inference_mode()
@@ -51,52 +105,49 @@ def plane_sweep(
             "views, two planes and an odd window at least"
         )
     near, far = 1 / depth_range[0], 1 / depth_range[1]
-    grey = (images.float() * images.new_tensor(_GREY).view(3, 1, 1)).sum(1, keepdim=True)
-    reference, sources = grey[:1], grey[1:]
-    height, width = reference.shape[-2:]
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(images)
-    poses = relative_pose(extrinsics[:1], extrinsics[1:]).to(images)
-    turned = intrinsics[1:] @ poses[:, :3, :3] @ invert_intrinsics(intrinsics[0])
-    directions, shifts = turned @ pixels, intrinsics[1:] @ poses[:, :3, 3:]  # (S, 3, N), (S, 3, 1)
-    size = images.new_tensor([width, height]).view(2, 1)
-    mean, variance = _moments(reference, window)
-    scores = images.new_empty(planes, height, width)
-    steps = torch.linspace(far, near, planes).tolist()
-    for plane, inverse in enumerate(steps):
-        points = directions + inverse * shifts
-        ahead = points[:, 2:]
-        at = points[:, :2] / ahead.clamp(min=1e-6)
-        grid = ((2 * at + 1) / size - 1).mT.reshape(-1, height, width, 2)
-        warped = F.grid_sample(sources, grid, align_corners=False)
-        outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        alike = _correlation(reference, mean, variance, warped, window)[:, 0]
-        alike = alike.masked_fill(outside, -1)
-        scores[plane] = alike.topk((len(alike) + 1) // 2, dim=0).values.mean(0)
-    score, index = scores.max(0)
-    before, after = (
-        scores.gather(0, (index + step).clamp(0, planes - 1)[None])[0] for step in (-1, 1)
-    )
-    bend = 2 * score - before - after
+    correlation = SourceCorrelation(images, intrinsics, extrinsics, window)
+    # Of all planes' scores only the best one's and its neighbours' are kept.
+    best = images.new_full(images.shape[-2:], -2.0)
+    last, before, after = best, best.clone(), best.clone()
+    index = torch.full_like(best, -2, dtype=torch.long)
+    for plane, inverse in enumerate(torch.linspace(far, near, planes).tolist()):
+        score = correlation.score(inverse)
+        after = torch.where(index == plane - 1, score, after)
+        better = score > best
+        before, best = torch.where(better, last, before), torch.where(better, score, best)
+        index.masked_fill_(better, plane)
+        last = score
+    bend = 2 * best - before - after
     offset = torch.where(bend > 1e-6, (after - before) / (2 * bend.clamp(min=1e-6)), 0)
     offset = offset.clamp(-0.5, 0.5).masked_fill((index == 0) | (index == planes - 1), 0)
     inverse = far + (index + offset) * (near - far) / (planes - 1)
-    return 1 / inverse, score
+    return 1 / inverse, best
+
+
+class PlaneSweep(nn.Module):
+    """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``."""
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """Itself, in float32: there are no weights to prepare."""
+        return self
+
+    def forward(
+        self,
+        images: Tensor,
+        intrinsics: Tensor,
+        extrinsics: Tensor,
+        depth_range: Tensor,
+        *,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Depth (B, 1, H, W) of a batch; arguments as of `DispMVS`."""
+        batch = zip(images, intrinsics, extrinsics, depth_range.tolist(), strict=True)
+        return torch.stack([plane_sweep(*views)[0] for views in batch])[:, None]
 
 
 def _moments(picture: Tensor, window: int) -> tuple[Tensor, Tensor]:
     mean = _box(picture, window)
     return mean, (_box(picture**2, window) - mean**2).clamp(min=0)
-
-
-def _correlation(
-    reference: Tensor, mean: Tensor, variance: Tensor, others: Tensor, window: int
-) -> Tensor:
-    """Normalised cross-correlation of windows, (S, 1, H, W); 0 where one is flat."""
-    other_mean, other_variance = _moments(others, window)
-    covariance = _box(reference * others, window) - mean * other_mean
-    deviations = (variance * other_variance).sqrt()
-    return torch.where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
 
 
 def _box(picture: Tensor, window: int) -> Tensor:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +24,14 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.summaries import spread
-from ..datasets.mvs.cameras import check_camera, lift
+from ..datasets.mvs.cameras import check_camera, lift, upright
 from ..datasets.mvs.scene import Scene, View, derive_range
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.viz.colour import disparity_picture
+from .confidence import depth_confidence
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
@@ -43,7 +44,7 @@ class MVSResult:
 
     Attributes:
         depth: (H, W) float32, z in the view's frame, in the unit of the cameras.
-        confidence: (H, W) float32 in (0, 1]: the largest weight that one other view had in it.
+        confidence: (H, W) float32 in [0, 1], see `vizoo.mvs.confidence.depth_confidence`.
         image: (H, W, 3) uint8 RGB.
         intrinsics, extrinsics: (3, 3) and (4, 4), of the view.
     """
@@ -64,7 +65,11 @@ class MVSResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        return {"size": list(self.depth.shape), "depth": spread(self.depth)}
+        return {
+            "size": list(self.depth.shape),
+            "depth": spread(self.depth),
+            "confidence": round(float(self.confidence.mean()), 4),
+        }
 
     def save(self, folder: str | os.PathLike, name: str = "view") -> list[Path]:
         """Write depth and confidence, as PFM and as pictures; return the files.
@@ -90,8 +95,8 @@ class MVSPredictor:
     """A network with its weights, ready for views of any number and size.
 
     Args:
-        model: see `StereoPredictor`; a network has ``predict(images, intrinsics, extrinsics,
-            depth_range, generator=)``, which gives depth and confidence.
+        model: see `StereoPredictor`; a network is called as `DispMVS` is, with ``generator=``.
+            `vizoo.mvs.classical.PlaneSweep()` matches without one.
         device: see there.
         dtype: see there, for the convolutions; geometry is always computed in float32.
 
@@ -156,12 +161,9 @@ class MVSPredictor:
             depth_range, _ = derive_range(Scene("of these images", scene, pairs, "memory"), 0)
         if not 0 < depth_range[0] < depth_range[1] < float("inf"):
             raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
-        sample = {
-            "images": torch.stack(views),
-            "intrinsics": intrinsics.float(),
-            "extrinsics": extrinsics.float(),
-            "depth_range": torch.tensor(depth_range, dtype=torch.float32),
-        }
+        stood = upright(torch.stack(views), intrinsics.float(), extrinsics.float())
+        sample = dict(zip(("images", "intrinsics", "extrinsics"), stood, strict=True))
+        sample["depth_range"] = torch.tensor(depth_range, dtype=torch.float32)
         return self.predict_sample(sample, seed)
 
     @torch.inference_mode()
@@ -174,13 +176,12 @@ class MVSPredictor:
         names = ("images", "intrinsics", "extrinsics", "depth_range")
         batch = [sample[name][None].to(self.device) for name in names]
         generator = torch.Generator().manual_seed(seed)
-        predict = cast("Callable[..., tuple[Tensor, Tensor]]", self.net.predict)
-        maps = predict(*batch, generator=generator)
-        depth, confidence = (x[0, 0].float().cpu() for x in maps)
-        check_prediction(depth, confidence, dtype=self.dtype)
+        depth = self.net(*batch, generator=generator)[0, 0].float()
+        check_prediction(depth, dtype=self.dtype)
+        confidence = depth_confidence(*(part[0] for part in batch[:3]), depth)
         return MVSResult(
-            depth.numpy(),
-            confidence.numpy(),
+            depth.cpu().numpy(),
+            confidence.cpu().numpy(),
             to_bytes(sample["images"][0]),
             sample["intrinsics"][0].cpu(),
             sample["extrinsics"][0].cpu(),

@@ -3,10 +3,11 @@
 The folder of results::
 
     depth/NAME.pfm, .png        depth and its picture
-    confidence/NAME.pfm, .png   the largest weight that one other view had in it
+    confidence/NAME.pfm, .png   how sure each pixel is, 0 to 1
     views/NAME.json             what the view was computed from; written last, so it marks it done
     cloud.ply, cloud.png        the fused cloud, and how it looks from one of the cameras
     mesh.ply                    if asked for
+    classical/                  the same by a plane sweep, if asked for
     summary.json                all of this in numbers
 """
 
@@ -35,8 +36,10 @@ from ..common.summaries import item_summary, run_summary
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
 from ..vision.io.images import to_bytes, write_image
+from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import open3d
 from ..vision.viz.cloud import cloud_picture
+from .classical import PlaneSweep
 from .fusion import DEFAULT, PRESETS, DepthView, FusedView, Thresholds, fuse_to_file
 from .infer import MVSPredictor, view_seed
 
@@ -67,6 +70,7 @@ def reconstruct(
     voxel: float | None = None,
     normals: bool = False,
     mesh: float | None = None,
+    classical: bool = False,
     report: Callable[[str, int, int], None] | None = None,
 ) -> dict:
     """Find the depth of every view of a scene and fuse them into a cloud.
@@ -87,11 +91,13 @@ def reconstruct(
         voxel: thin the cloud to one point a cube of this side (needs Open3D).
         normals: write normals into the cloud (needs Open3D).
         mesh: also make a mesh with cells of this side (needs Open3D).
+        classical: also reconstruct by a plane sweep, in the folder ``classical``, to compare with.
         report: called as ``report("ranges", "views" or "fusion", done, total)``.
 
     Returns:
         The summary, as written to ``summary.json``; its cloud is None where one view alone has
-        sources.
+        sources. With `classical` it has ``classical``: that one's summary, and by view the share of
+        pixels whose two depths are within 5 % of each other.
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
@@ -120,6 +126,8 @@ def reconstruct(
     done = {} if restart else finished_views(out, plan)
     entries = _compute(predictor, scene, plan, done, out, size, seed, report)
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
+    for name in ("cloud.ply", "cloud.png", "mesh.ply"):
+        (out / name).unlink(missing_ok=True)  # of an earlier run, maybe of fewer views
     if len(plan) > 1:
         thresholds = _thresholds(scene, plan, thresholds)
         fused |= _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
@@ -148,8 +156,24 @@ def reconstruct(
         size=list(size),
         **fused,
     )
+    if classical:
+        sweep = MVSPredictor(PlaneSweep(), predictor.device.type)
+        options = {"views": views, "size": size, "thresholds": thresholds, "restart": restart}
+        more = {"voxel": voxel, "normals": normals, "mesh": mesh, "report": report}
+        other = reconstruct(sweep, scene, out / "classical", **options, **more)
+        pairs = zip(summary["views"], other["views"], strict=True)
+        agreed = {
+            mine["name"]: _agreement(mine["files"][0], yours["files"][0]) for mine, yours in pairs
+        }
+        summary["classical"] = {**other, "agreed": agreed}
     write_json(out / "summary.json", summary)
     return summary
+
+
+def _agreement(first: str, second: str) -> float:
+    """Share of pixels of two depth maps in files that are within 5 % of each other."""
+    mine, yours = read_pfm(first), read_pfm(second)
+    return round(float((np.abs(mine - yours) < 0.05 * yours).mean()), 4)
 
 
 def default_size(scene: Scene) -> tuple[int, int]:
@@ -487,8 +511,8 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
             maps = [out / file for file in done["files"] if file.endswith(".pfm")]
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # not ours, or of a machine that lost power: compute the view again
-        if not all(file.is_file() for file in maps):
-            continue
+        if "confidence" not in done or not all(file.is_file() for file in maps):
+            continue  # or of an earlier version
         for name, wanted in entry.record.items():
             if record.get(name) != wanted:
                 raise ValueError(

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..vision.io.images import to_bytes
 from ..vision.training import NetworkTask
 from ..vision.viz.colour import colour_range, colourise
+from .confidence import depth_confidence
 from .losses import sequence_loss
 from .metrics import DepthMetrics
 
@@ -90,8 +92,13 @@ class MVSTask(NetworkTask):
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Depth and confidence (B, 1, H, W) of the reference views."""
-        depth, confidence = self.net.predict(*self._inputs(batch, self.hparams.range_factor))
-        return depth.float(), confidence.float()
+        inputs = self._inputs(batch, self.hparams.range_factor)
+        depth = self.net(*inputs).float()
+        confidence = [
+            depth_confidence(*views, result[0])
+            for *views, result in zip(*inputs[:3], depth, strict=True)
+        ]
+        return depth, torch.stack(confidence)[:, None]
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         """Depth and confidence (B, 1, H, W) with the samples' names."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 __all__ = [
     "camera_centre",
@@ -26,6 +27,7 @@ __all__ = [
     "range_from_points",
     "relative_pose",
     "resize_intrinsics",
+    "upright",
 ]
 
 # Files print rotations with as few as three decimals.
@@ -100,6 +102,54 @@ def crop_intrinsics(intrinsics: Tensor, left: float, top: float) -> Tensor:
     shift = torch.zeros_like(intrinsics)
     shift[..., 0, 2], shift[..., 1, 2] = left, top
     return intrinsics - shift
+
+
+def upright(
+    images: Tensor, intrinsics: Tensor, extrinsics: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn views by quarter turns until they stand as the first one does, to half a quarter.
+
+    Networks match patches, which look otherwise when a camera was held on its side. A turned view
+    keeps its scale and is cut, or filled with black, to the size of the others; where all views
+    stand upright, and for a view with skewed pixels, nothing changes.
+
+    Args:
+        images: (V, C, H, W).
+        intrinsics: (V, 3, 3), pixels.
+        extrinsics: (V, 4, 4), world to camera.
+
+    Returns:
+        Images and cameras of the same shapes; what they see, and depth in the first, is the same.
+    """
+    turns = _quarter_turns(extrinsics)
+    if not any(turns):
+        return images, intrinsics, extrinsics
+    images, intrinsics, extrinsics = images.clone(), intrinsics.clone(), extrinsics.clone()
+    height, width = images.shape[-2:]
+    quarter = torch.tensor([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]], dtype=torch.float64)
+    for view, turn in enumerate(turns):
+        if intrinsics[view, 0, 1] != 0:
+            continue
+        image, matrix, motion = images[view], intrinsics[view].double(), extrinsics[view].double()
+        for _ in range(turn):
+            # The pixel (x, y) goes to (y, W - 1 - x), the point (x, y, z) to (y, -x, z).
+            matrix = quarter @ matrix @ quarter.mT
+            matrix[1, 2] += image.shape[-1] - 1
+            motion[:3] = quarter @ motion[:3]
+            image = image.rot90(1, (1, 2))
+        above, left = (image.shape[1] - height) // 2, (image.shape[2] - width) // 2
+        below, right = image.shape[1] - height - above, image.shape[2] - width - left
+        images[view] = F.pad(image, (-left, -right, -above, -below))
+        intrinsics[view] = crop_intrinsics(matrix, left, above)
+        extrinsics[view] = motion
+    return images, intrinsics, extrinsics
+
+
+def _quarter_turns(extrinsics: Tensor) -> list[int]:
+    """How often each view is to be turned against the clock, 0 to 3."""
+    turned = relative_pose(extrinsics[:1], extrinsics)[:, :3, :3]
+    roll = torch.atan2(turned[:, 1, 0] - turned[:, 0, 1], turned[:, 0, 0] + turned[:, 1, 1])
+    return [int(turn) % 4 for turn in (roll / (torch.pi / 2)).round()]
 
 
 def invert_intrinsics(intrinsics: Tensor) -> Tensor:

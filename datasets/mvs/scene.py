@@ -35,6 +35,7 @@ from .cameras import (
     range_from_cameras,
     range_from_points,
     resize_intrinsics,
+    upright,
 )
 from .matching import Features, depths_in_common, find_features, range_from_features
 
@@ -220,10 +221,13 @@ class Scene:
             images.append(image)
             intrinsics.append(matrix)
         depth, valid = self._truth(reference, images[0].shape[1:], empty_truth)
+        views = upright(
+            torch.stack(images),
+            torch.stack(intrinsics).float(),
+            torch.stack([self.views[i].extrinsics for i in chosen]).float(),
+        )
         return {
-            "images": torch.stack(images),
-            "intrinsics": torch.stack(intrinsics).float(),
-            "extrinsics": torch.stack([self.views[i].extrinsics for i in chosen]).float(),
+            **dict(zip(("images", "intrinsics", "extrinsics"), views, strict=True)),
             "depth_range": torch.tensor(self.depth_range(reference)[0], dtype=torch.float32),
             "depth": depth,
             "valid": valid,

@@ -18,7 +18,7 @@ from .world import Light, Sky, Thing, World
 
 __all__ = ["LAYOUTS", "WORLD_VERSION", "Place", "build_place"]
 
-WORLD_VERSION = 4
+WORLD_VERSION = 5
 """Changes with every change of what a seed gives, so that caches know; no draw depends on it."""
 
 _T = TypeVar("_T")

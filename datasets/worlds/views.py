@@ -82,7 +82,8 @@ class WorldViews(WorldDataset):
         for offset in path(draws, self.views - 1):
             eye = place.eye + reachable(place, reach * offset @ axes)
             aim = place.eye + middle * (axes[2] + 0.03 * (draws.uniforms(3) - 0.5)) - eye
-            turned = frame(aim, draws.uniform(-0.1, 0.1))
+            # Most are held nearly upright; one in seven is turned by more than 45 degrees.
+            turned = frame(aim, math.pi * draws.uniform(-1, 1) ** 9)
             cameras.append(self._camera(eye, turned, focal, draws))
             rendered.append(render(place.world, cameras[-1]))
         pictures = self._pictures([view.colour for view in rendered], draws)

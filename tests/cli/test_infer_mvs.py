@@ -49,11 +49,24 @@ def refused(capsys, *words):
 def test_a_scene(tmp_path, capsys):
     good()
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("world-17-000000: 4 views of 64x48, ")
+    assert out[0] == "world-17-000000: 4 views of 64x48"
+    assert re.match(r"  depth \S+ to \S+, confidence 0\.\d\d, \S+ s a view: out/depth", out[1])
     assert "agreed on by 2 other views within 1 px and 1 %: out/cloud.ply" in out[2]
     assert (tmp_path / "out/cloud.png").is_file() and out[3] == "  picture: out/cloud.png"
     good()
     assert "4 views of 64x48 (4 of an earlier run)" in capsys.readouterr().out
+
+
+def test_a_plane_sweep_beside_the_network_and_alone(tmp_path, capsys):
+    good("--classical")
+    out = capsys.readouterr().out.splitlines()
+    place = out.index("By a plane sweep:")
+    assert out[place + 1].endswith("s a view: out/classical/depth")
+    assert re.fullmatch(r"  within 5 % of the network's in \d+% of the pixels", out[-2])
+    assert call("infer", "mvs", "scene", "--classical", "--out", "alone", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["model"] == "PlaneSweep" and "classical" not in summary
+    assert (tmp_path / "alone/cloud.ply").is_file() and not (tmp_path / "alone/classical").exists()
 
 
 def test_a_single_reference(scene, tmp_path, capsys):

@@ -1,3 +1,3 @@
 """Fixtures of the tests of multi-view stereo."""
 
-from mvs_fixtures import oracle, scene, small_pictures  # noqa: F401
+from mvs_fixtures import oracle, scene, small_pictures, textured_views  # noqa: F401

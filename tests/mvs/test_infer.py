@@ -42,7 +42,8 @@ def test_a_whole_scene(scene, oracle, tmp_path):
     for name in names:
         depth = read_pfm(tmp_path / "out/depth" / f"{name}.pfm")
         np.testing.assert_array_equal(depth, scene.views[names.index(name)].truth()[0][0])
-        assert (read_pfm(tmp_path / "out/confidence" / f"{name}.pfm") == 1).all()
+        confidence = read_pfm(tmp_path / "out/confidence" / f"{name}.pfm")
+        assert confidence.shape == depth.shape and 0 <= confidence.min() < confidence.max() <= 1
         assert read_pixels(tmp_path / "out/depth" / f"{name}.png").shape[0] >= 48
     points, colours = read_ply(tmp_path / "out/cloud.ply")
     assert len(points) == summary["points"] > 0.5 * 4 * 48 * 64 and colours.std() > 10
@@ -82,13 +83,56 @@ def test_the_real_network(scene, tmp_path):
     names = ("images", "intrinsics", "extrinsics", "depth_range")
     seeded = torch.Generator().manual_seed(1)
     with torch.inference_mode():
-        wanted, _ = net.eval().predict(*(sample[name][None] for name in names), generator=seeded)
+        wanted = net.eval()(*(sample[name][None] for name in names), generator=seeded)
     np.testing.assert_allclose(first.depth, wanted[0, 0], rtol=1e-4)
     np.testing.assert_array_equal(first.depth, predictor.predict_sample(sample, 1).depth)
     assert not np.array_equal(first.depth, predictor.predict_sample(sample, 2).depth)
     assert first.depth.shape == first.confidence.shape == (48, 64)
     half = vizoo.MVSPredictor(net, "cpu", "bfloat16")
     assert np.isfinite(half.predict_sample(sample, 1).depth).all()
+
+
+def test_a_camera_held_on_its_side(scene):
+    """Sources are stood upright before they are matched, in memory as in a scene."""
+    seen = []
+
+    class Watcher(nn.Module):
+        def forward(self, images, intrinsics, extrinsics, depth_range, *, generator):
+            seen.append((images.clone(), intrinsics.clone(), extrinsics.clone()))
+            return torch.full_like(images[:, 0, :1], 2.0)
+
+    first, second = scene.views[:2]
+    quarter, aside = torch.eye(4), torch.eye(4)
+    quarter[:2, :2] = torch.tensor([[0.0, -1], [1, 0]])
+    aside[0, 3] = 0.2
+    square = [view.image[:, :, 8:56] for view in (first, second)]
+    intrinsics = torch.stack([view.intrinsics for view in (first, second)])
+    extrinsics = torch.stack([first.extrinsics, aside @ first.extrinsics])
+    predictor = vizoo.MVSPredictor(Watcher(), "cpu")
+    predictor(square, intrinsics, extrinsics, (1.0, 9.0))
+    # The pixel (x, y) of the second one goes to (H - 1 - y, x).
+    square[1] = square[1].rot90(-1, (1, 2))
+    k = intrinsics[1]
+    intrinsics[1] = torch.tensor([[k[1, 1], 0, 47 - k[1, 2]], [0, k[0, 0], k[0, 2]], [0, 0, 1]])
+    extrinsics[1] = quarter @ extrinsics[1]
+    predictor(square, intrinsics, extrinsics, (1.0, 9.0))
+    for before, after in zip(*seen, strict=True):
+        torch.testing.assert_close(after, before)
+
+
+def test_a_plane_sweep_beside_the_network(scene, oracle, tmp_path):
+    summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, classical=True)
+    other = summary["classical"]
+    assert other["model"] == "PlaneSweep" and summary["model"] == "Oracle"
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert (tmp_path / "classical/cloud.ply").is_file() and other["points"] > 1000
+    for index, view in enumerate(scene.views):
+        swept = read_pfm(tmp_path / "classical/depth" / f"{view.name}.pfm")
+        truth = view.truth()[0][0].numpy()
+        share = (np.abs(swept - truth) < 0.05 * swept).mean()
+        assert other["agreed"][view.name] == pytest.approx(share, abs=1e-4)
+        # The truth is surer than what a sweep makes of 48x64 pixels.
+        assert summary["views"][index]["confidence"] > other["views"][index]["confidence"]
 
 
 class Interrupted(Exception):
@@ -223,13 +267,13 @@ def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
 
 
 class NotFinite(nn.Module):
-    def predict(self, images, *cameras, generator):
-        depth = torch.full_like(images[:, 0, :1], torch.nan)
-        return depth, depth
+    def forward(self, images, *cameras, generator):
+        return torch.full_like(images[:, 0, :1], torch.nan)
 
 
 def test_one_view_with_sources_is_written_and_not_fused(scene, oracle, tmp_path):
     alone = Scene("s", scene.views, [scene.pairs[0], [], [], []], "generated")
+    (tmp_path / "cloud.ply").write_text("of an earlier run")
     with pytest.warns(UserWarning, match="one view has sources: its depth is there, and nothing"):
         summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path)
     assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == 1

@@ -15,6 +15,7 @@ from vizoo.datasets.mvs.cameras import (
     project,
     relative_pose,
     resize_intrinsics,
+    upright,
 )
 
 
@@ -119,3 +120,45 @@ def test_a_reflection_and_a_wrong_shape_are_refused():
         check_camera(intrinsics, extrinsics)
     with pytest.raises(ValueError, match=r"extrinsics must be \(..., 4, 4\), got \(3, 4\)"):
         check_camera(intrinsics[0], extrinsics[0, :3])
+
+
+def rolled(degrees):
+    """A rotation about the line of sight."""
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    motion = torch.eye(4, dtype=torch.float64)
+    motion[:2, :2] = torch.tensor([[angle.cos(), -angle.sin()], [angle.sin(), angle.cos()]])
+    return motion
+
+
+@pytest.mark.parametrize("degrees", [-170, -130, -90, -50, 50, 90, 100, 180])
+def test_a_turned_camera_is_made_upright_and_sees_the_same(degrees):
+    intrinsics, extrinsics = cameras(2)
+    intrinsics[:, 0, 1] = 0
+    extrinsics[1] = rolled(degrees) @ extrinsics[0]
+    extrinsics[1, 0, 3] += 0.3
+    y, x = torch.meshgrid(torch.arange(24.0), torch.arange(32.0), indexing="ij")
+    images = torch.stack([x, y, torch.ones_like(x)]).repeat(2, 1, 1, 1)
+    turned, matrices, motions = upright(images, intrinsics, extrinsics)
+    torch.testing.assert_close(turned[0], images[0])
+    check_camera(matrices, motions)
+    relative = relative_pose(motions[0], motions[1])
+    assert torch.atan2(relative[1, 0], relative[0, 0]).abs() <= torch.pi / 4 + 1e-6
+    torch.testing.assert_close(camera_centre(motions), camera_centre(extrinsics))
+    # A pixel says where it came from: there the camera as it was saw the same point.
+    places = turned[1].flatten(1).T.double()
+    points = lift(torch.full((24, 32), 2.0).double(), matrices[1], motions[1]).reshape(-1, 3)
+    before, depth = project(points, intrinsics[1], extrinsics[1])
+    seen = places[:, 2] == 1
+    assert seen.sum() >= 24 * 24 - 24
+    torch.testing.assert_close(before[seen], places[seen, :2])
+    torch.testing.assert_close(depth, torch.full_like(depth, 2.0))
+
+
+def test_upright_and_skewed_cameras_stay_as_they_are():
+    intrinsics, extrinsics = cameras(2)
+    extrinsics[1] = rolled(40) @ extrinsics[0]
+    images = torch.rand(2, 3, 8, 9)
+    for motion in (extrinsics[1], rolled(90) @ extrinsics[0]):
+        views = images, intrinsics, torch.stack([extrinsics[0], motion])
+        for before, after in zip(views, upright(*views), strict=True):
+            torch.testing.assert_close(after, before, rtol=0, atol=0)
