@@ -36,6 +36,7 @@ _LONGEST_GAP = 3  # slices on end that may be missing
 _PART = 3  # distances on end that a part of a scan has at least
 _WIDEST = 6.0  # greatest distance between slices in the smallest that is resampled
 _STEEPEST = 35.0  # degrees; gantries tilt by at most 30
+_SAME = 0.05  # mm between slices of one place; scanners take no steps so small
 _LISTED = 5  # names in a message
 _AIR = -1000  # Hounsfield units
 _PLUGINS = "pip install 'vizoo[ct]' brings those that read most"
@@ -58,17 +59,17 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
     slices.sort(key=lambda part: float(part.position @ normal))
     heights = np.array([part.position @ normal for part in slices])
     steps = np.diff(heights)
-    if steps.min() < 1e-3:
+    if steps.min() < _SAME:
         at = int(steps.argmin())
         two = slices[at], slices[at + 1]
-        apart = [
+        differ = [
             f"{tag} {two[0].told[tag] or 'none'} and {two[1].told[tag] or 'none'}"
             for tag in two[0].told
             if two[0].told[tag] != two[1].told[tag]
         ]
         raise ValueError(
             f"{where}: {' and '.join(map(_name, two))} lie at one position"
-            f"{f' ({_few(apart)})' if apart else ''}: two scans, or phases, mixed in one series; "
+            f"{f' ({_few(differ)})' if differ else ''}: two scans, or phases, mixed in one series; "
             "export each as its own"
         )
     median = float(np.median(steps))
@@ -195,9 +196,9 @@ def read_dicom(
     if resample:
         straight, affine = _straightened(even, affine, where)
     resampled = straight is not values
-    part = first.told["BodyPartExamined"]
+    region, told = first.told["BodyPartExamined"], first.told
     return CTVolume(
-        straight, flip @ affine, source=where, part=part, resampled=resampled, told=first.told
+        straight, flip @ affine, source=where, part=region, resampled=resampled, told=told
     )
 
 
@@ -401,6 +402,7 @@ def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None = 
         raise ValueError(f"{part.path}: damaged or unsupported pixels: {reason}{hint}") from error
     if stored.shape != (part.rows, part.columns):
         raise ValueError(f"{part.path}: its pixels are not {part.columns}x{part.rows}, as it says")
+    values: np.ndarray
     if kind == np.int16:
         limits = np.iinfo(np.int16)
         values = np.clip(stored.astype(np.int32) + int(part.intercept), limits.min, limits.max)

@@ -30,6 +30,7 @@ _TOLD = (
     *("ConvolutionKernel", "AcquisitionNumber", "ContrastBolusAgent", "FrameOfReferenceUID"),
     *("TemporalPositionIdentifier", "TemporalPositionIndex", "NominalPercentageOfCardiacPhase"),
     *("FrameAcquisitionNumber", "StackID", "FrameType", "RescaleType", "LossyImageCompression"),
+    *("VolumetricProperties", "VolumeBasedCalculationTechnique"),
 )
 """What each image says of itself, in words."""
 
@@ -54,7 +55,10 @@ _GROUPS = {
     "PixelSpacing": "PixelMeasuresSequence",
     "ImagePositionPatient": "PlanePositionSequence",
     "ImageOrientationPatient": "PlaneOrientationSequence",
-    "FrameType": "CTImageFrameTypeSequence",
+    **dict.fromkeys(
+        ("FrameType", "VolumetricProperties", "VolumeBasedCalculationTechnique"),
+        "CTImageFrameTypeSequence",
+    ),
     "ConvolutionKernel": "CTReconstructionSequence",
     "NominalPercentageOfCardiacPhase": "CardiacSynchronizationSequence",
     **dict.fromkeys(
@@ -135,11 +139,9 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
         bits, high = header.get("BitsStored"), header.get("HighBit")
         padding = _padding(header)
         region = _anatomy(header)
-        forms = ((_text, _TOLD), (_numbers, _GEOMETRY))
-        images = [
-            [{tag: form(get(tag)) for tag in tags} for form, tags in forms]
-            for get in _lookups(header)
-        ]
+        looks = _lookups(header)
+        words_of = [{tag: _text(look(tag)) for tag in _TOLD} for look in looks]
+        numbers_of = [{tag: _numbers(look(tag)) for tag in _GEOMETRY} for look in looks]
     except Exception as error:  # a parser meets damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged DICOM header: {reason}") from error
@@ -166,19 +168,24 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
         raise unusable(f"pixels are {photometric}; a CT slice is grey")
     if None not in (bits, high) and high != bits - 1:
         raise unusable(f"HighBit {high} of {bits} bits; wants {bits - 1}; export the series again")
-    if len(images) != frames:
-        told = f"{frames} images, and the places of {len(images)}"
-        raise unusable(f"{told}; export the series again")
+    if len(looks) != frames:
+        what = f"{frames} images, and the places of {len(looks)}"
+        raise unusable(f"{what}; export the series again")
     slices = []
-    for number, (told, image) in enumerate(images):
+    for number, (told, image) in enumerate(zip(words_of, numbers_of, strict=True)):
         told["ImageType"] = told.pop("FrameType") or told["ImageType"]
         told["BodyPartExamined"] = told["BodyPartExamined"] or region
         localiser = "LOCALIZER" in told["ImageType"].upper().split("\\")
         known = {}
         for tag, shape in _GEOMETRY.items():
             value = np.ones(shape) if localiser and image[tag] is None else image[tag]
-            if value is None or value.shape != shape or not np.isfinite(value).all():
-                where = f" of slice {number + 1}" if len(images) > 1 else ""
+            if (
+                value is None
+                or value.shape != shape
+                or not np.isfinite(value).all()
+                or (tag == "PixelSpacing" and value.min() <= 0)
+            ):
+                where = f" of slice {number + 1}" if len(looks) > 1 else ""
                 raise unusable(f"no usable {tag}{where} in its header; export the series again")
             known[tag] = value
         units = told["RescaleType"].upper()
@@ -187,7 +194,7 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
         slices.append(
             Slice(
                 path,
-                number if len(images) > 1 else None,
+                number if len(looks) > 1 else None,
                 words["SeriesInstanceUID"],
                 words["SOPInstanceUID"],
                 told,

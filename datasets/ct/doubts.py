@@ -27,11 +27,14 @@ _ELSEWHERE = re.compile(
     r"|CERVIC|([CLT] ?)?SPINE|LUMB|ABD|PELV|LIVER|RENAL|KIDNEY|UROGR|COLON|HIPS?\b|LEGS?\b|KNEE"
     r"|ANKLE|WRIST|ELBOW)"
 )
+_PROJECTED = re.compile(r"(?<![A-Z])M(AX|IN)?[_ ]?IPS?(?![A-Z])")
 _MADE = re.compile(
-    r"(MIP|MINIP|M(AX|IN)_IP|PROJECTION IMAGE|MAXIMUM|MINIMUM|\w+_RENDER|SUBTRACTION|STD_DEVIATION"
-    r"|MAT_(SPECIFIC|FRACTIONAL|VALUE_BASED)|EFF_ATOMIC_NUM|ELECTRON_DENSITY|PERFUSION)"
+    r"(?<![A-Z])(PROJECTION IMAGE|MAXIMUM|MINIMUM|VOLUME_RENDER|SURFACE_RENDER|VRT|SUBTRACTION"
+    r"|STD_DEVIATION|PERFUSION|MAT_(SPECIFIC|FRACTIONAL|VALUE_BASED)|EFF_ATOMIC_NUM"
+    r"|ELECTRON_DENSITY|DISTORTED|CURVED_MPR)(?![A-Z])"
 )
-"""Values of ImageType of what is computed from slices (part 3, C.8.2.1, C.8.15, C.8.16)."""
+"""Kinds of what is computed from slices (part 3, C.8.2.1, C.8.15, C.8.16)."""
+_KINDS = ("ImageType", "VolumetricProperties", "VolumeBasedCalculationTechnique")
 _LEAST_LUNG = 0.05  # of the body; a head has 0.02, slices through lungs 0.2 and more
 _SHORTEST, _LONGEST = 120.0, 600.0  # mm; lungs of the grown are 200 to 350 long
 
@@ -51,10 +54,17 @@ def doubts(volume: CTVolume) -> str:
     if volume.span is None and (share := lung_share(volume)) < _LEAST_LUNG:
         told.append(f"lungs are {100 * share:.1f} % of the body where there is most of them")
     parts = [f"this may be no chest: {', and '.join(told)}"] if told else []
-    kinds = volume.told.get("ImageType", "").upper().split("\\")
-    if made := [kind for kind in kinds if _MADE.fullmatch(kind.strip())]:
-        parts.append(f"these are no plain slices: ImageType says {', '.join(made)}")
+    if made := _made(volume):
+        parts.append(f"these are no plain slices: the file says {', '.join(made)}")
     return "; ".join(parts)
+
+
+def _made(volume: CTVolume) -> list[str]:
+    """What says that images were computed from slices: their kinds, or projections by name."""
+    kinds = [kind for tag in _KINDS for kind in volume.told.get(tag, "").split("\\")]
+    made = [k for k in kinds if _MADE.search(k.upper()) or _PROJECTED.search(k.upper())]
+    description = volume.told.get("SeriesDescription", "")[:40]
+    return made + [repr(description)] * bool(_PROJECTED.search(description.upper()))
 
 
 def _described(volume: CTVolume) -> str:

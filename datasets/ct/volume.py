@@ -127,15 +127,15 @@ def check_axial(affine: np.ndarray, source: str) -> None:
 
 
 def check_units(volume: CTVolume) -> None:
-    """Refuse a scan whose values cannot be Hounsfield units: a chest without air.
+    """Refuse an empty scan, and one whose values are no Hounsfield units: a chest without air.
 
     Raises:
         ValueError: as said.
     """
-    if volume.span is None and (lowest := float(volume.values.min())) > _AIR:
-        highest = float(volume.values.max())
-        if lowest == highest:
-            raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
+    lowest, highest = float(volume.values.min()), float(volume.values.max())
+    if lowest == highest:
+        raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
+    if volume.span is None and lowest > _AIR:
         raise ValueError(
             f"{volume.source}: values from {lowest:g} to {highest:g} are no Hounsfield units, of "
             "which air in the lungs has about -850: give the scan as it was before any scaling"

@@ -295,6 +295,10 @@ def test_phases_of_one_place_are_named(series, tmp_path, scan, line):
         change(file, AcquisitionNumber=2, SOPInstanceUID=f"1.2.{number}")
     said = line(lambda: read_scan(series))
     assert "lie at one position (AcquisitionNumber 1 and 2): two scans, or phases" in said
+    for file in (series / "b").iterdir():  # measured again
+        x, y, z = pydicom.dcmread(file).ImagePositionPatient
+        change(file, ImagePositionPatient=[x, y, f"{z + 0.01:.6f}"])
+    assert "lie at one position (AcquisitionNumber 1 and 2)" in line(lambda: read_scan(series))
     folder = enhance(write_dicom(tmp_path / "c", scan[0], scan[2]), tmp_path / "enhanced")
     image = pydicom.dcmread(folder / "enhanced.dcm")
     for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
@@ -325,6 +329,8 @@ def test_kernels_are_not_mixed(series, line):
         ({"RescaleType": "MGML"}, "its values are MGML (RescaleType), no Hounsfield units"),
         ({"RescaleType": "Z_EFF"}, "its values are Z_EFF"),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, "pixels are PALETTE COLOR"),
+        ({"PixelSpacing": [18, -15]}, "no usable PixelSpacing"),
+        ({"RescaleSlope": 0}, "empty: every voxel is -1024"),
         ({"HighBit": 15, "BitsStored": 12}, "HighBit 15 of 12 bits; wants 11"),
     ],
 )
@@ -349,6 +355,22 @@ def test_units_of_enhanced_ct(series, tmp_path, line):
     shared.RescaleType = "EDW"
     image.save_as(folder / "enhanced.dcm")
     assert "its values are EDW" in line(lambda: read_scan(folder))
+
+
+def test_kinds_of_frames(series, tmp_path):
+    """A localiser among others; what else a frame says of itself."""
+    folder = enhance(series, tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+        kind = Dataset()
+        kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME" if number else "LOCALIZER", "MAXIMUM"]
+        kind.VolumeBasedCalculationTechnique = "MAX_IP"
+        frame.CTImageFrameTypeSequence = Sequence([kind])
+    image.save_as(folder / "enhanced.dcm")
+    with pytest.warns(UserWarning, match="1 localisers"):
+        volume = read_scan(folder)
+    assert len(volume.values) == 11 and volume.told["ImageType"].endswith("VOLUME\\MAXIMUM")
+    assert volume.told["VolumeBasedCalculationTechnique"] == "MAX_IP"
 
 
 def test_each_frame_has_units_of_its_own(series, tmp_path, scan):

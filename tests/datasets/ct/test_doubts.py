@@ -70,6 +70,14 @@ def test_descriptions_that_leave_no_doubt(told):
 @pytest.mark.parametrize("kind", ["MIP", "MIN_IP", "PROJECTION IMAGE", "MAT_SPECIFIC", "MAXIMUM"])
 def test_what_is_computed_from_slices(kind):
     told = doubts(chest(ImageType=f"DERIVED\\SECONDARY\\AXIAL\\{kind}"))
-    assert told == f"these are no plain slices: ImageType says {kind}"
+    assert told == f"these are no plain slices: the file says {kind}"
+    assert doubts(chest(VolumeBasedCalculationTechnique=kind)) == told
+    assert kind in doubts(chest(ImageType=f"DERIVED\\CT_SOM5 {kind}"))
     both = doubts(chest(ImageType=f"DERIVED\\{kind}", part="HEAD"))
     assert both == f"this may be no chest: its file says HEAD; {told}"
+
+
+def test_projections_by_name():
+    assert doubts(chest(SeriesDescription="Lung MIP 8mm")).endswith("says 'Lung MIP 8mm'")
+    assert doubts(chest(SeriesDescription="Thorax_MinIP")).endswith("says 'Thorax_MinIP'")
+    assert doubts(chest(SeriesDescription="Lung SKIPPED, TIMIPS")) == ""
