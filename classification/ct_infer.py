@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import write_json
 from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
-from ..datasets.ct.volume import check_units, lung_share
+from ..datasets.ct.doubts import doubts
+from ..datasets.ct.volume import check_units
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
 from ..vision.io.images import write_image
@@ -39,12 +40,6 @@ __all__ = ["CTPredictor", "CTResult", "is_result"]
 
 _MONTAGE, _SLICES, _MAP = "_montage.png", "_slices", "_map.nii.gz"  # after a result's name
 _STEP = 1 / 255  # of a map kept as NIfTI
-#: How files name what has lungs in it.
-_CHEST = (
-    *("CHEST", "THORA", "LUNG", "PULM", "TORSO", "TRUNK", "BODY", "HEART", "CARDI", "CORON"),
-    *("RIB", "STERN", "MEDIAST", "TAP", "CAP"),
-)
-_LEAST_LUNG = 0.05  # of the body; a head has 0.02, slices through lungs 0.2 and more
 _MARKS = "RLAP"  # edges of an axial slice seen from the feet: right, left, front, back
 
 
@@ -155,7 +150,9 @@ class CTResult:
             "spacing_mm": list(self.volume.spacing) if self.volume.spaced else None,
             "slices": len(self.volume.values),
             "slices_used": len(self.slices),
-            "slices_from_the_feet": [place + 1 for place in self.slices],
+            f"slices_from_the_{'feet' if self.volume.ends else 'first'}": [
+                place + 1 for place in self.slices
+            ],
             "ends_known": self.volume.ends,
             "resampled": self.volume.resampled,
             "window": list(self._window()),
@@ -215,7 +212,8 @@ class CTResult:
             old.unlink()  # of a run with another preset
         if self.volume.ends:
             written.append(folder / f"{name}{_MAP}")
-            write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP)
+            note = self.caution or NOTICE
+            write_nifti(written[-1], self.map(), self.volume.affine, step=_STEP, note=note)
         return written
 
     def _heat(self) -> Tensor:
@@ -311,7 +309,7 @@ class CTPredictor:
         if not isinstance(volume, CTVolume):
             volume = read_scan(volume, series, value_range, order=order, resample=resample)
         check_units(volume)
-        if caution := _doubts(volume):
+        if caution := doubts(volume):
             warnings.warn(f"{volume.source}: {caution}", stacklevel=2)
         if not volume.ends:
             warnings.warn(
@@ -345,13 +343,3 @@ class CTPredictor:
             )
         heat = where.values[0].cpu()
         return dataclasses.replace(result, heat=heat, method=where.method, explained=explained)
-
-
-def _doubts(volume: CTVolume) -> str:
-    """Why a scan may be of another part of the body than the chest; empty where nothing says so."""
-    doubts = []
-    if volume.part and not any(word in volume.part.upper() for word in _CHEST):
-        doubts.append(f"its file says {volume.part}")
-    if volume.span is None and (share := lung_share(volume)) < _LEAST_LUNG:
-        doubts.append(f"lungs are {100 * share:.1f} % of the body where there is most of them")
-    return f"this may be no chest: {', and '.join(doubts)}" if doubts else ""

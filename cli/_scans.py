@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ..classification.ct_infer import is_result
 from ..datasets.ct import dicom, nifti
+from ..datasets.ct.reading import scan_kind
 from ..vision.io.images import SUFFIXES
-from ._work import unique_names
+from ._work import unique_names, warn
 
 _ENDINGS = (*nifti.SUFFIXES, *dicom.SUFFIXES)
 _MASK = "_lesion.nii.gz"
@@ -20,7 +21,8 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
 
     A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
     folders are searched for such. Several DICOM files of one folder stand for the folder. Results
-    of this command and the masks of `vizoo scans` are passed over.
+    of this command and the masks of `vizoo scans` are passed over, and so, with a warning, are
+    folders found by searching whose DICOM files hold no CT slices.
 
     Args:
         words: what was typed.
@@ -40,9 +42,19 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
             what = "nothing matches" if glob.has_magic(word) else "no such file or folder"
             raise FileNotFoundError(f"{word}: {what}")
         paths = [path for path in paths if not _is_made(path)]
+        foreign: list[Path] = []
         scans = [
-            scan for path in paths for scan in ([path] if path.is_file() else _within(path, skip))
+            scan
+            for path in paths
+            for scan in ([path] if path.is_file() else _within(path, skip, foreign))
         ]
+        if scans and foreign:
+            warn(
+                f"{word}: {len(foreign)} folders without CT slices in their DICOM files passed "
+                f"over, first {foreign[0]}"
+            )
+        elif foreign:  # to be told why, when it is read
+            scans = paths[:1]
         if paths and not scans:
             raise FileNotFoundError(
                 f"{word}: no scan: no DICOM file, no NIfTI file (.nii, .nii.gz) and no PNG or TIFF "
@@ -55,19 +67,33 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
     return dict(zip(unique_names(scans, _stem), scans, strict=True))
 
 
-def _within(folder: Path, skip: Path | None) -> list[Path]:
-    """The scans in a folder; a folder of slices is one scan, whatever else lies in it."""
+def of_pictures(scan: Path) -> bool:
+    """Whether a scan is a folder of pictures."""
+    try:
+        return scan_kind(scan) == "pictures"
+    except (ValueError, OSError):  # to be told why, when it is read
+        return False
+
+
+def _within(folder: Path, skip: Path | None, foreign: list[Path]) -> list[Path]:
+    """The scans in a folder; a folder of slices is one scan, whatever else lies in it.
+
+    Folders of DICOM files without such are added to `foreign`.
+    """
     entries = sorted(
         entry for entry in folder.iterdir() if entry.name[0] != "." and not _is_made(entry)
     )
-    files = [entry for entry in entries if entry.is_file()]
-    if any(file.suffix.lower() in SUFFIXES or dicom.is_dicom(file) for file in files):
+    files = [entry for entry in entries if entry.is_file() and entry.name.upper() != "DICOMDIR"]
+    series = [file for file in files if dicom.is_dicom(file)]
+    if series and not dicom.has_slices(series):
+        foreign.append(folder)
+    elif series or any(file.suffix.lower() in SUFFIXES for file in files):
         return [folder]
     scans = [file for file in files if nifti.is_nifti(file)]
     inner = [entry for entry in entries if entry.is_dir()]
     if skip is not None:
         inner = [entry for entry in inner if entry.resolve() != skip.resolve()]
-    return scans + [scan for entry in inner for scan in _within(entry, skip)]
+    return scans + [scan for entry in inner for scan in _within(entry, skip, foreign)]
 
 
 def _is_made(path: Path) -> bool:

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slices",
         choices=("feet-first", "head-first"),
-        help="how PNG or TIFF slices run; without, no map is written as NIfTI",
+        help="how PNG or TIFF slices run, also beside other scans; without, no map as NIfTI",
     )
     parser.add_argument(
         "--no-resample",
@@ -110,14 +110,13 @@ def run(args: argparse.Namespace) -> int:
     check_class(args, predictor.classes)
     options = {
         "series": args.series,
-        "value_range": args.value_range and tuple(args.value_range),
-        "order": args.slices,
         "resample": not args.no_resample,
         "method": args.method if drawn else None,
         "layer": args.layer,
         "explained": args.explained,
         "mirrors": not args.no_mirrors,
     }
+    pictures = _of_pictures(args, scans)
     facts = {"model": args.model, "network": predictor.name}
 
     def save(result: CTResult, name: str, notes: list[str]) -> list[Path]:
@@ -128,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     def work(name: str) -> dict:
         item = infer_one(
             name,
-            lambda: predictor(scans[name], **options),
+            lambda: predictor(scans[name], **options, **pictures.get(name, {})),
             lambda result, notes: save(result, name, notes),
         )
         return {**item, **facts}
@@ -147,6 +146,16 @@ def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:
         raise ValueError("--series names one series: give the one folder that holds it")
     folder = Path(args.scans[0])
     return {unique_names([folder], lambda path: path.name)[0]: folder}
+
+
+def _of_pictures(args: argparse.Namespace, scans: dict[str, Path]) -> dict[str, dict]:
+    """What is said of pictures, for each scan of such; for all where none is, to be refused."""
+    from ._scans import of_pictures
+
+    told = {"order": args.slices, "value_range": args.value_range and tuple(args.value_range)}
+    if not any(told.values()):
+        return {}
+    return dict.fromkeys([name for name in scans if of_pictures(scans[name])] or scans, told)
 
 
 def _show(item: dict) -> None:

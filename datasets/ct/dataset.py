@@ -25,11 +25,11 @@ from ..cache import SampleCache
 from .dicom import read_dicom
 from .preparation import CTPreset, frames_of, prepare, take
 from .reading import read_scan, read_slices
-from .volume import CTVolume
+from .volume import CTVolume, check_units
 
 __all__ = ["CTDataset", "ScanRecord"]
 
-_VERSION = 2  # of what the cache holds
+_VERSION = 3  # of what the cache holds
 
 
 class ScanRecord(NamedTuple):
@@ -123,7 +123,9 @@ class CTDataset(Dataset):
         files = _files(record)
         if files[0].suffix.lower() in SUFFIXES:
             return read_slices(files, self.value_range)
-        return read_dicom(files, threads=1)
+        volume = read_dicom(files, threads=1)
+        check_units(volume)
+        return volume
 
     def _key(self) -> str:
         """Names the cache by all that changes what is in it, the files' times among it."""

@@ -22,9 +22,9 @@ import numpy as np
 
 from ...common.extras import from_extra
 from .dicom_headers import SKEW, ForeignError, Slice, UnusableError, check_alike, read_slices_of
-from .volume import CTVolume, check_axial
+from .volume import CTVolume, border, check_axial
 
-__all__ = ["SUFFIXES", "is_dicom", "list_series", "read_dicom", "series_of"]
+__all__ = ["SUFFIXES", "has_slices", "is_dicom", "list_series", "read_dicom", "series_of"]
 
 #: Endings that DICOM files may have, in small letters.
 SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -36,7 +36,9 @@ _LONGEST_GAP = 3  # slices on end that may be missing
 _PART = 3  # distances on end that a part of a scan has at least
 _WIDEST = 6.0  # greatest distance between slices in the smallest that is resampled
 _STEEPEST = 35.0  # degrees; gantries tilt by at most 30
+_SAME = 0.05  # mm between slices of one place; scanners take no steps so small
 _LISTED = 5  # names in a message
+_AIR = -1000  # Hounsfield units
 _PLUGINS = "pip install 'vizoo[ct]' brings those that read most"
 
 
@@ -57,11 +59,18 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
     slices.sort(key=lambda part: float(part.position @ normal))
     heights = np.array([part.position @ normal for part in slices])
     steps = np.diff(heights)
-    if steps.min() < 1e-3:
+    if steps.min() < _SAME:
         at = int(steps.argmin())
+        two = slices[at], slices[at + 1]
+        differ = [
+            f"{tag} {two[0].told[tag] or 'none'} and {two[1].told[tag] or 'none'}"
+            for tag in two[0].told
+            if two[0].told[tag] != two[1].told[tag]
+        ]
         raise ValueError(
-            f"{where}: {_name(slices[at])} and {_name(slices[at + 1])} lie at one position: two "
-            "scans mixed in one series"
+            f"{where}: {' and '.join(map(_name, two))} lie at one position"
+            f"{f' ({_few(differ)})' if differ else ''}: two scans, or phases, mixed in one series; "
+            "export each as its own"
         )
     median = float(np.median(steps))
     places = np.concatenate([[0.0], np.rint(steps / median).cumsum()])
@@ -159,6 +168,8 @@ def read_dicom(
     first = chosen[0]
     for part in {part.syntax: part for part in chosen}.values():
         _check_decoder(part)
+    if any(part.told["LossyImageCompression"] == "01" for part in chosen):
+        _tell(f"{where}: was compressed with loss, which may change what a network sees")
     whole = all(part.slope == 1 and part.intercept.is_integer() for part in chosen)
     values = np.empty((len(chosen), first.rows, first.columns), np.int16 if whole else np.float32)
     pydicom = _pydicom()
@@ -185,7 +196,10 @@ def read_dicom(
     if resample:
         straight, affine = _straightened(even, affine, where)
     resampled = straight is not values
-    return CTVolume(straight, flip @ affine, source=where, part=first.part, resampled=resampled)
+    region, told = first.told["BodyPartExamined"], first.told
+    return CTVolume(
+        straight, flip @ affine, source=where, part=region, resampled=resampled, told=told
+    )
 
 
 def list_series(source: str | os.PathLike | Sequence[str | os.PathLike]) -> dict[str, str]:
@@ -212,6 +226,20 @@ def series_of(path: str | os.PathLike) -> str:
         raise ValueError(f"{path}: modality {error}; wants a CT series") from error
     except UnusableError as error:
         raise ValueError(error.args[1]) from error
+
+
+def has_slices(files: Sequence[Path]) -> bool:
+    """Whether a CT slice is among DICOM files, usable or not; localisers are none."""
+    pydicom = _pydicom()
+    for file in files:
+        try:
+            if not all(part.localiser for part in read_slices_of(file, pydicom)):
+                return True
+        except ForeignError:
+            continue
+        except ValueError:  # damaged, to be said when it is read
+            return True
+    return False
 
 
 def is_dicom(path: Path) -> bool:
@@ -330,7 +358,7 @@ def _by_series(slices: list[Slice]) -> dict[str, list[Slice]]:
 
 
 def _described(parts: list[Slice]) -> str:
-    description = parts[0].description[:40]
+    description = parts[0].told["SeriesDescription"][:40]
     return f"{len(parts)} slices" + (f", {description!r}" if description else "")
 
 
@@ -374,10 +402,21 @@ def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None = 
         raise ValueError(f"{part.path}: damaged or unsupported pixels: {reason}{hint}") from error
     if stored.shape != (part.rows, part.columns):
         raise ValueError(f"{part.path}: its pixels are not {part.columns}x{part.rows}, as it says")
+    values: np.ndarray
     if kind == np.int16:
         limits = np.iinfo(np.int16)
-        return np.clip(stored.astype(np.int32) + int(part.intercept), limits.min, limits.max)
-    return stored * np.float32(part.slope) + np.float32(part.intercept)
+        values = np.clip(stored.astype(np.int32) + int(part.intercept), limits.min, limits.max)
+    else:
+        values = stored * np.float32(part.slope) + np.float32(part.intercept)
+    # Most padding is darker than air already.
+    if part.padding and part.slope * part.padding[1] + part.intercept > _AIR:
+        low, high = part.padding
+        # Padding makes a round picture a rectangle; elsewhere such a value is one of the scan's.
+        _, labels = cv2.connectedComponents(
+            ((stored >= low) & (stored <= high)).astype(np.uint8), connectivity=4
+        )
+        values[np.isin(labels, np.setdiff1d(border(labels), [0]))] = _AIR
+    return values
 
 
 def _interpolated(values: np.ndarray, places: np.ndarray, depth: int) -> np.ndarray:

@@ -6,6 +6,8 @@ functional groups. Files without the preamble are data sets of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,12 +22,23 @@ _WORDS = (
     "SeriesInstanceUID",
     "SOPClassUID",
     "SOPInstanceUID",
-    "SeriesDescription",
     "Modality",
-    "BodyPartExamined",
-    "ImageType",
+    "PhotometricInterpretation",
 )
+_TOLD = (
+    *("BodyPartExamined", "SeriesDescription", "ProtocolName", "StudyDescription", "ImageType"),
+    *("ConvolutionKernel", "AcquisitionNumber", "ContrastBolusAgent", "FrameOfReferenceUID"),
+    *("TemporalPositionIdentifier", "TemporalPositionIndex", "NominalPercentageOfCardiacPhase"),
+    *("FrameAcquisitionNumber", "StackID", "FrameType", "RescaleType", "LossyImageCompression"),
+    *("VolumetricProperties", "VolumeBasedCalculationTechnique"),
+)
+"""What each image says of itself, in words."""
+
 _NUMBERS = ("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames")
+_STORED = (
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+    *("PixelPaddingValue", "PixelPaddingRangeLimit"),
+)
 _GEOMETRY: dict[str, tuple[int, ...]] = {
     "RescaleSlope": (),
     "RescaleIntercept": (),
@@ -34,16 +47,27 @@ _GEOMETRY: dict[str, tuple[int, ...]] = {
     "ImageOrientationPatient": (6,),
 }
 _SHARED, _EACH = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
+_REGION = "AnatomicRegionSequence"
 _GROUPS = {
-    "RescaleSlope": "PixelValueTransformationSequence",
-    "RescaleIntercept": "PixelValueTransformationSequence",
+    **dict.fromkeys(
+        ("RescaleSlope", "RescaleIntercept", "RescaleType"), "PixelValueTransformationSequence"
+    ),
     "PixelSpacing": "PixelMeasuresSequence",
     "ImagePositionPatient": "PlanePositionSequence",
     "ImageOrientationPatient": "PlaneOrientationSequence",
-    "FrameType": "CTImageFrameTypeSequence",
+    **dict.fromkeys(
+        ("FrameType", "VolumetricProperties", "VolumeBasedCalculationTechnique"),
+        "CTImageFrameTypeSequence",
+    ),
+    "ConvolutionKernel": "CTReconstructionSequence",
+    "NominalPercentageOfCardiacPhase": "CardiacSynchronizationSequence",
+    **dict.fromkeys(
+        ("FrameAcquisitionNumber", "StackID", "TemporalPositionIndex"), "FrameContentSequence"
+    ),
 }
-"""Functional group of each number, in which an enhanced CT has it (part 3, C.7.6.16)."""
+"""Functional group of each tag, in which an enhanced CT has it (part 3, C.7.6.16)."""
 
+_UNITS = ("HU", "HOUNSFIELD", "US")  # also HU_MOD; unspecified ones are Hounsfield units mostly
 _CT_CLASSES = tuple(f"1.2.840.10008.5.1.4.1.1.2{kind}" for kind in ("", ".1", ".2"))
 SKEW = 0.02
 """By how much directions may be off, which are often rounded to 0.01."""
@@ -58,12 +82,13 @@ class Slice(NamedTuple):
         path: the file.
         frame: which of its images, from 0 on; None where it has one.
         series: SeriesInstanceUID.
-        instance, description: SOPInstanceUID and SeriesDescription, or nothing.
-        part: BodyPartExamined, or nothing.
+        instance: SOPInstanceUID, or nothing.
+        told: what it says of itself, by tag: kernel, acquisition, region of the body ...
         localiser: whether it is an overview image for planning.
         syntax: transfer syntax, which says the compression.
         bare: whether the file lacks the header that names the syntax.
         rows, columns: height and width, pixels.
+        padding: lowest and highest stored value of pixels that are no part of the image, or None.
         slope: Hounsfield units in a stored step.
         intercept: Hounsfield units of a stored 0.
         spacing: (2,) millimetres between rows and between columns.
@@ -75,13 +100,13 @@ class Slice(NamedTuple):
     frame: int | None
     series: str
     instance: str
-    description: str
-    part: str
+    told: dict[str, str]
     localiser: bool
     syntax: str
     bare: bool
     rows: int
     columns: int
+    padding: tuple[int, int] | None
     slope: float
     intercept: float
     spacing: np.ndarray
@@ -106,57 +131,79 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     from pydicom.uid import UID
 
     try:
-        tags = [*_WORDS, *_NUMBERS, *_GEOMETRY, _SHARED, _EACH]
+        tags = [*_WORDS, *_TOLD, *_NUMBERS, *_STORED, *_GEOMETRY, _SHARED, _EACH, _REGION]
         header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags, force=True)
-        words = {tag: header.get(tag) for tag in _WORDS}
+        words = {tag: _text(header.get(tag)) for tag in _WORDS}
         named = str(header.file_meta.get("TransferSyntaxUID", ""))
         sizes = {tag: int(header.get(tag) or 1) for tag in _NUMBERS}
-        images = _images(header)
+        bits, high = header.get("BitsStored"), header.get("HighBit")
+        padding = _padding(header)
+        region = _anatomy(header)
+        looks = _lookups(header)
+        words_of = [{tag: _text(look(tag)) for tag in _TOLD} for look in looks]
+        numbers_of = [{tag: _numbers(look(tag)) for tag in _GEOMETRY} for look in looks]
     except Exception as error:  # a parser meets damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged DICOM header: {reason}") from error
-    kind, modality = str(words["SOPClassUID"] or ""), str(words["Modality"] or "")
+    kind, modality = words["SOPClassUID"], words["Modality"]
     if modality not in ("", "CT"):
         raise ForeignError(modality)
     if "Rows" not in header:
-        if kind and UID(kind).name != kind and kind not in _CT_CLASSES:  # a class that is known
+        # Makers' own classes are no images either; the beginning of a class is a file cut there.
+        if kind and not any(image.startswith(kind) for image in _CT_CLASSES):
             raise ForeignError(UID(kind).name)
         raise ValueError(f"{path}: damaged DICOM header: it ends before the size of the image")
     if not modality and kind not in _CT_CLASSES:
         raise ForeignError(UID(kind).name or "no modality")
-    series = str(words["SeriesInstanceUID"])
+
+    def unusable(reason: str) -> ValueError:
+        if kind in ("", *_CT_CLASSES):
+            return UnusableError(words["SeriesInstanceUID"], f"{path}: {reason}")
+        return ForeignError(UID(kind).name)  # such as a picture of the dose
+
     samples, frames = sizes["SamplesPerPixel"], sizes["NumberOfFrames"]
     if samples != 1:
-        raise UnusableError(series, f"{path}: {samples} samples a pixel; a CT slice is grey")
-    if len(images) != frames:
-        told = f"{frames} images, and the places of {len(images)}"
-        raise UnusableError(series, f"{path}: {told}; export the series again")
+        raise unusable(f"{samples} samples a pixel; a CT slice is grey")
+    if not (photometric := words["PhotometricInterpretation"] or "MONOCHROME").startswith("MONO"):
+        raise unusable(f"pixels are {photometric}; a CT slice is grey")
+    if None not in (bits, high) and high != bits - 1:
+        raise unusable(f"HighBit {high} of {bits} bits; wants {bits - 1}; export the series again")
+    if len(looks) != frames:
+        what = f"{frames} images, and the places of {len(looks)}"
+        raise unusable(f"{what}; export the series again")
     slices = []
-    for number, (type_, image) in enumerate(images):
-        localiser = "LOCALIZER" in [str(w).upper() for w in type_ or words["ImageType"] or ()]
+    for number, (told, image) in enumerate(zip(words_of, numbers_of, strict=True)):
+        told["ImageType"] = told.pop("FrameType") or told["ImageType"]
+        told["BodyPartExamined"] = told["BodyPartExamined"] or region
+        localiser = "LOCALIZER" in told["ImageType"].upper().split("\\")
         known = {}
         for tag, shape in _GEOMETRY.items():
             value = np.ones(shape) if localiser and image[tag] is None else image[tag]
-            if value is None or value.shape != shape or not np.isfinite(value).all():
-                where = f" of slice {number + 1}" if len(images) > 1 else ""
-                raise UnusableError(
-                    series,
-                    f"{path}: no usable {tag}{where} in its header; export the series again",
-                )
+            if (
+                value is None
+                or value.shape != shape
+                or not np.isfinite(value).all()
+                or (tag == "PixelSpacing" and value.min() <= 0)
+            ):
+                where = f" of slice {number + 1}" if len(looks) > 1 else ""
+                raise unusable(f"no usable {tag}{where} in its header; export the series again")
             known[tag] = value
+        units = told["RescaleType"].upper()
+        if units and not units.startswith(_UNITS) and not localiser:
+            raise unusable(f"its values are {units} (RescaleType), no Hounsfield units")
         slices.append(
             Slice(
                 path,
-                number if len(images) > 1 else None,
-                series,
-                str(words["SOPInstanceUID"] or ""),
-                str(words["SeriesDescription"] or ""),
-                str(words["BodyPartExamined"] or _anatomy(header)),
+                number if len(looks) > 1 else None,
+                words["SeriesInstanceUID"],
+                words["SOPInstanceUID"],
+                told,
                 localiser,
                 named or _guessed_syntax(header),
                 not named,
                 sizes["Rows"],
                 sizes["Columns"],
+                padding,
                 float(known["RescaleSlope"]),
                 float(known["RescaleIntercept"]),
                 known["PixelSpacing"],
@@ -167,32 +214,45 @@ def read_slices_of(path: Path, pydicom: ModuleType) -> list[Slice]:
     return slices
 
 
-def _images(header: Any) -> list[tuple[Any, dict[str, np.ndarray | None]]]:
-    """Kind and geometry of each image of a file."""
-    each = header.get(_EACH)
-    if not each:
-        return [(None, {tag: _numbers(header.get(tag)) for tag in _GEOMETRY})]
+def _lookups(header: Any) -> list[Callable[[str], Any]]:
+    """For each image of a file, what looks tags up."""
     shared = [*(header.get(_SHARED) or ())]
 
-    def value(tag: str, frame: Any) -> Any:
+    def value(frame: Any, tag: str) -> Any:
+        if tag not in _GROUPS:
+            return header.get(tag)
         for group in (frame, *shared):
             if inner := group.get(_GROUPS[tag]):
                 return inner[0].get(tag)
         return None
 
-    return [
-        (value("FrameType", frame), {tag: _numbers(value(tag, frame)) for tag in _GEOMETRY})
-        for frame in each
-    ]
+    return [partial(value, frame) for frame in header.get(_EACH) or ()] or [header.get]
 
 
 def _anatomy(header: Any) -> str:
-    """The region that an enhanced CT names, or nothing."""
-    for group in (*(header.get(_SHARED) or ()), *(header.get(_EACH) or ())[:1]):
-        for frame in group.get("FrameAnatomySequence") or ():
-            for region in frame.get("AnatomicRegionSequence") or ():
-                return str(region.get("CodeMeaning") or "")
-    return ""
+    """The region that a header names by its code, or nothing."""
+    groups = (*(header.get(_SHARED) or ()), *(header.get(_EACH) or ())[:1])
+    frames = [frame for group in groups for frame in group.get("FrameAnatomySequence") or ()]
+    regions = [region for frame in (header, *frames) for region in frame.get(_REGION) or ()]
+    return _text(regions[0].get("CodeMeaning")) if regions else ""
+
+
+def _padding(header: Any) -> tuple[int, int] | None:
+    """Stored values of padding, which some write with the wrong sign."""
+    if header.get("PixelPaddingValue") is None:
+        return None
+    first = int(header.PixelPaddingValue)
+    last = int(header.get("PixelPaddingRangeLimit") or first)
+    bits = header.get("BitsAllocated") or 16
+    half = 2 ** (bits - 1) if header.get("PixelRepresentation") == 1 else 0
+    low, high = sorted((value + half) % 2**bits - half for value in (first, last))
+    return low, high
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return str(value or "")
+    return "\\".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -208,7 +268,7 @@ def _guessed_syntax(header: Any) -> str:
 
 
 def check_alike(slices: list[Slice], where: str) -> None:
-    """Refuse slices of different sizes, spacings or directions, and other planes.
+    """Refuse slices of different sizes, spacings, directions or kernels, and other planes.
 
     Directions have to be of length 1 and at right angles.
 
@@ -226,6 +286,7 @@ def check_alike(slices: list[Slice], where: str) -> None:
             (part.rows, part.columns) == (first.rows, first.columns)
             and np.allclose(part.spacing, first.spacing, rtol=1e-3)
             and np.allclose(part.directions, first.directions, atol=1e-3)
+            and part.told["ConvolutionKernel"] == first.told["ConvolutionKernel"]
         )
         if not same:
             raise ValueError(
@@ -240,4 +301,6 @@ def check_alike(slices: list[Slice], where: str) -> None:
 def _kind(part: Slice) -> str:
     height, width = part.spacing
     names = plane(np.cross(*part.directions))
-    return f"{part.columns}x{part.rows} {names} of {width:.3g}x{height:.3g} mm"
+    kernel = part.told["ConvolutionKernel"]
+    size = f"{part.columns}x{part.rows} {names} of {width:.3g}x{height:.3g} mm"
+    return f"{size}, kernel {kernel}" if kernel else size

@@ -18,6 +18,7 @@ __all__ = ["SUFFIXES", "is_nifti", "read_nifti", "write_nifti"]
 
 #: Endings of NIfTI files, in small letters.
 SUFFIXES = (".nii.gz", ".nii")
+_NOTE = 79  # letters that a header has room for
 
 
 def is_nifti(path: str | os.PathLike) -> bool:
@@ -76,7 +77,11 @@ def read_nifti(path: str | os.PathLike) -> CTVolume:
 
 
 def write_nifti(
-    path: str | os.PathLike, values: np.ndarray, affine: np.ndarray, step: float | None = None
+    path: str | os.PathLike,
+    values: np.ndarray,
+    affine: np.ndarray,
+    step: float | None = None,
+    note: str = "",
 ) -> None:
     """Write a volume in a scan's own space, atomically.
 
@@ -86,6 +91,7 @@ def write_nifti(
         affine: (4, 4), from (column, row, slice) to mm, RAS+.
         step: values from 0 to 255 steps are kept as bytes, in whole steps, which a reader
             multiplies again; None keeps them as they are.
+        note: what the header says of it (``descrip``), cut after 79 letters.
 
     Raises:
         ImportError: nibabel is not installed.
@@ -109,6 +115,7 @@ def write_nifti(
     image.set_sform(affine, code=1)
     image.set_qform(affine, code=1, strip_shears=True)
     image.header.set_xyzt_units("mm")
+    image.header["descrip"] = note.encode("ascii", "replace")[:_NOTE]
     if step is not None:
         image.header.set_slope_inter(step, 0)
     content = image.to_bytes()

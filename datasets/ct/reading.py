@@ -15,7 +15,7 @@ from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
 from .volume import CTVolume, check_units
 
-__all__ = ["in_order", "read_scan", "read_slices"]
+__all__ = ["in_order", "read_scan", "read_slices", "scan_kind"]
 
 _ORDERS = {"feet-first": 1.0, "head-first": -1.0, None: 1.0}
 
@@ -137,31 +137,54 @@ def _read(
     order: str | None,
     resample: bool,
 ) -> CTVolume:
+    kind = scan_kind(path)
+    if kind != "DICOM":
+        _check_unused(path, kind, series=series)
+    if kind != "pictures":
+        _check_unused(path, kind, value_range=value_range, order=order)
+    if kind == "NIfTI":
+        return read_nifti(path)
+    if kind == "pictures":
+        return read_slices(in_order(_pictures(path)), value_range, threads, order)
+    if path.is_file():
+        return read_dicom(path.parent, series or series_of(path), threads, resample)
+    return read_dicom(path, series, threads, resample)
+
+
+def scan_kind(path: Path) -> str:
+    """Return what a scan is kept as: ``DICOM``, ``NIfTI`` or ``pictures``.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: a file of another kind, or a folder of several NIfTI files.
+    """
     if path.is_file():
         if is_nifti(path):
-            _check_unused(path, "NIfTI", series=series, value_range=value_range, order=order)
-            return read_nifti(path)
+            return "NIfTI"
         if is_dicom(path):
-            _check_unused(path, "DICOM", value_range=value_range, order=order)
-            return read_dicom(path.parent, series or series_of(path), threads, resample)
+            return "DICOM"
         raise ValueError(
             f"{path}: not a scan; give a NIfTI file (.nii, .nii.gz), or the folder of a DICOM "
             "series or of PNG or TIFF slices"
         )
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
-    pictures = [file for file in files if file.suffix.lower() in SUFFIXES]
+    files, pictures = _files(path), _pictures(path)
     # A series often lies beside a preview or a report's page.
-    series_there = any(is_dicom(file) for file in files if file not in pictures)
-    if pictures and not series_there:
-        _check_unused(path, "pictures", series=series)
-        return read_slices(in_order(pictures), value_range, threads, order)
+    if pictures and not any(is_dicom(file) for file in files if file not in pictures):
+        return "pictures"
     nifti = [file for file in files if is_nifti(file)]
     if nifti:
         raise ValueError(f"{path}: {len(nifti)} NIfTI files, first {nifti[0].name}: name one")
-    _check_unused(path, "DICOM", value_range=value_range, order=order)
-    return read_dicom(path, series, threads, resample)
+    return "DICOM"
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.is_file() and file.name[0] != "."]
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return [file for file in _files(folder) if file.suffix.lower() in SUFFIXES]
 
 
 def _check_unused(path: Path, kind: str, **arguments: object) -> None:

@@ -8,7 +8,8 @@ which an index rises: L and R left and right, A and P front and back, I and S fe
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 __all__ = [
     "CTVolume",
     "axis_codes",
+    "border",
     "check_axial",
     "check_units",
     "lung_share",
@@ -48,6 +50,8 @@ class CTVolume:
     ends: bool = True
     #: whether slices were interpolated or shifted, so that these voxels are not the file's
     resampled: bool = False
+    #: what else the file says of the scan, by DICOM's names, such as ``SeriesDescription``
+    told: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -123,15 +127,15 @@ def check_axial(affine: np.ndarray, source: str) -> None:
 
 
 def check_units(volume: CTVolume) -> None:
-    """Refuse a scan whose values cannot be Hounsfield units: a chest without air.
+    """Refuse an empty scan, and one whose values are no Hounsfield units: a chest without air.
 
     Raises:
         ValueError: as said.
     """
-    if volume.span is None and (lowest := float(volume.values.min())) > _AIR:
-        highest = float(volume.values.max())
-        if lowest == highest:
-            raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
+    lowest, highest = float(volume.values.min()), float(volume.values.max())
+    if lowest == highest:
+        raise ValueError(f"{volume.source}: empty: every voxel is {lowest:g}")
+    if volume.span is None and lowest > _AIR:
         raise ValueError(
             f"{volume.source}: values from {lowest:g} to {highest:g} are no Hounsfield units, of "
             "which air in the lungs has about -850: give the scan as it was before any scaling"
@@ -152,15 +156,19 @@ def lung_share(volume: CTVolume) -> float:
     for slice_ in values[:: max(1, len(values) // _SLICES)]:
         seen = slice_[::step, ::step]
         _, labels = cv2.connectedComponents((seen < _AIR).astype(np.uint8), connectivity=4)
-        edge = np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]])
         outside = [
             label
-            for label in np.unique(edge)
+            for label in border(labels)
             if label and np.median(seen[labels == label]) < _OUTSIDE
         ]
         body = ~np.isin(labels, outside)
         shares.append((body & (labels > 0)).sum() / max(body.sum(), 1))
     return float(np.sort(shares)[-max(1, len(shares) // 4) :].mean())
+
+
+def border(labels: np.ndarray) -> np.ndarray:
+    """The labels along the edge of a picture (H, W), each once, in ascending order."""
+    return np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
 
 
 def plane(normal: np.ndarray) -> str:

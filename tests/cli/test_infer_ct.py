@@ -123,6 +123,78 @@ def test_a_head_is_not_taken_for_a_chest(weights, tmp_path, capsys, scan):
     assert "lungs are 0.0 % of the body" in found["caution"]
 
 
+def test_a_caution_stands_in_every_output(weights, tmp_path, capsys, scan):
+    """Terminal, JSON of the scan and of all, table, picture and NIfTI."""
+    values, _, affine = scan
+    for file in write_dicom(tmp_path / "head", values, affine).iterdir():
+        change(file, SeriesDescription="Head 5.0 H30s", BodyPartExamined="CHEST")
+    assert call("head", "--model", weights, "--out", "out", "--csv", "all.csv") == 0
+    caution = "this may be no chest: its SeriesDescription says 'Head 5.0 H30s'"
+    assert f"vizoo: warning: head: {caution}" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out/head.json").read_text())["caution"] == caution
+    (item,) = json.loads((tmp_path / "out/summary.json").read_text())["items"]
+    assert item["caution"] == caution and caution in (tmp_path / "all.csv").read_text()
+    header = nibabel.load(tmp_path / "out/head_map.nii.gz").header
+    assert header["descrip"].item().decode() == caution
+    write_dicom(tmp_path / "plain/head", values, affine)
+    assert call("plain/head", "--model", weights, "--out", "other") == 0
+    assert "warning" not in capsys.readouterr().err
+    for file in sorted((tmp_path / "out").rglob("*.png")):
+        plain = tmp_path / "other" / file.relative_to(tmp_path / "out")
+        assert file.read_bytes() != plain.read_bytes()
+    header = nibabel.load(tmp_path / "other/head_map.nii.gz").header
+    assert header["descrip"].item().decode() == NOTICE[:79]
+
+
+def test_what_is_said_of_pictures_is_for_pictures(weights, tmp_path, capsys):
+    """Where other scans lie beside them; where none is of pictures, it is refused."""
+    words = ("series", "slices", "scan.nii.gz", "--model", weights, "--json")
+    extra = ("--slices", "head-first", "--value-range", "0", "255")
+    assert call(*words, "--out", "out", *extra) == 0
+    items = {item["name"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    assert all(item["ends_known"] for item in items.values())
+    assert items["slices"]["window"] == [0, 255] and items["series"]["window"] != [0, 255]
+    assert "slices_from_the_feet" in items["slices"]
+    assert call(*words) == 0
+    plain = {item["name"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    assert "slices_from_the_feet" not in plain["slices"]
+    assert plain["slices"]["slices_from_the_first"] == plain["series"]["slices_from_the_feet"]
+    assert call("series", "scan.nii.gz", "--model", weights, "--slices", "head-first") == 1
+    assert "2 of 2 scans failed" in capsys.readouterr().err
+
+
+def test_folders_without_ct_slices(weights, tmp_path, capsys, scan):
+    """Found by searching they are passed over; named they are failures."""
+    values, _, affine = scan
+    folders = {
+        "study": {"Modality": "PR"},
+        "study/report": {"Modality": "SR", "SOPClassUID": "1.2.840.10008.5.1.4.1.1.88.11"},
+        "study/scout": {"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]},
+        "study/thorax/lung": {},
+    }
+    for number, (folder, tags) in enumerate(folders.items()):
+        for file in write_dicom(tmp_path / folder, values, affine, series=str(number)).iterdir():
+            change(file, **tags)
+    (tmp_path / "study/DICOMDIR").write_bytes((tmp_path / "study/0001.dcm").read_bytes())
+    words = ("--model", weights, "--json")
+    for typed in ("study", "stud*"):
+        assert call(typed, *words) == 0
+        told = capsys.readouterr()
+        (item,) = json.loads(told.out)["items"]
+        assert item["scan"] == "study/thorax/lung"
+        (note,) = told.err.splitlines()
+        assert note.startswith(f"vizoo: warning: {typed}: 3 folders without CT slices in their D")
+        assert note.endswith("passed over, first study")
+    assert call("study/report", *words) == 2
+    assert "modality SR; wants a CT series" in capsys.readouterr().err
+    assert call("study/scout", "study/thorax", *words) == 1
+    told = capsys.readouterr()
+    assert "only localisers (scouts)" in told.err and "1 of 2 scans failed" in told.err
+    (tmp_path / "study/thorax").rename(tmp_path / "thorax")
+    assert call("study", *words) == 2
+    assert "only localisers" in capsys.readouterr().err
+
+
 def test_kinds_agree(weights, capsys):
     """The same scan in three forms gets the same answer; pictures have been rounded."""
     assert call("series", "scan.nii.gz", "slices", "--model", weights, "--json") == 0

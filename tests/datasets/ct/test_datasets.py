@@ -175,6 +175,18 @@ def _lesions(root, record):
     return root / "lesions" / f"{record.patient}_lesion.nii.gz"
 
 
+def test_a_listed_scan_without_hounsfield_units_is_refused(tmp_path, line):
+    """As one that is read alone."""
+    import pydicom
+
+    write_scans(tmp_path, "dicom", (1, 1, 1), SHAPE)
+    for file in tmp_path.rglob("*.dcm"):
+        image = pydicom.dcmread(file)
+        image.RescaleIntercept = "1000"
+        image.save_as(file)
+    assert "are no Hounsfield units" in line(lambda: listed(tmp_path, "train.json", PRESET))
+
+
 def test_own_classes(tmp_path, line):
     write_scans(tmp_path, "dicom", (1, 1, 1), SHAPE)
     said = line(lambda: ListedScans(tmp_path, "train.json", {"CP": 1, "NCP": 2}, PRESET))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pydicom
 import pytest
@@ -11,6 +13,8 @@ from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     EnhancedCTImageStorage,
     JPEGExtended12Bit,
+    LegacyConvertedEnhancedCTImageStorage,
+    SecondaryCaptureImageStorage,
 )
 
 from vizoo.datasets.ct import list_series, read_dicom, read_scan, write_dicom
@@ -263,6 +267,186 @@ def test_the_part_of_the_body_is_kept(series):
         image.BodyPartExamined = "HEAD"
         image.save_as(file, implicit_vr=None)
     assert read_scan(series).part == "HEAD"
+
+
+def test_what_a_series_says_of_itself(series):
+    told = {"SeriesDescription": "Lung 1.0", "ProtocolName": "Thorax", "StudyDescription": "CT"}
+    code = Dataset()
+    code.CodeMeaning = "Head"
+    for file in series.iterdir():
+        change(file, **told, AnatomicRegionSequence=Sequence([code]))
+    volume = read_scan(series)
+    assert volume.part == "Head" and told.items() <= volume.told.items()
+    assert volume.told["ImageType"] == "DERIVED\\SECONDARY\\AXIAL"
+
+
+def change(file, **tags):
+    """Give a DICOM file other tags."""
+    image = pydicom.dcmread(file)
+    for name, value in tags.items():
+        setattr(image, name, value)
+    image.save_as(file)
+
+
+def test_phases_of_one_place_are_named(series, tmp_path, scan, line):
+    """Repeated acquisitions, phases of the heart, of breathing and of a contrast medium."""
+    write_dicom(series / "b", scan[0], scan[2])
+    for number, file in enumerate((series / "b").iterdir()):
+        change(file, AcquisitionNumber=2, SOPInstanceUID=f"1.2.{number}")
+    said = line(lambda: read_scan(series))
+    assert "lie at one position (AcquisitionNumber 1 and 2): two scans, or phases" in said
+    for file in (series / "b").iterdir():  # measured again
+        x, y, z = pydicom.dcmread(file).ImagePositionPatient
+        change(file, ImagePositionPatient=[x, y, f"{z + 0.01:.6f}"])
+    assert "lie at one position (AcquisitionNumber 1 and 2)" in line(lambda: read_scan(series))
+    folder = enhance(write_dicom(tmp_path / "c", scan[0], scan[2]), tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+        content = Dataset()
+        content.TemporalPositionIndex = 1 + number % 2
+        frame.FrameContentSequence = Sequence([content])
+        frame.PlanePositionSequence[0].ImagePositionPatient = [0, 0, number // 2]
+    image.save_as(folder / "enhanced.dcm")
+    said = line(lambda: read_scan(folder))
+    assert "(slice 1) and enhanced.dcm (slice 2) lie at one position (TemporalP" in said
+    assert "TemporalPositionIndex 1 and 2" in said
+
+
+def test_kernels_are_not_mixed(series, line):
+    """Two reconstructions of which each lies half-way between the slices of the other."""
+    for file in series.iterdir():
+        change(file, ConvolutionKernel=["Bl57", "3"])
+    assert len(read_scan(series).values) == 12
+    for file in sorted(series.iterdir())[::2]:
+        change(file, ConvolutionKernel=["Br40", "3"])
+    said = line(lambda: read_scan(series))
+    assert r"kernel Br40\3 in 0001.dcm" in said and r"kernel Bl57\3 in 0002.dcm" in said
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ({"RescaleType": "MGML"}, "its values are MGML (RescaleType), no Hounsfield units"),
+        ({"RescaleType": "Z_EFF"}, "its values are Z_EFF"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "pixels are PALETTE COLOR"),
+        ({"PixelSpacing": [18, -15]}, "no usable PixelSpacing"),
+        ({"RescaleSlope": 0}, "empty: every voxel is -1024"),
+        ({"HighBit": 15, "BitsStored": 12}, "HighBit 15 of 12 bits; wants 11"),
+    ],
+)
+def test_values_that_are_no_plain_ct(series, line, tags, said):
+    for file in series.iterdir():
+        change(file, **tags)
+    assert said in line(lambda: read_scan(series))
+
+
+@pytest.mark.parametrize("units", ["HU", "US", "HU_MOD", "", "Hounsfield Units"])
+def test_units_that_are_hounsfield_or_unspecified(series, scan, units):
+    for file in series.iterdir():
+        change(file, RescaleType=units)
+    assert np.array_equal(read_scan(series).values, scan[0])
+
+
+def test_units_of_enhanced_ct(series, tmp_path, line):
+    folder = enhance(series, tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    shared = image.SharedFunctionalGroupsSequence[0].PixelValueTransformationSequence[0]
+    del image.RescaleType
+    shared.RescaleType = "EDW"
+    image.save_as(folder / "enhanced.dcm")
+    assert "its values are EDW" in line(lambda: read_scan(folder))
+
+
+def test_kinds_of_frames(series, tmp_path):
+    """A localiser among others; what else a frame says of itself."""
+    folder = enhance(series, tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+        kind = Dataset()
+        kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME" if number else "LOCALIZER", "MAXIMUM"]
+        kind.VolumeBasedCalculationTechnique = "MAX_IP"
+        frame.CTImageFrameTypeSequence = Sequence([kind])
+    image.save_as(folder / "enhanced.dcm")
+    with pytest.warns(UserWarning, match="1 localisers"):
+        volume = read_scan(folder)
+    assert len(volume.values) == 11 and volume.told["ImageType"].endswith("VOLUME\\MAXIMUM")
+    assert volume.told["VolumeBasedCalculationTechnique"] == "MAX_IP"
+
+
+def test_each_frame_has_units_of_its_own(series, tmp_path, scan):
+    folder = enhance(series, tmp_path / "enhanced")
+    image = pydicom.dcmread(folder / "enhanced.dcm")
+    image.SOPClassUID = LegacyConvertedEnhancedCTImageStorage
+    shared = image.SharedFunctionalGroupsSequence[0]
+    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+        units = Dataset()
+        units.RescaleSlope, units.RescaleIntercept = "1", str(number - 1024)
+        frame.PixelValueTransformationSequence = Sequence([units])
+    del shared.PixelValueTransformationSequence
+    image.save_as(folder / "enhanced.dcm")
+    wanted = scan[0] + np.arange(12, dtype=np.int16)[:, None, None]
+    assert np.array_equal(read_scan(folder).values, wanted)
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+@pytest.mark.parametrize(
+    ("sign", "padding"), [(0, 40000), (1, 63536), (1, -2000), (0, (40000, 40100)), (1, -1024)]
+)
+def test_padding_is_air(series, scan, implicit, sign, padding):
+    """Where it makes a round picture a rectangle; not a voxel within that has its value."""
+    first, last = padding if isinstance(padding, tuple) else (padding, padding)
+    low = first - 65536 * (sign and first > 32767)
+    wanted = scan[0].copy()
+    for plane, file in zip(wanted, sorted(series.iterdir()), strict=True):
+        image = pydicom.dcmread(file)
+        offset = 0 if sign else 1024
+        stored = plane.astype(np.int32) + offset
+        stored[0], stored[1, 3:9], stored[5, 5] = low, last - first + low, low
+        plane[0] = plane[1, 3:9] = min(low - offset, -1000)
+        plane[5, 5] = min(low - offset, 32767)
+        data = Dataset()
+        data.update(image)
+        data.PixelRepresentation, data.RescaleIntercept = sign, str(-offset)
+        data.add_new("PixelPaddingValue", "US" if first >= 0 else "SS", first)
+        if last > first:
+            data.add_new("PixelPaddingRangeLimit", "US", last)
+        data.PixelData = stored.astype(np.int16 if sign else np.uint16).tobytes()
+        data.save_as(file, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
+    assert np.array_equal(read_scan(series).values, wanted)
+
+
+def test_bits_beyond_those_stored_do_not_count(series, scan):
+    """Old scanners kept overlays there, and some do not extend the sign."""
+    for plane, file in zip(scan[0], sorted(series.iterdir()), strict=True):
+        stored = plane.astype(np.int16).view(np.uint16) & 0x0FFF | 0x1000
+        change(file, PixelRepresentation=1, BitsStored=12, HighBit=11, RescaleIntercept="0")
+        change(file, PixelData=stored.tobytes())
+    assert np.array_equal(read_scan(series).values, scan[0])
+
+
+def test_loss_is_told(series):
+    for file in series.iterdir():
+        change(file, LossyImageCompression="00")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_scan(series)
+    change(file, LossyImageCompression="01")
+    with pytest.warns(UserWarning, match="series: was compressed with loss"):
+        read_scan(series)
+
+
+def test_objects_of_makers_and_pictures_of_doses_lie_beside_a_series(series, scan, tmp_path):
+    other = write_dicom(tmp_path / "other", scan[0][:2], scan[2], series="2")
+    raw, dose = sorted(other.iterdir())
+    image = pydicom.dcmread(raw)
+    image.SOPClassUID = "1.3.12.2.1107.5.9.1"  # syngo's, no image
+    del image.Rows
+    image.save_as(series / "raw.dcm")
+    image = pydicom.dcmread(dose)
+    image.SOPClassUID, image.SamplesPerPixel = SecondaryCaptureImageStorage, 3
+    image.save_as(series / "dose.dcm")
+    with pytest.warns(UserWarning, match="2 files that are no CT images passed over.*Secondary"):
+        assert np.array_equal(read_scan(series).values, scan[0])
 
 
 def test_a_scan_without_hounsfield_units_is_refused(series, line):
