@@ -7,10 +7,12 @@ import warnings
 
 import pytest
 import torch
+import yaml
 from lightning.pytorch import Callback, Trainer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from vizoo.vision.callbacks import AveragedWeights
+from vizoo.vision.configs.builtin import CONFIGS
 from vizoo.vision.schedule import run_steps, steps_of
 from vizoo.vision.training import OptimisedTask
 
@@ -193,3 +195,14 @@ def test_a_resumed_run_warms_up_and_averages_as_if_it_had_not_stopped(tmp_path):
 def test_an_average_over_no_share(share):
     with pytest.raises(ValueError, match=f"a share of {share}: between 0 and 1"):
         AveragedWeights(share)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["classification/skin10", "classification/skin100", "stereo/easnet_small_pairs"],
+)
+def test_configs_for_data_of_ones_own_have_lengths_in_shares(name):
+    settings = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    assert 0 < settings["model"]["init_args"]["warmup_steps"] <= 0.1
+    callbacks = [entry["class_path"] for entry in settings["trainer"].get("callbacks", [])]
+    assert callbacks in ([], ["vizoo.vision.callbacks.AveragedWeights"])
