@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from .mixture import (
@@ -28,6 +29,10 @@ _ROLES = {
     "test": ("test",),
     "predict": ("predict",),
 }
+
+
+_SMALLEST_BATCH = 8
+"""Below it the statistics of batch norms are too noisy."""
 
 
 class MixedDataModule(LightningDataModule):
@@ -53,6 +58,8 @@ class MixedDataModule(LightningDataModule):
         val_share: share of the training samples held out for validation where ``val`` is empty,
             chosen by the seed; 0 for no validation.
         batch_size: training samples a process and step.
+        min_batches: of an epoch: a set too small for so many is trained in smaller batches, down
+            to 8 samples.
         eval_batch_size: samples a step elsewhere; more than 1 needs samples of one size.
         workers: processes that load data, for each loader.
         seed: of the mixture, the augmentation and the held-out share.
@@ -77,15 +84,16 @@ class MixedDataModule(LightningDataModule):
         samples_per_epoch: int | None = None,
         val_share: float = 0.0,
         batch_size: int = 4,
+        min_batches: int = 1,
         eval_batch_size: int = 1,
         workers: int = 4,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if batch_size < 1 or eval_batch_size < 1 or workers < 0:
+        if min(batch_size, min_batches, eval_batch_size) < 1 or workers < 0:
             raise ValueError(
-                f"batch_size {batch_size}, eval_batch_size {eval_batch_size} and workers {workers} "
-                "must be at least 1, 1 and 0"
+                f"batch_size {batch_size}, min_batches {min_batches}, eval_batch_size "
+                f"{eval_batch_size} and workers {workers} must be at least 1, 1, 1 and 0"
             )
         if not 0 <= val_share < 1:
             raise ValueError(f"val_share {val_share} must be at least 0 and less than 1")
@@ -95,6 +103,7 @@ class MixedDataModule(LightningDataModule):
         self.samples_per_epoch = samples_per_epoch
         self.val_share = val_share
         self.batch_size = batch_size
+        self.min_batches = min_batches
         self.eval_batch_size = eval_batch_size
         self.workers = workers
         self.seed = seed
@@ -184,9 +193,14 @@ class MixedDataModule(LightningDataModule):
         sampler = EpochSampler(mixture, *self._place(), seed=self.seed)
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
-        whole_batches = len(sampler) >= self.batch_size
-        arguments = {"sampler": sampler, "drop_last": whole_batches}
-        loader = self._loader(mixture, self.batch_size, TrainingLoader, **arguments)
+        size = min(self.batch_size, max(_SMALLEST_BATCH, len(sampler) // self.min_batches))
+        arguments = {"sampler": sampler, "drop_last": len(sampler) >= size}
+        loader = self._loader(mixture, size, TrainingLoader, **arguments)
+        if (fitting := min(size, len(sampler))) < self.batch_size:
+            rank_zero_info(
+                f"{len(sampler)} training samples an epoch, in batches of {fitting} instead of "
+                f"{self.batch_size}"
+            )
         loader.trained = self._trained
         return loader
 

@@ -14,16 +14,47 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
 
 from ..common.files import atomic_write
+from .schedule import run_steps, steps_of
 
-__all__ = ["Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
+__all__ = ["AveragedWeights", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
+
+
+class AveragedWeights(WeightAveraging):
+    """Validates and keeps an exponential average of the weights, over a share of the run.
+
+    However many steps a fit has, what it began with is forgotten at its end. Early in the fit the
+    average spans a tenth of the steps so far.
+
+    Args:
+        share: of the fit's steps, over which the average reaches back.
+
+    Raises:
+        ValueError: it is no share; when training starts, also where the fit has no end.
+    """
+
+    def __init__(self, share: float = 0.1) -> None:
+        if not 0 < share < 1:
+            raise ValueError(f"averaged weights over a share of {share}: between 0 and 1")
+        super().__init__(avg_fn=self._mean)
+        self.share, self._span = share, 1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the length of the fit, which a resumed one may have changed."""
+        self._span = max(1, steps_of(self.share, run_steps(trainer), "averaged weights: share"))
+
+    def _mean(self, average: Tensor, current: Tensor, count: Tensor) -> Tensor:
+        done = self._latest_update_step  # a number of this process, which no device is asked for
+        decay = min(1 - 1 / self._span, (1 + done) / (10 + done))
+        return decay * average + (1 - decay) * current
 
 
 class Frozen(Callback):

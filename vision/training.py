@@ -6,14 +6,15 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import accumulate
-from math import ceil, cos, pi
+from itertools import accumulate, pairwise
+from math import ceil, cos, isinf, pi
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torchmetrics import Metric
 
 from .hub.create import create_model
 from .hub.registry import REMOTE
+from .schedule import run_steps, steps_of
 
 __all__ = [
     "NetworkTask",
@@ -46,15 +48,17 @@ class OptimisedTask(LightningModule):
             the end of the round; `constant` stays.
         lr_milestones: epochs after which to do so, counted from the start of the round.
         lr_gamma: factor at each milestone.
-        warmup_steps: steps of linear warm-up at the start of a round.
+        warmup_steps: linear warm-up at the start of a round: steps, or below 1 a share of the
+            round's, such as 0.05.
 
     Attributes:
         round_epochs: lengths of rounds, at each of which warm-up and schedule start anew; the last
             goes on until training ends.
 
     Raises:
-        ValueError: optimizer or schedule is unknown; when training starts, also where
-            `optimizer_args` do not fit, or a cosine schedule has no end.
+        ValueError: optimizer or schedule is unknown, or the warm-up neither steps nor a share; when
+            training starts, also where `optimizer_args` do not fit, or a cosine schedule or a share
+            has no end.
     """
 
     net: nn.Module
@@ -70,13 +74,17 @@ class OptimisedTask(LightningModule):
         lr_schedule: Literal["milestones", "cosine", "constant"] = "cosine",
         lr_milestones: list[int] | None = None,
         lr_gamma: float = 0.5,
-        warmup_steps: int = 0,
+        warmup_steps: int | float = 0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         if lr_schedule not in _SCHEDULES:
             raise ValueError(
                 f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
+            )
+        if warmup_steps < 0 or warmup_steps > 1 and warmup_steps % 1:
+            raise ValueError(
+                f"warmup_steps {warmup_steps}: give a number of steps, or a share below 1"
             )
         known = cast("list[str]", list_optimizers())
         if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
@@ -99,29 +107,45 @@ class OptimisedTask(LightningModule):
             raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
         for group in optimizer.param_groups:  # of `layer_decay`, which timm leaves to schedulers
             group["lr"] *= group.get("lr_scale", 1.0)
-        total = trainer.estimated_stepping_batches
-        if hparams.lr_schedule == "cosine" and total == float("inf"):
+        total = run_steps(trainer)
+        if hparams.lr_schedule == "cosine" and isinf(total):
             raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
         if trainer.num_training_batches == float("inf"):  # not asked yet, as max_steps is the end
             trainer.fit_loop.setup_data()
         per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
+        starts = [per_epoch * epoch for epoch in (0, *accumulate(self.round_epochs[:-1]))]
+        lengths = [max(0, end - start) for start, end in pairwise((*starts, total))]
+        warmups = [steps_of(hparams.warmup_steps, n, "warmup_steps") for n in lengths]
+        if not getattr(trainer, "fast_dev_run", False):
+            _check_warmups(
+                warmups, [min(n, total - s) for s, n in zip(starts, lengths, strict=True)]
+            )
 
         def factor(step: int) -> float:
             epoch = step // per_epoch
             index, start = round_at(self.round_epochs, epoch)
             done = step - start * per_epoch
-            warm = min(1.0, (done + 1) / (hparams.warmup_steps + 1))
+            warm = min(1.0, (done + 1) / (warmups[index] + 1))
             if hparams.lr_schedule == "milestones":
                 passed = bisect_right(hparams.lr_milestones or [], epoch - start)
                 return warm * hparams.lr_gamma**passed
             if hparams.lr_schedule == "cosine":
-                last = index == len(self.round_epochs) - 1
-                steps = total - start * per_epoch if last else self.round_epochs[index] * per_epoch
-                return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, steps))))
+                return warm * 0.5 * (1 + cos(pi * min(1.0, done / max(1, lengths[index]))))
             return warm
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _check_warmups(warmups: Sequence[int], runs: Sequence[float]) -> None:
+    """Warn where a round that is reached is over before the learning rate has been up for long."""
+    for warmup, steps in zip(warmups, runs, strict=True):
+        if warmup and 0 < steps < 2 * warmup:
+            rank_zero_warn(
+                f"the warm-up takes {min(warmup, steps)} of {steps:.0f} steps, so the network "
+                "learns little: set model.warmup_steps to a share such as 0.05, or train longer"
+            )
+            return
 
 
 class NetworkTask(OptimisedTask):

@@ -405,7 +405,7 @@ def test_built_in_configs_run(name, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load((root / f"configs/classification/{name}.yaml").read_text())
     model = settings["model"]["init_args"]
-    model |= {"init_weights": None, "warmup_steps": 1}
+    model["init_weights"] = None
     model["model_args"]["backbone"] = "test_resnet"
     data = settings["data"]["init_args"]
     for number in range(model["model_args"]["classes"] if name != "skin_generated" else 0):

@@ -190,6 +190,7 @@ def test_every_sample_is_used_before_any_is_used_again():
         ({"samples_per_epoch": 0}, "0 samples per epoch"),
         ({"val_share": 1.0}, "val_share 1.0"),
         ({"batch_size": 0}, "batch_size 0"),
+        ({"min_batches": 0}, "min_batches 0"),
         ({"augmentation": "storng"}, "no augmentation 'storng'"),
     ],
 )
@@ -255,6 +256,28 @@ def test_a_set_smaller_than_a_batch_is_one_batch():
     data = StereoDataModule(train=[Numbered(3)], augmentation="none", batch_size=8, workers=0)
     assert [len(batch["name"]) for batch in data.train_dataloader()] == [3]
     assert data.val_dataloader() == []
+
+
+@pytest.mark.parametrize(
+    ("samples", "least", "sizes"),
+    [
+        (40, 1, [16, 16]),
+        (40, 3, [13, 13, 13]),
+        (40, 5, [8] * 5),
+        (40, 20, [8] * 5),
+        (9, 4, [8]),
+        (5, 4, [5]),
+        (400, 4, [16] * 25),
+    ],
+)
+def test_a_small_set_has_smaller_batches_where_an_epoch_wants_some(samples, least, sizes, caplog):
+    data = StereoDataModule(
+        train=[Numbered(samples)], augmentation="none", batch_size=16, min_batches=least, workers=0
+    )
+    with caplog.at_level("INFO"):
+        assert [len(batch["name"]) for batch in data.train_dataloader()] == sizes
+    said = f"{samples} training samples an epoch, in batches of {sizes[0]} instead of 16"
+    assert (said in caplog.text) == (sizes[0] < 16)
 
 
 def test_training_without_validation_and_the_other_stages(tmp_path):
