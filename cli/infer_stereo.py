@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run, infer_items, infer_one
+from ._stereo import chosen_calibrations, chosen_pairs, positive, scale, share
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
-    from ..datasets.stereo.calibration import StereoCalibration
-    from ._pairs import Pair
+    from ..stereo.infer import StereoResult
 
 # Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
 _CHECKED = 5
@@ -42,12 +42,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--scale",
-        type=_scale,
+        type=scale,
         default="auto",
         metavar="S",
         help="match the images at S times their size, above 0 and at most 1, which brings near "
         "things within the network's reach; results have the images' own size and pixels "
-        "(default: auto: 1 wherever that is enough)",
+        "(default: auto: 1 wherever that is enough, else a smaller size first, then 1 around "
+        "what was found)",
+    )
+    parser.add_argument(
+        "--max-disparity",
+        type=positive,
+        metavar="PX",
+        help="the largest there is (default: looked up)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=positive,
+        metavar="GB",
+        help="larger pairs are matched in tiles that take no more (default: 90 %% of what is free)",
+    )
+    parser.add_argument(
+        "--both",
+        action="store_true",
+        help="match the right image too: its disparity, what it does not see, better confidence; "
+        "twice the time",
+    )
+    parser.add_argument(
+        "--min-confidence",
+        type=share,
+        metavar="C",
+        help="leave out pixels that are less sure, 0 to 1: 0 in PNG and depth, infinite in PFM and "
+        "npy, no points",
     )
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(
@@ -80,16 +106,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
     with say_warnings():
-        pairs = {pair.name: pair for pair in _pairs(args)}
+        pairs = {pair.name: pair for pair in chosen_pairs(args)}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
-    calibrations = _calibrations(args, pairs)
+    calibrations = chosen_calibrations(args, pairs)
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import FORMATS, StereoPredictor
     from ..vision.io.images import read_image
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)
+    memory = None if args.memory is None else 1e9 * args.memory
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
     checked = set() if args.no_check else set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
     before = set(out.iterdir()) if out.is_dir() else set()
@@ -104,9 +131,16 @@ def run(args: argparse.Namespace) -> int:
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
         chosen = {"formats": formats, "max_depth": args.max_depth}
+
+        def infer() -> StereoResult:
+            how = {"max_disparity": args.max_disparity, "memory": memory, "both": args.both}
+            result = predictor(left, right, scale=args.scale, check=name in checked, **how)
+            least = args.min_confidence
+            return result if least is None else result.confident(least)
+
         item = infer_one(
             name,
-            lambda: predictor(left, right, scale=args.scale, check=name in checked),
+            infer,
             lambda result, _: result.save(out, name, calibration=calibration, **chosen),
         )
         return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
@@ -121,74 +155,14 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _scale(text: str) -> float | str:
-    if text == "auto":
-        return text
-    try:
-        scale = float(text)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
-    return scale
-
-
-def _pairs(args: argparse.Namespace) -> list[Pair]:
-    from ._pairs import find_folders, find_pairs, read_list
-
-    if args.list is not None:
-        if args.left is not None:
-            raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
-        return read_list(args.list)
-    if args.left is None:
-        raise ValueError(
-            "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
-        )
-    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
-
-
-def _calibrations(
-    args: argparse.Namespace, pairs: dict[str, Pair]
-) -> dict[str, StereoCalibration | None]:
-    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
-
-    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
-    numbers = {name: value for name, value in numbers.items() if value is not None}
-    common = None
-    if args.calib is not None:
-        if numbers:
-            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
-        common = read_calibration(args.calib, args.baseline_unit)
-    elif numbers:
-        for name, unit in (("focal", "pixels"), ("baseline", "metres")):
-            if name not in numbers:
-                raise ValueError(
-                    f"--{next(iter(numbers))} needs --{name} too ({unit}): depth = focal * "
-                    "baseline / disparity"
-                )
-        common = StereoCalibration(**numbers)
-        if common.baseline > 5:
-            warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
-    files = {name: pair.calibration for name, pair in pairs.items()}
-    own = {
-        name: read_calibration(file, args.baseline_unit) if file else common
-        for name, file in files.items()
-    }
-    if args.max_depth is not None:
-        if not args.max_depth > 0:
-            raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
-        if not any(own.values()):
-            raise ValueError("--max-depth needs a calibration: --calib, or --focal and --baseline")
-    return own
-
-
 def _show(item: dict) -> None:
-    low, middle, high = (item["disparity"][name] for name in ("min", "median", "max"))
     height, width = item["size"]
-    print(
-        f"{item['left']}: disparity {low:.1f} to {high:.1f} px, median {middle:.1f} "
-        f"({width}x{height}, {item['seconds']:.2f} s)"
-    )
+    seen = "nothing is sure enough"
+    if item["disparity"] is not None:
+        low, middle, high = (item["disparity"][name] for name in ("min", "median", "max"))
+        seen = f"disparity {low:.1f} to {high:.1f} px, median {middle:.1f}"
+    out = f", {item['left_out']:.0%} left out" if "left_out" in item else ""
+    print(f"{item['left']}: {seen}{out} ({width}x{height}, {item['seconds']:.2f} s)")
     for file in item["files"]:
         deep = "  16-bit, 256 per pixel; looks black in viewers"
         print(f"  {file}{deep if file.endswith('_disparity.png') else ''}")

@@ -389,6 +389,17 @@ class MatchingNetwork(nn.Module):
         """
         return self._predict(left, right)[0][0]
 
+    def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Disparity as `forward`, and the share of all chances in its peak, both (B, 1, H, W)."""
+        (disparity, *_), volumes = self._predict(left, right)
+        _, share = peak_argmin(volumes[0][0].float())
+        size = disparity.shape[-2:]
+        # Maps may go beyond the image, whose size need be no multiple of theirs.
+        share = F.interpolate(share, scale_factor=float(volumes[0][1]), mode="bilinear")
+        missing = [max(0, want - have) for want, have in zip(size, share.shape[-2:], strict=True)]
+        share = F.pad(share, (0, missing[1], 0, missing[0]), mode="replicate")
+        return disparity, share[..., : size[0], : size[1]]
+
     def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
         """All predictions, for training: one stage, finest first.
 

@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
-from ..common.memory import available_memory
+from ..common.memory import PeakMemory, available_memory
 from ..common.summaries import spread
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.hub.create import load_network
@@ -32,12 +32,15 @@ from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.disparity import write_disparity
 from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_ply
 from ..vision.viz.cloud import cloud_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
+from .confidence import confidence, left_right_difference
 from .geometry import depth_to_points, disparity_to_depth, smooth_surface
 from .rectification import check_pair, require_content
+from .tiling import refine
 
 __all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]
 
@@ -45,19 +48,24 @@ FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
 
 # A pair's largest disparity is looked up in a copy of this width, in which a quarter of the width
-# is within most networks' reach, and is what all but one pixel in fifty stay below.
-_GLANCE, _NEARLY_ALL = 288, 0.98
+# is within most networks' reach: a third more than what all but one pixel in fifty stay below.
+_GLANCE, _NEARLY_ALL, _RESERVE = 288, 0.98, 1.3
 _QUICK = (128, 256)  # height and width of the pair by which time is estimated
 
 # What is said before: work of more seconds, of images of more pixels.
 _LONG, _LARGE = 2.0, 500_000
-# Memory that a pixel of a pair takes at scale 1 on a CPU: 12.2 GB were measured at 48 megapixels.
-_BYTES = 254
+# Bytes for each pixel: of whole images and maps, whatever the network; of a network's own at least
+# (memory that was freed before hides a part when they are measured) and at most.
+_WHOLE, _LEAST, _MOST = 64, 254, 4000
+_MEASURED = (512, 768)  # height and width of the pair by which a network's are measured
+_SAFETY = 1.3
+_FEWEST = 1 << 16  # pixels of a tile: smaller ones see too little
+_HIDDEN = 1.0  # pixels by which the two images' disparities differ where one does not see the point
 
 # What the names of a result's files end on.
 _ENDINGS = tuple(
-    "disparity.pfm disparity.png disparity.npy disparity_colour.png depth.npy depth_colour.png "
-    "cloud.png cloud.ply".split()
+    "disparity.pfm disparity.png disparity.npy disparity_colour.png confidence.pfm confidence.png "
+    "occluded.png right_disparity.pfm depth.npy depth_colour.png cloud.png cloud.ply".split()
 )
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -68,11 +76,27 @@ Calibration = StereoCalibration | str | os.PathLike
 class StereoResult:
     """What was found for one pair."""
 
-    disparity: np.ndarray  #: (H, W) float32, pixels, of the left image
+    #: (H, W) float32, pixels, of the left image; infinite where it was left out
+    disparity: np.ndarray
     image: np.ndarray  #: the left image, (H, W, 3) uint8 RGB
     #: the left file's without its suffix, or ``pair`` where the images were no files
     name: str = "pair"
-    scale: float = 1.0  #: of the images that were matched, against those given
+    scale: float = 1.0  #: of the images that were matched first, against those given
+    #: (H, W) float32, about the chance that the disparity is within a pixel of the truth
+    confidence: np.ndarray | None = None
+    right_disparity: np.ndarray | None = None  #: (H, W) float32, pixels, of the right image
+    #: (H, W) bool: the right image has no such point, by its own disparity
+    occluded: np.ndarray | None = None
+
+    def confident(self, least: float) -> StereoResult:
+        """Return the result without the disparities whose confidence is below `least`, 0 to 1.
+
+        Raises:
+            ValueError: there is no confidence, or `least` is none.
+        """
+        if self.confidence is None or not 0 <= least <= 1:
+            raise ValueError(f"least confidence {least:g}: want 0 to 1, of a result that has one")
+        return replace(self, disparity=np.where(self.confidence < least, np.inf, self.disparity))
 
     def depth(self, calibration: Calibration) -> np.ndarray:
         """Return metric depth, (H, W) float32, metres; 0 where unknown.
@@ -125,8 +149,17 @@ class StereoResult:
 
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
-        size, disparity = list(self.disparity.shape), spread(self.disparity)
-        return {"size": size, "disparity": disparity, "scale": self.scale}
+        known = self.disparity[np.isfinite(self.disparity)]
+        facts: dict[str, Any] = {
+            "size": list(self.disparity.shape),
+            "disparity": spread(known) if len(known) else None,
+            "scale": self.scale,
+        }
+        if self.confidence is not None:
+            facts["confidence"] = round(float(self.confidence.mean()), 4)
+        if len(known) < self.disparity.size:
+            facts["left_out"] = round(1 - len(known) / self.disparity.size, 4)
+        return facts
 
     def save(
         self,
@@ -143,6 +176,8 @@ class StereoResult:
             folder: made if it is missing.
             name: first part of the file names, by default the result's: ``<name>_disparity.pfm``,
                 ``.png`` (16 bits, 256 d), ``.npy``, ``<name>_disparity_colour.png``,
+                ``<name>_confidence.pfm``, ``.png``, ``<name>_occluded.png`` (white where it is),
+                ``<name>_right_disparity.pfm``,
                 ``<name>_depth.npy`` (metres), ``<name>_depth_colour.png``, ``<name>_cloud.ply``,
                 ``<name>_cloud.png``.
             calibration: as for ``depth``.
@@ -164,7 +199,7 @@ class StereoResult:
         """
         folder, name = Path(folder), self.name if name is None else name
         camera = None if calibration is None else self._fit(calibration)
-        highest = self.disparity.max()
+        highest = self.disparity[np.isfinite(self.disparity)].max(initial=0)
         if formats is None:
             formats = FORMATS
             if highest >= _PNG_LIMIT:
@@ -201,6 +236,15 @@ class StereoResult:
         for suffix in formats:
             write_disparity(target(f"disparity.{suffix}"), self.disparity)
         write_image(target("disparity_colour.png"), disparity_picture(self.disparity))
+        if self.confidence is not None:
+            write_pfm(target("confidence.pfm"), self.confidence)
+            style: dict[str, Any] = {"label": "confidence", "palette": "viridis"}
+            picture = disparity_picture(self.confidence, low=0.0, high=1.0, **style)
+            write_image(target("confidence.png"), picture)
+        if self.occluded is not None:
+            write_image(target("occluded.png"), np.uint8(255) * self.occluded)
+        if self.right_disparity is not None:
+            write_pfm(target("right_disparity.pfm"), self.right_disparity)
         if camera is None:
             return written
         depth = self.depth(camera)
@@ -267,13 +311,23 @@ class StereoPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         net = load_network(model, "stereo")
+        self._scored = hasattr(net, "predict")
+        self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity
         self.net = optimize(net.to(self.device), dtype=self.dtype)
 
     @torch.inference_mode()
     def __call__(
-        self, left: Image, right: Image, *, scale: float | str = "auto", check: bool = True
+        self,
+        left: Image,
+        right: Image,
+        *,
+        scale: float | str = "auto",
+        max_disparity: float | None = None,
+        memory: float | None = None,
+        both: bool = False,
+        check: bool = True,
     ) -> StereoResult:
         """Find the disparity of one pair.
 
@@ -282,7 +336,14 @@ class StereoPredictor:
             right: likewise; of the same size, both rectified.
             scale: above 0 and at most 1: the images are made smaller by it before they are
                 matched, and nearer things come within reach; the disparity is given at their own
-                size again, in their own pixels. ``auto`` takes 1 wherever ``reach`` is enough.
+                size again, in their own pixels. ``auto`` takes 1 wherever ``reach`` is enough;
+                where it is not, the pair is matched at a smaller size, and again at its own around
+                what was found (see `vizoo.stereo.tiling`).
+            max_disparity: the pair's largest, pixels, instead of a look at it.
+            memory: bytes that may be used; where a pair needs more it is matched in tiles. By
+                default nine tenths of what is free.
+            both: also match the right image; its disparity and what the right image does not see
+                are part of the result, and the confidence knows more. It takes twice as long.
             check: whether to look if the pair is swapped or not rectified, by keypoints, and
                 beyond reach at a scale of yours. It takes up to a second; many pairs of one
                 camera need it once.
@@ -290,8 +351,8 @@ class StereoPredictor:
         Raises:
             FileNotFoundError: there is no such image.
             ValueError: an image cannot be read or is all of one colour, the sizes differ, both
-                are the same picture, a scale of another form, or the network's output is not
-                finite.
+                are the same picture, a scale, disparity or memory of another form, or the network's
+                output is not finite.
 
         Warns (``UserWarning``) of a pair that is swapped or not rectified, and of disparities
         beyond ``reach``.
@@ -306,15 +367,31 @@ class StereoPredictor:
         require_content(first, second)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
+        for name, value in (("max_disparity", max_disparity), ("memory", memory)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive, got {value:g}")
         picture = to_bytes(first)
         for note in check_pair(picture, to_bytes(second)) if check else ():
             warnings.warn(note, stacklevel=3)
-        if check or scale == "auto":
-            scale = self._reached(first, second, scale)
-        scale = float(scale)
-        disparity = self._match(first, second, scale).numpy()
-        name = Path(left).stem if isinstance(left, (str, os.PathLike)) else "pair"
-        return StereoResult(disparity, picture, name, scale)
+        whole = 1.0 if scale == "auto" else float(scale)
+        start = self._reached(first, second, scale, max_disparity, check)
+        pixels = self._pixels(first.shape[1], first.shape[2], memory)
+        disparity, *peak = self._infer(first, second, start, whole, pixels)
+        other = difference = None
+        if both:
+            mirrored = (view.flip(-1) for view in (second, first))
+            other = self._infer(*mirrored, start, whole, pixels)[0].flip(-1)
+            difference = left_right_difference(disparity, other)
+        sure = confidence(first, second, disparity, peak[0] if peak else None, difference)
+        return StereoResult(
+            disparity.numpy(),
+            picture,
+            Path(left).stem if isinstance(left, (str, os.PathLike)) else "pair",
+            start,
+            sure.numpy(),
+            None if other is None else other.numpy(),
+            None if difference is None else (difference > _HIDDEN).numpy(),
+        )
 
     @torch.inference_mode()
     def estimate(self, height: int, width: int) -> float:
@@ -326,7 +403,7 @@ class StereoPredictor:
         times = []
         for _ in range(8):  # the first warms up, and the fastest is the least disturbed
             start = time.perf_counter()
-            self._match(left, right, 1.0)
+            self.maps(left, right)
             times.append(time.perf_counter() - start)
         return min(times) * height * width / math.prod(_QUICK)
 
@@ -340,55 +417,128 @@ class StereoPredictor:
         """
         if height * width <= _LARGE:
             return []
-        size, notes = f"{width}x{height} pixels", []
         share = 1.0 if scale == "auto" else float(scale) ** 2
-        seconds, needed = share * self.estimate(height, width), share * height * width * _BYTES
-        if seconds > _LONG:
-            notes.append(
-                f"{size} take about {seconds:.0f} s on {self.device}; a smaller scale takes less"
-            )
-        free = available_memory()
-        if self.device.type == "cpu" and free is not None and needed > free:
-            # The system ends a process that takes more.
-            notes.append(
-                f"{size} take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
-                "free; a smaller scale takes less"
-            )
-        return notes
+        seconds = share * self.estimate(height, width)
+        if seconds <= _LONG:
+            return []
+        size = f"{width}x{height} pixels"
+        return [f"{size} take about {seconds:.0f} s on {self.device}; a smaller scale takes less"]
 
-    def _match(self, left: Tensor, right: Tensor, scale: float) -> Tensor:
-        """Disparity (H, W) of (3, H, W) images that are matched at a scale."""
+    @torch.inference_mode()
+    def maps(self, left: Tensor, right: Tensor) -> Tensor:
+        """What the network itself finds, at once and whatever its reach.
+
+        Args:
+            left: (3, H, W), RGB in [0, 1].
+            right: the same shape.
+
+        Returns:
+            (1, H, W), the disparity; of a network that scores its candidates (2, H, W), with the
+            share of all chances that lies in the peak.
+        """
+        views = [view[None].to(self.device) for view in (left, right)]
+        found = self.net.predict(*views) if self._scored else (self.net(*views)[:, :1],)
+        maps = torch.cat([part.float().cpu() for part in found], 1)[0]
+        check_prediction(maps, dtype=self.dtype)
+        return maps
+
+    def _infer(
+        self, left: Tensor, right: Tensor, start: float, whole: float, pixels: int | None
+    ) -> Tensor:
+        """Maps (C, H, W) of images matched at the scale `start`, then at `whole` if that is more.
+
+        The network gets so many pixels at once at most.
+        """
         size = left.shape[1:]
-        views = [reduced(image, scale).to(self.device) for image in (left, right)]
-        disparity = self.net(*views)[:, :1].float().cpu()
-        check_prediction(disparity, dtype=self.dtype)
-        if disparity.shape[2:] != size:
-            disparity = interpolate(disparity, size, mode="bilinear") * (
-                size[1] / disparity.shape[3]
-            )
-        return disparity[0, 0]
+        left, right = reduced(left, whole)[0], reduced(right, whole)[0]
+        least = 1.0 if pixels is None else 0.99 * math.sqrt(pixels / math.prod(left.shape[1:]))
+        ratio = min(start / whole, least)
+        if ratio >= 1:
+            maps = self.maps(left, right)
+        else:
+            coarse = self.maps(reduced(left, ratio)[0], reduced(right, ratio)[0])
+            coarse = _resized(coarse, left.shape[1:])
+            maps = refine(self.maps, left, right, coarse, ratio, self.reach, pixels)
+        return _resized(maps, size)
 
-    def _reached(self, left: Tensor, right: Tensor, scale: float | str) -> float:
-        """The scale to match at; warns where disparities go beyond the network's reach."""
+    def _pixels(self, height: int, width: int, memory: float | None) -> int | None:
+        """How many pixels the network may get at once; None where memory is no matter.
+
+        Raises:
+            ValueError: not even the images fit.
+        """
+        free = _free_memory(self.device) if memory is None else memory
+        if free is None:
+            return None
+        if memory is None:
+            free *= 0.9
+        if self.device.type == "cpu":
+            free -= height * width * _WHOLE
+        if height * width * _MOST <= free:
+            return None
+        if self._bytes is None:
+            views = torch.rand(2, 3, *_MEASURED).unbind()
+            with PeakMemory(self.device) as peak:
+                self.maps(*views)
+            self._bytes = _SAFETY * max(peak.bytes / math.prod(_MEASURED), _LEAST)
+        pixels = int(free / self._bytes)
+        if pixels < _FEWEST:
+            raise ValueError(
+                f"a pair of {width}x{height} pixels does not fit into {(memory or free) / 1e9:.2g} "
+                "GB of memory; match it at a smaller size, or free some"
+            )
+        return None if pixels >= height * width else pixels
+
+    def _reached(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | str,
+        given: float | None,
+        check: bool,
+    ) -> float:
+        """The scale to match at first; warns where disparities go beyond the network's reach."""
         width = left.shape[2]
         wanted = 1.0 if scale == "auto" else float(scale)
-        if self.reach is None or width <= _GLANCE:
+        if self.reach is None or not (check or scale == "auto"):
             return wanted
-        small = [reduced(view, _GLANCE / width)[0] for view in (left, right)]
-        glance = self._match(small[0], small[1], 1)
-        largest = float(glance.flatten().quantile(_NEARLY_ALL)) * width / _GLANCE
+        if given is None:
+            if width <= _GLANCE:
+                return wanted
+            small = [reduced(view, _GLANCE / width)[0] for view in (left, right)]
+            glance = self.maps(*small)[0].flatten().quantile(_NEARLY_ALL)
+            largest, reserve = float(glance) * width / _GLANCE, _RESERVE
+        else:
+            largest, reserve = given, 1.0
         if largest * wanted <= self.reach:
             return wanted
-        within = max(math.floor(100 * self.reach / largest), 1) / 100
+        within = max(math.floor(100 * self.reach / (reserve * largest)), 1) / 100
         beyond = (
             f"disparities reach about {largest:.0f} px, beyond the network's {self.reach:g} px: "
         )
         if scale == "auto":
-            beyond += f"the pair was matched at {within:g} of its size (scale 1 keeps the size)"
+            beyond += (
+                f"the pair was matched at {within:g} of its size, then at its own around what was "
+                f"found (scale {within:g} leaves that out)"
+            )
         else:
             beyond += f"what is nearer comes out wrong; take the scale {within:g} or auto"
-        warnings.warn(beyond, stacklevel=4)
+        if given is None or scale != "auto":
+            warnings.warn(beyond, stacklevel=4)
         return within if scale == "auto" else wanted
+
+
+def _resized(maps: Tensor, size: torch.Size) -> Tensor:
+    """Maps (C, H, W) at another size, the first of them a disparity in pixels."""
+    if maps.shape[1:] == size:
+        return maps
+    resized = interpolate(maps[None], size, mode="bilinear")[0]
+    resized[0] *= size[1] / maps.shape[2]
+    return resized
+
+
+def _free_memory(device: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def reduced(image: Tensor, scale: float) -> Tensor:

@@ -6,12 +6,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from stereo_fixtures import BlockMatcher, pair_of
 from torch import nn
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.stereo import infer
-from vizoo.vision.io.images import write_image
+from vizoo.vision.io.images import to_bytes, write_image
+from vizoo.vision.io.pfm import read_pfm
 
 SIZE = (32, 48)
 
@@ -66,6 +68,7 @@ def results(folder) -> set[str]:
 def test_one_pair(scene, capsys):
     assert good() == 0
     names = {"l_disparity.pfm", "l_disparity.png", "l_disparity.npy", "l_disparity_colour.png"}
+    names |= {"l_confidence.pfm", "l_confidence.png"}
     assert results(scene / "out") == names
     out = capsys.readouterr().out
     assert "l.png: disparity 5.0 to 5.0 px" in out
@@ -81,6 +84,8 @@ def test_metric(scene, capsys, words):
     assert results(scene / "out") == {
         "l_disparity.npy",
         "l_disparity_colour.png",
+        "l_confidence.pfm",
+        "l_confidence.png",
         "l_depth.npy",
         "l_depth_colour.png",
         "l_cloud.ply",
@@ -89,7 +94,7 @@ def test_metric(scene, capsys, words):
     assert np.load(scene / "out/l_depth.npy") == pytest.approx(10)
     (pair,) = report["pairs"]
     assert pair["disparity"] == {"min": 5, "median": 5, "max": 5} and pair["size"] == [32, 48]
-    assert len(pair["files"]) == 6
+    assert len(pair["files"]) == 8
 
 
 def test_calibration_at_another_scale_is_said(scene, capsys):
@@ -103,33 +108,59 @@ def test_calibration_at_another_scale_is_said(scene, capsys):
     assert "99x32, these have 48x32" in capsys.readouterr().err
 
 
-class Near(Constant):
-    """Finds 48 px of 600, and nothing beyond its 20 px of reach."""
-
-    reach = 20
-
-    def forward(self, left, right):
-        true = 48 * left.shape[3] / 600
-        return torch.full_like(left[:, :1], true if true <= 30 else 1.0)
+def near_pair(folder):
+    """Writes a pair of 600x120 with a disparity of 48 px."""
+    for view, name in zip(pair_of(torch.full((120, 600), 48.0)), ("l.png", "r.png"), strict=True):
+        write_image(folder / name, to_bytes(view))
 
 
 def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
-    monkeypatch.setattr(infer, "load_network", lambda model, task: Near())
-    for name, seed in (("l.png", 1), ("r.png", 2)):
-        noise = np.random.default_rng(seed).integers(0, 256, (90, 600, 3), dtype=np.uint8)
-        write_image(scene / name, noise)
+    monkeypatch.setattr(infer, "load_network", lambda model, task: BlockMatcher(30))
+    near_pair(scene)
     assert good("--json") == 0
     said = capsys.readouterr()
     assert "vizoo: warning: l.png: disparities reach about 48 px, beyond the" in said.err
     (pair,) = json.loads(said.out)["pairs"]
-    assert "matched at 0.41 of its size" in pair["warnings"][0] and pair["scale"] == 0.41
-    assert pair["disparity"]["max"] == pytest.approx(48) and pair["size"] == [90, 600]
+    assert "matched at 0.48 of its size, then at its own" in pair["warnings"][0]
+    assert pair["scale"] == 0.48 and pair["size"] == [120, 600]
+    assert pair["disparity"]["median"] == pytest.approx(48, abs=0.5)
     assert good("--scale", "1", "--json", "--out", "kept") == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
-    assert "take the scale 0.41 or auto" in pair["warnings"][0] and pair["scale"] == 1
-    assert good("--scale", "0.4", "--json", "--out", "small") == 0
-    said = capsys.readouterr()
-    assert said.err == "" and json.loads(said.out)["pairs"][0]["scale"] == 0.4
+    assert "take the scale 0.48 or auto" in pair["warnings"][0] and pair["scale"] == 1
+    for words in (("--scale", "0.4"), ("--max-disparity", "75")):
+        assert good(*words, "--json", "--out", words[1]) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and json.loads(said.out)["pairs"][0]["scale"] == 0.4
+
+
+def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):
+    monkeypatch.setattr(infer, "load_network", lambda model, task: BlockMatcher(60))
+    near_pair(scene)
+    assert good("--both", "--min-confidence", "0.3", "--focal", "300", "--baseline", "0.1") == 0
+    said = capsys.readouterr().out
+    assert "% left out (600x120" in said and "out/l_occluded.png" in said
+    sure = read_pfm(scene / "out/l_confidence.pfm")
+    out = np.isinf(read_pfm(scene / "out/l_disparity.pfm"))
+    assert out[sure < 0.299].all() and out[sure > 0.301].mean() < 0.01  # what is 0 is unknown too
+    assert (np.load(scene / "out/l_depth.npy")[out] == 0).all()
+    assert read_pfm(scene / "out/l_right_disparity.pfm").shape == (120, 600)
+    (pair,) = json.loads((scene / "out/summary.json").read_text())["pairs"]
+    assert pair["left_out"] == pytest.approx(out.mean(), abs=1e-3) and 0 < pair["confidence"] < 1
+    assert good("--min-confidence", "1", "--out", "none") == 0
+    assert "nothing is sure enough, 100% left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--min-confidence", "1.5"), "'1.5' is not from 0 to 1"),
+        (("--memory", "0"), "'0' is not above 0"),
+        (("--max-disparity", "far"), "'far' is not above 0"),
+    ],
+)
+def test_numbers_that_are_none(scene, capsys, words, message):
+    said = refused(capsys, "l.png", "r.png", "--out", "out", *words)
+    assert f"{words[0]}: {message}" in said
 
 
 @pytest.mark.parametrize("kind", ["grey", "rgba", "deep", "deep rgb"])
@@ -155,6 +186,7 @@ def test_folders_and_globs(scene, words):
     folders(scene)
     assert call(*words, "--model", "stand-in", "--out", "out", "--format", "npy") == 0
     wanted = {f"{i}_disparity{e}" for i in range(3) for e in (".npy", "_colour.png")}
+    wanted |= {f"{i}_confidence{e}" for i in range(3) for e in (".pfm", ".png")}
     assert results(scene / "out") == wanted
 
 
@@ -316,7 +348,7 @@ def test_results_of_an_earlier_run_are_named(scene, capsys):
     assert said.strip().endswith(f"vizoo: replaced {count} files of an earlier run in out")
     assert good("--format", "pfm") == 0
     said = capsys.readouterr().err
-    assert "replaced 2 files" in said
+    assert "replaced 4 files" in said
     assert "of an earlier run, not of this one: out/l_cloud" in said
     (said,) = [line for line in said.splitlines() if "not of this one" in line]
     assert "out/l_depth.npy" in said and "out/l_disparity.png" in said
@@ -335,19 +367,19 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
     assert "about" not in capsys.readouterr().err
 
 
-def test_more_memory_than_is_free_is_said_before(scene, capsys, monkeypatch):
-    monkeypatch.setattr("vizoo.stereo.infer.available_memory", lambda: 10**8)
-    for seed, name in enumerate(("l.png", "r.png")):
-        noise = np.random.default_rng(seed).integers(0, 256, (600, 900, 3), dtype=np.uint8)
-        write_image(scene / name, noise)
-    words = ("--no-check", "--device", "cpu")
-    assert good(*words, "--scale", "1", "--out", "large") == 0
-    said = capsys.readouterr().err
-    assert (
-        "l.png: 900x600 pixels take about 0.1 GB of memory, and 0.1 GB are free; a smaller" in said
-    )
-    assert good(*words, "--scale", "0.5", "--out", "small") == 0
-    assert "memory" not in capsys.readouterr().err
+def test_large_pairs_take_the_memory_that_is_given(scene, capsys):
+    """In tiles, with about the result of one piece; a line where not even a tile fits."""
+    for view, name in zip(pair_of(torch.full((600, 900), 12.0)), ("l.png", "r.png"), strict=True):
+        write_image(scene / name, to_bytes(view))
+    words = ("--no-check", "--device", "cpu", "--model", "easnet_small", "--format", "npy")
+    call("l.png", "r.png", *words, "--out", "whole")
+    call("l.png", "r.png", *words, "--memory", "0.15", "--out", "tiles")
+    whole, tiles = (np.load(scene / folder / "l_disparity.npy") for folder in ("whole", "tiles"))
+    assert np.median(np.abs(whole - tiles)) < 0.1
+    assert (tiles != whole).any()
+    capsys.readouterr()
+    said = refused(capsys, "l.png", "r.png", *words, "--memory", "0.03", "--out", "out")
+    assert "900x600 pixels does not fit into 0.03 GB of memory" in said
 
 
 def test_the_dark_png_is_explained(scene, capsys):
@@ -380,7 +412,8 @@ def test_folders_of_pair_folders(scene, capsys, names):
     assert {"a_disparity.npy", "b_disparity.npy", "a_depth.npy"} <= found
     assert "b_depth.npy" not in found
     assert call("pairs/b", "--out", "one", *rest) == 0
-    assert results(scene / "one") == {"b_disparity.npy", "b_disparity_colour.png"}
+    endings = ("disparity.npy", "disparity_colour.png", "confidence.pfm", "confidence.png")
+    assert results(scene / "one") == {f"b_{ending}" for ending in endings}
     said = refused(capsys, "pairs", "pairs", "--out", "o", *rest)
     assert f"'pairs/*/{names[0]}' 'pairs/*/{names[1]}'" in said
 

@@ -1,0 +1,138 @@
+"""How sure a disparity is: the chance that it is within a pixel of the truth.
+
+Four things tell, as far as they are there: whether both images look alike where the disparity
+puts them (normalised cross-correlation of 9x9 windows), whether neighbours have about the same
+disparity, how much of a network's matching scores lies in the peak it took, and whether the right
+image's own disparity agrees. A logistic function of their logarithms turns them into a chance; its
+coefficients are fitted on generated scenes (`python -m benchmarks.stereo_confidence --fit`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, grid_sample
+
+__all__ = ["Coefficients", "confidence", "evidence", "left_right_difference"]
+
+_WINDOW = 9
+_STRIP = 1 << 20  # pixels that are worked on at once
+_GREY = (0.299, 0.587, 0.114)
+_LEAST = 1e-2  # of what a logarithm is taken of
+_FARTHEST = 20.0  # pixels of disagreement beyond which more means nothing
+
+
+class Coefficients(NamedTuple):
+    """Of the logistic function; 0 for what is not there."""
+
+    constant: float
+    alike: float  #: of log((1 + correlation) / 2)
+    rough: float  #: of log(standard deviation of the disparity in a window + 0.01 px)
+    peak: float  #: of log(share of the chances in the peak)
+    agree: float  #: of log(difference of left and right + 0.01 px)
+
+
+#: By whether there is a share of the peak, and the right image's disparity.
+_FITTED = {
+    (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
+    (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
+    (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
+    (True, True): Coefficients(0.541, -0.097, -0.474, 2.495, -0.546),
+}
+
+
+def confidence(
+    left: Tensor,
+    right: Tensor,
+    disparity: Tensor,
+    peak: Tensor | None = None,
+    difference: Tensor | None = None,
+) -> Tensor:
+    """The chance (H, W) that a disparity is within a pixel of the truth, 0 to 1.
+
+    Args:
+        left: (3, H, W), RGB in [0, 1].
+        right: the same shape.
+        disparity: (H, W), of the left image, pixels.
+        peak: (H, W), share of the chances that lies in the network's peak, 0 to 1, if it says.
+        difference: (H, W), of `left_right_difference`, if the right image was matched too.
+    """
+    factors = _FITTED[peak is not None, difference is not None]
+    features = evidence(left, right, disparity, peak, difference)
+    total = torch.full_like(disparity, factors.constant)
+    for factor, feature in zip(factors[1:], features, strict=True):
+        if feature is not None:
+            total += factor * feature
+    return total.sigmoid()
+
+
+def evidence(
+    left: Tensor,
+    right: Tensor,
+    disparity: Tensor,
+    peak: Tensor | None = None,
+    difference: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing."""
+    alike, rough = _compare(left, right, disparity)
+    if difference is not None:
+        difference = (difference.clamp(max=_FARTHEST) + _LEAST).log()
+    if peak is not None:
+        peak = peak.clamp(min=_LEAST).log()
+    return ((1 + alike) / 2).clamp(min=_LEAST).log(), (rough + _LEAST).log(), peak, difference
+
+
+def left_right_difference(left: Tensor, right: Tensor) -> Tensor:
+    """By how much a disparity differs from the right image's where it points to.
+
+    Args:
+        left: (H, W), of the left image, pixels.
+        right: (H, W), of the right image, pixels.
+
+    Returns:
+        (H, W), pixels, not negative; infinite where the match lies outside the right image.
+    """
+    place = torch.arange(left.shape[1], device=left.device) - left
+    before = place.floor().clamp(0, left.shape[1] - 1)
+    after = (before + 1).clamp(max=left.shape[1] - 1)
+    share = (place - before).clamp(0, 1)
+    there = torch.lerp(right.gather(1, before.long()), right.gather(1, after.long()), share)
+    return (left - there).abs().masked_fill(place < 0, torch.inf)
+
+
+def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor]:
+    """Correlation of windows in [-1, 1], -1 outside the right image, and roughness in pixels."""
+    height, width = disparity.shape
+    alike, rough = torch.empty_like(disparity), torch.empty_like(disparity)
+    halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)
+    grey = left.new_tensor(_GREY).view(3, 1, 1)
+    x = torch.arange(width, device=disparity.device)
+    for start in range(0, height, rows):
+        stop = min(start + rows, height)
+        top, bottom = max(0, start - halo), min(height, stop + halo)
+        part = disparity[top:bottom]
+        first, second = ((view[:, top:bottom] * grey).sum(0)[None, None] for view in (left, right))
+        y = torch.linspace(-1, 1, bottom - top, device=part.device)[:, None].expand_as(part)
+        grid = torch.stack((2 * (x - part) / max(width - 1, 1) - 1, y), -1)[None]
+        second = grid_sample(second, grid, padding_mode="border", align_corners=True)
+        # Means taken off first: the difference of two large squares would lose the small.
+        first, second, smooth = (
+            view - view.mean() for view in (first, second, part[None, None].double())
+        )
+        covariance = _box(first * second) - _box(first) * _box(second)
+        deviations = (_variance(first) * _variance(second)).sqrt()
+        score = torch.where(deviations > 1e-6, covariance / deviations.clamp(min=1e-6), 0)
+        inner = slice(start - top, stop - top)
+        score = score[0, 0].clamp(-1, 1).masked_fill(x - part < 0, -1)
+        alike[start:stop], rough[start:stop] = score[inner], _variance(smooth).sqrt()[0, 0, inner]
+    return alike, rough
+
+
+def _variance(picture: Tensor) -> Tensor:
+    return (_box(picture**2) - _box(picture) ** 2).clamp(min=0)
+
+
+def _box(picture: Tensor) -> Tensor:
+    return avg_pool2d(picture, _WINDOW, 1, _WINDOW // 2, count_include_pad=False)

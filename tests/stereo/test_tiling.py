@@ -1,0 +1,122 @@
+"""Any range and size: what is near or large is matched in moved tiles, without a seam."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from stereo_fixtures import BlockMatcher, pair_of
+
+import vizoo
+from vizoo.stereo.tiling import offsets, refine, tiles
+
+
+def slope(height=160, width=480, low=10.0, high=36.0):
+    """A plane: disparities grow from the top to the bottom."""
+    return torch.linspace(low, high, height)[:, None].expand(height, width).contiguous()
+
+
+@given(
+    st.integers(1, 900),
+    st.integers(1, 900),
+    st.one_of(st.none(), st.integers(1, 500_000)),
+    st.integers(0, 200),
+)
+def test_tiles_cover_everything_once(height, width, pixels, margin):
+    total = torch.zeros(height, width)
+    for rows, columns, weight in tiles(height, width, pixels, margin):
+        assert 0 <= rows.start < rows.stop <= height and 0 <= columns.start < columns.stop <= width
+        assert (weight >= 0).all()
+        total[rows, columns] += weight
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_tiles_fit_into_memory():
+    sizes = [
+        (rows.stop - rows.start) * (columns.stop - columns.start + 96)
+        for rows, columns, _ in tiles(6000, 8000, 1_000_000, 96)
+    ]
+    assert max(sizes) <= 1_000_000 and len(sizes) < 120
+
+
+@given(st.floats(0, 300), st.integers(2, 200))
+def test_every_disparity_is_brought_within_reach(disparity, reach):
+    part = torch.full((3, 4), disparity)
+    moves = list(offsets(part, reach))
+    total = sum(weight for _, weight in moves)
+    torch.testing.assert_close(total, torch.ones_like(total), atol=1 / reach + 1e-5, rtol=0)
+    for offset, weight in moves:
+        if (weight > 0.01).any():
+            assert -1 <= disparity - offset <= reach + 1
+
+
+def test_what_is_beyond_reach_is_found_at_full_size():
+    truth = slope()
+    left, right = pair_of(truth)
+    predictor = vizoo.StereoPredictor(BlockMatcher(24), "cpu")
+    with pytest.warns(UserWarning, match="beyond the network's 24 px: .* then at its own around"):
+        result = predictor(left, right)
+    seen = np.arange(480) > 40
+    error = np.abs(result.disparity - truth.numpy())[:, seen]
+    coarse = predictor(left, right, scale=result.scale, check=False).disparity
+    assert result.scale < 0.7 and np.median(error) < 0.5
+    assert np.median(np.abs(coarse - truth.numpy())[:, seen]) > 1.5 * np.median(error)
+
+
+def test_the_largest_disparity_may_be_said():
+    truth = slope(low=40.0, high=90.0)
+    left, right = pair_of(truth)
+    predictor = vizoo.StereoPredictor(BlockMatcher(24), "cpu")
+    result = predictor(left, right, max_disparity=100)
+    assert result.scale == 0.24
+    error = np.abs(result.disparity - truth.numpy())[:, 110:]
+    assert np.median(error) < 0.5
+
+
+def test_no_seam_between_tiles():
+    """Where tiles meet, neighbours differ by no more than elsewhere, and both forms agree."""
+    truth = slope(320, 640, 10.0, 60.0)
+    left, right = pair_of(truth)
+    net = BlockMatcher(24)
+
+    def match(*views):
+        return net(*(view[None] for view in views))[0]
+
+    coarse = truth[None] + 1.5 * torch.sin(torch.arange(640) / 40)
+    whole = refine(match, left, right, coarse, 0.5, 24)
+    tiled = refine(match, left, right, coarse, 0.5, 24, pixels=60_000)
+    assert len(list(tiles(320, 640, 60_000, 24))) >= 6
+    assert ((whole - tiled).abs() > 0.5).float().mean() < 0.02
+    steps = tiled[0, :, 80:].diff(dim=1).abs().mean(0)
+    borders = {round(640 * part / 3) - 80 for part in (1, 2)}
+    near = torch.stack([steps[max(0, place - 64) : place + 64].mean() for place in borders]).mean()
+    assert near < 1.2 * steps.mean() + 0.02
+
+
+def test_memory_bounds_the_network():
+    """The network never gets more pixels than memory allows, and finds the same."""
+    truth = slope(256, 640, 4.0, 18.0)
+    left, right = pair_of(truth)
+    seen = []
+
+    class Watched(BlockMatcher):
+        def forward(self, left, right):
+            seen.append(left.shape[-2] * left.shape[-1])
+            return super().forward(left, right)
+
+    predictor = vizoo.StereoPredictor(Watched(24), "cpu")
+    free = predictor(left, right, check=False)
+    predictor._bytes = 1000.0
+    seen.clear()
+    tiled = predictor(left, right, memory=256 * 640 * 64 + 80e6, check=False)
+    assert max(seen[1:]) <= 80_000 < 256 * 640  # the first one is the look at the range
+    assert np.median(np.abs(tiled.disparity - free.disparity)) < 0.3
+    with pytest.raises(ValueError, match="640x256 pixels does not fit into 0.02 GB of memory"):
+        predictor(left, right, memory=2e7, check=False)
+
+
+@pytest.mark.parametrize("wrong", [{"memory": 0}, {"max_disparity": -4}, {"memory": float("nan")}])
+def test_refused(wrong):
+    left, right = pair_of(slope(64, 96, 2.0, 4.0))
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be positive"):
+        vizoo.StereoPredictor(BlockMatcher(24), "cpu")(left, right, **wrong)

@@ -1,0 +1,43 @@
+"""A matcher without weights, and pairs whose disparity is known, for tests of inference."""
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class BlockMatcher(nn.Module):
+    """Stands in for a network: the best of `reach` candidates by differences of 9x9 windows."""
+
+    def __init__(self, reach):
+        super().__init__()
+        self.reach = reach
+
+    def forward(self, left, right):
+        costs = []
+        for candidate in range(self.reach):
+            moved = F.pad(right, (candidate, 0, 0, 0), mode="replicate")[..., : right.shape[-1]]
+            cost = (left - moved).abs().mean(1, keepdim=True)
+            costs.append(F.avg_pool2d(cost, 9, 1, 4, count_include_pad=False))
+        return torch.cat(costs, 1).argmin(1, keepdim=True).float()
+
+
+def pair_of(disparity, seed=1):
+    """Left and right (3, H, W) of a smooth texture; the left one has the disparities (H, W)."""
+    height, width = disparity.shape
+    right, hidden_by = (_texture(height, width, seed + more) for more in (0, 100))
+    x = torch.arange(width) - disparity
+    y = torch.arange(height)[:, None].expand_as(x)
+    grid = torch.stack((2 * x / (width - 1) - 1, 2 * y / (height - 1) - 1), -1)
+    left = F.grid_sample(right[None], grid[None].float(), align_corners=True)[0].clamp(0, 1)
+    # What nearer things hide in the right view has a texture of its own.
+    place = x.round().long().clamp(0, width - 1)
+    nearest = torch.zeros_like(disparity).scatter_reduce_(1, place, disparity, "amax")
+    return torch.where(disparity < nearest.gather(1, place) - 1, hidden_by, left), right
+
+
+def _texture(height, width, seed):
+    noise = np.random.default_rng(seed).random((height, width, 3), dtype=np.float32)
+    texture = torch.from_numpy(cv2.GaussianBlur(noise, (0, 0), 1.5)).permute(2, 0, 1)
+    return (texture - texture.min()) / (texture.max() - texture.min())
