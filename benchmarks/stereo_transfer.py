@@ -1,19 +1,23 @@
 """Stereo networks on real photographs, which none of them was trained on, against StereoSGBM.
 
     python -m benchmarks.stereo_transfer --data DIR [MODEL ...]
+    python -m benchmarks.stereo_transfer --data DIR --each MODEL
 
 A model is whatever `vizoo infer stereo --model` takes. The data folder has `playground` (im0.png,
 im1.png, disp0.pfm), `cones` (left.png, right.png, gt.png in whole pixels) and `pairs`, a folder for
 each of `index.json` with left.png, right.png and truth.png (256 x disparity). All known pixels
 count, occluded ones too; a group's scores are means over its pairs. StereoSGBM (128 disparities,
 blocks of 5, holes filled from the smaller neighbour) is run in its three modes.
-Speed is that of a 540x960 pair.
+Speed is that of a 540x960 pair. `--each` shows one network pair by pair, as `vizoo infer stereo`
+runs it: size, the largest true disparity, the scale of the first matching, error, time and memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +30,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks._machine import machine, seconds
+from vizoo.common.memory import PeakMemory
 from vizoo.stereo.classical import semi_global_matching
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
@@ -90,6 +95,33 @@ def cell(group: str, found: dict[str, float]) -> str:
     return " / ".join([f"{found['epe']:.2f}", *(f"{100 * found[name]:.1f}" for name in bad)])
 
 
+def each(model: str, dtype: str, known: dict[str, list[Pair]]) -> Table:
+    """Every pair on its own."""
+    predictor = StereoPredictor(model, device="cpu", dtype=dtype)
+    columns = "pair", "size", "largest, px", "scale", "EPE", "bad-2, %", "seconds", "MB"
+    table = Table(*columns, title=f"{model}, {dtype}")
+    for group, members in known.items():
+        for number, (left, right, truth) in enumerate(members):
+            with warnings.catch_warnings(), PeakMemory(predictor.device) as memory:
+                warnings.simplefilter("ignore")
+                start = time.perf_counter()
+                result = predictor(left, right, check=False)
+                taken = time.perf_counter() - start
+            error = (torch.from_numpy(result.disparity) - truth).abs()[truth > 0]
+            height, width = truth.shape
+            table.add_row(
+                f"{group} {number + 1}",
+                f"{height}x{width}",
+                f"{float(truth.max()):.0f}",
+                f"{result.scale:g}",
+                f"{float(error.mean()):.2f}",
+                f"{100 * float((error > 2).float().mean()):.1f}",
+                f"{taken:.1f}",
+                f"{memory.bytes / 1e6:.0f}",
+            )
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL")
@@ -98,9 +130,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", default=1.0, type=lambda s: s if s == "auto" else float(s))
     parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--each", action="store_true", help="pair by pair")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     known = pairs(options.data)
+    if options.each:
+        for model in options.models or list_models("stereo/*", pretrained=True):
+            Console(width=120).print(each(model, options.dtype, known))
+        return
     table = Table(title=f"photographs; {options.dtype}")
     table.add_column("method")
     for name, group in known.items():
