@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -17,7 +17,6 @@ from kernel_emulator import HEADER, compiler
 from vizoo.vision.ops import _kernels
 from vizoo.vision.ops._kernels import KERNELS
 
-
 # One kernel is enough for what is compiled otherwise for architectures before sm_90.
 BEFORE = {"epipolar": ("epipolar_backward<float, 3>",)}
 
