@@ -11,10 +11,6 @@ import signal
 from pathlib import Path
 from unittest import mock
 
-# Until all is collected: what imports make stays, and to look for garbage in it takes seconds.
-gc.disable()
-atexit.register(gc.unfreeze)  # libraries complain of what is left when Python ends
-
 # Before torch is imported, so that the tests' own subprocesses inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +19,10 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+
+# Until all is collected: what imports make stays, and to look for garbage in it takes seconds.
+gc.disable()
+atexit.register(gc.unfreeze)  # libraries complain of what is left when Python ends
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,7 +21,8 @@ class ExportTester:
     Attributes:
         name: registered.
         architecture: arguments for a small test.
-        exported: other arguments for the exports, whose time grows with the number of layers.
+        exported: other arguments for exports and compilation, whose time grows with the number of
+            layers.
         size: of the images at which it is traced.
         formats: written with a dynamic size; `aot-inductor` is a test of its own.
     """
@@ -62,8 +63,13 @@ class NetworkTester(ExportTester):
     @pytest.fixture(scope="class")
     @classmethod
     def net(cls):
+        return cls.build(cls.architecture)
+
+    @classmethod
+    def build(cls, arguments):
+        """The network that is tested, of random weights."""
         torch.manual_seed(0)
-        return create_model(cls.name, **cls.architecture).eval()
+        return create_model(cls.name, **arguments).eval()
 
     def inputs(self, net, height=None, width=None, batch=1):
         """Arguments of a forward pass, the same each time."""
@@ -122,7 +128,8 @@ class NetworkTester(ExportTester):
             with pytest.raises(ValueError, match=rf"must be .*in \[0, 1\], got .*{remedy}"):
                 net(images, *others)
 
-    def test_compiles_to_one_graph(self, net):
+    def test_compiles_to_one_graph(self):
+        net = self.build(self.exported or self.architecture)
         torch.compiler.reset()  # networks that share a `forward` share the limit of its graphs
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
         inputs = self.inputs(net)
