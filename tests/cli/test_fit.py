@@ -13,6 +13,7 @@ from terminal import run_code_in_terminal
 from trainers import fit_forked
 
 from vizoo.__main__ import main
+from vizoo.cli._lightning import VizooCLI
 from vizoo.vision import callbacks, progress
 
 FIT = ["fit", "--config", "toy.yaml"]
@@ -43,6 +44,15 @@ def test_fit_then_the_same_again_then_test(toy, capsys):
     assert yaml.safe_load(open("config.yaml"))["model"]["init_args"]["lr"] == 0.2
     for verb in ("validate", "test"):
         assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
+
+
+def test_the_parser_of_one_command_is_made(toy, monkeypatch):
+    """Each takes a tenth of a second."""
+    made = []
+    monkeypatch.setattr(
+        VizooCLI, "add_arguments_to_parser", lambda self, parser: made.append(self._command)
+    )
+    assert main(FIT) == 0 and made == ["fit"]
 
 
 def test_the_seed_is_fixed_by_default(toy):
