@@ -64,11 +64,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# Without a GPU torch.manual_seed notes each call's stack, for the day when there is one.
+_TORCH = torch if torch.cuda.is_available() else torch.default_generator
+
+
 def _seed() -> None:
     random.seed(0)
     np.random.seed(0)
-    # Without a GPU torch.manual_seed notes each call's stack, for the day when there is one.
-    (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(0)
+    _TORCH.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ class Forked:
     """As :class:`subprocess.Popen` of a command of vizoo's, with all imports done when it starts.
 
     It ends as the function `main` returns: what Python does and says when it shuts down is not to
-    be seen. It writes ``stdout.txt`` and ``stderr.txt`` in its folder.
+    be seen. What it says comes at the end of ``stdout.txt`` and ``stderr.txt`` in its folder.
 
     Args:
         words: what is typed, after ``vizoo`` or ``python -m vizoo``.
@@ -97,10 +97,12 @@ def fit_forked(
     """As :func:`fit_process` on one device, by a :class:`Forked` process."""
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(config)
+    said = [folder / name for name in ("stdout.txt", "stderr.txt")]
+    for file in said:
+        file.unlink(missing_ok=True)
     process = Forked(("fit", "--config", "toy.yaml", *words), folder, **environment)
     code = process.wait(900)
-    said = [(folder / name).read_text() for name in ("stdout.txt", "stderr.txt")]
-    return subprocess.CompletedProcess(words, code, *said)
+    return subprocess.CompletedProcess(words, code, *(file.read_text() for file in said))
 
 
 def _command(folder: Path, words: list[str], environment: dict[str, str]) -> None:
