@@ -33,7 +33,20 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
 
 
 class VizooCLI(LightningCLI):
-    """LightningCLI that stops where a checkpoint would override what the user wrote."""
+    """LightningCLI that stops where a checkpoint would override what the user wrote.
+
+    Args:
+        command: the only subcommand whose parser is made, each of which takes as long.
+        **settings: LightningCLI's.
+    """
+
+    def __init__(self, command: str, **settings: Any) -> None:
+        self._command = command
+        super().__init__(**settings)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """The one that was typed, and the arguments that it skips."""
+        return {self._command: LightningCLI.subcommands()[self._command]}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, then compare the checkpoint's hyper-parameters with the ones given.

@@ -140,9 +140,11 @@ def _help(args: list[str]) -> int:
 def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
     # An abbreviated option would be taken for another one by the next version that has more.
     common = {"exit_on_error": False, "formatter_class": HelpFormatter, "allow_abbrev": False}
+    name = args[0]
     return VizooCLI(
-        LightningModule,
-        LightningDataModule,
+        name,
+        model_class=LightningModule,
+        datamodule_class=LightningDataModule,
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
@@ -153,13 +155,10 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         parser_kwargs={
             "prog": "vizoo",
             **common,
-            **{
-                name: {
-                    "usage": f"vizoo {name} --config FILE [options]",
-                    "description": f"{text}.\n\n{_EXAMPLES.format(name=name)}",
-                    **common,
-                }
-                for name, text in _SUBCOMMANDS.items()
+            name: {
+                "usage": f"vizoo {name} --config FILE [options]",
+                "description": f"{_SUBCOMMANDS[name]}.\n\n{_EXAMPLES.format(name=name)}",
+                **common,
             },
         },
         args=args,

@@ -1,5 +1,6 @@
 """The `vizoo` and `lightning` commands: table, help, errors."""
 
+import gc
 import importlib
 import itertools
 import os
@@ -94,6 +95,19 @@ def test_help_imports_nothing_heavy():
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_garbage_is_not_looked_for_while_a_command_is_imported(monkeypatch):
+    seen = []
+
+    def load(name):
+        seen.append((name, gc.isenabled()))
+        return types.ModuleType(name)
+
+    monkeypatch.setattr("importlib.import_module", load)
+    row = command.Command("cli.none_such", "fail")
+    assert row.load().__name__ == "vizoo.cli.none_such"
+    assert seen == [("vizoo.cli.none_such", False)] and gc.isenabled()
 
 
 @pytest.mark.parametrize(

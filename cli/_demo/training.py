@@ -58,8 +58,6 @@ def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Tr
         ValueError: the training failed; it has said why.
         KeyboardInterrupt: the user stopped it.
     """
-    from ...vision.hub.weights import load_weights, save_weights
-
     start = time.perf_counter()
     config = _write_config(out / "training.yaml", out, epochs, device)
     runs = out / "training"
@@ -67,7 +65,8 @@ def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Tr
     commands = [shlex.join(["vizoo", *command])]
     known = _versions(runs)
     tell(commands[0])
-    code = _run(command, lambda: _half_way(runs, known, config))
+    middle = _middle(config)
+    code = _run(command, lambda: _reached(middle, runs, known))
     interrupted = 0
     checkpoint = next((run / "checkpoints/last.ckpt" for run in _new(runs, known)), None)
     if code == 130 and checkpoint is not None and checkpoint.is_file():
@@ -78,6 +77,10 @@ def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Tr
         code = _run(command, lambda: False)
     if code:
         raise ValueError("the training failed: see above")
+
+    # What takes seconds to import is not needed before.
+    from ...vision.hub.weights import load_weights, save_weights
+
     done = _new(runs, known)
     weights = out / "fadnet_demo.safetensors"
     last = load_weights(done[-1] / "checkpoints/last.ckpt")
@@ -162,16 +165,19 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     return path
 
 
-def _half_way(runs: Path, known: set[Path], config: Path) -> bool:
+def _middle(config: Path) -> float:
+    """The number of steps after which to interrupt."""
     import yaml
 
     settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     data = settings["data"]["init_args"]
     steps = settings["trainer"]["max_epochs"] * data["samples_per_epoch"] // data["batch_size"]
     # A little before the middle, which of an even number of epochs is the end of one.
-    return any(
-        rows and rows[-1][0] + 1 >= 0.45 * steps for rows in map(_rows, _versions(runs) - known)
-    )
+    return 0.45 * steps
+
+
+def _reached(steps: float, runs: Path, known: set[Path]) -> bool:
+    return any(rows and rows[-1][0] + 1 >= steps for rows in map(_rows, _versions(runs) - known))
 
 
 def _run(words: list[str], stop: Callable[[], bool]) -> int:

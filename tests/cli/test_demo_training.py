@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 import yaml
+from trainers import Forked
 
 from vizoo.__main__ import main
 from vizoo.cli._demo import families, pair, subnets, tour, training
@@ -28,11 +30,12 @@ def small(tmp_path, monkeypatch, small_views):
     """A training of a few steps on small scenes; a tour without the searches."""
     with open(resolve_config(training.CONFIG), encoding="utf-8") as file:
         config = yaml.safe_load(file)
-    for role, length in (("train", 24), ("val", 1), ("test", 2)):
+    for role, length in (("train", 12), ("val", 1), ("test", 2)):
         arguments = config["data"]["init_args"][role][0]["init_args"]
         arguments |= {"length": length, "height": 64, "width": 128}
-    sizes = {"crop_height": 64, "crop_width": 128, "workers": 0, "samples_per_epoch": 96}
+    sizes = {"crop_height": 64, "crop_width": 128, "workers": 0, "samples_per_epoch": 48}
     config["data"]["init_args"] |= sizes
+    config["trainer"]["logger"]["init_args"]["flush_logs_every_n_steps"] = 1
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setattr(training, "CONFIG", str(path))
@@ -44,18 +47,24 @@ def small(tmp_path, monkeypatch, small_views):
     return path
 
 
-def test_a_training_is_interrupted_and_goes_on(small, tmp_path, capfd):
+def test_a_training_is_interrupted_and_goes_on(small, tmp_path, monkeypatch):
+    def command(words, stdout):
+        assert words[:3] == [sys.executable, "-m", "vizoo"] and stdout == 2
+        return Forked(words[3:], tmp_path)
+
+    forking = types.SimpleNamespace(Popen=command, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(training, "subprocess", forking)
     mine = tmp_path / "out/training/mine.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("not the demo's")
     (tmp_path / "out/training/version_0").mkdir()  # of a run before, not counted in
     done = training.train(tmp_path / "out", 1, "cpu", lambda what: None)
     assert mine.is_file()
-    assert 10 <= done.interrupted < 23
-    assert [step for step, _ in done.losses] == list(range(24))
+    assert 5 <= done.interrupted < 11
+    assert [step for step, _ in done.losses] == list(range(12))
     assert len(done.errors) == 1 and len(done.commands) == 2
     assert done.commands[1].startswith(f"{done.commands[0]} --ckpt_path ")
-    assert "vizoo: stopped; resume with: vizoo fit" in capfd.readouterr().err
+    assert "vizoo: stopped; resume with: vizoo fit" in (tmp_path / "stderr.txt").read_text()
     assert load_weights(done.weights).architecture["name"] == "fadnet_plus_tiny"
     report = training.test(done, "cpu", lambda what: None)
     assert len(report) == 3 and all(values["epe"] > 0 for values in report.values())
@@ -73,7 +82,7 @@ def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
     """The child writes its checkpoint; nothing goes on behind the prompt."""
     code = (
         "import sys; from pathlib import Path; from vizoo.cli._demo import training as t;"
-        f"t.CONFIG = {str(small)!r}; t._half_way = lambda *_: False;"
+        f"t.CONFIG = {str(small)!r}; t._reached = lambda *_: False;"
         "t.train(Path('out'), 50, 'auto', print)"
     )
     process = subprocess.Popen(

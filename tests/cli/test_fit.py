@@ -3,17 +3,17 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from terminal import run_in_terminal
+from terminal import run_code_in_terminal
+from trainers import fit_forked
 
 from vizoo.__main__ import main
+from vizoo.cli._lightning import VizooCLI
 from vizoo.vision import callbacks, progress
 
 FIT = ["fit", "--config", "toy.yaml"]
@@ -46,6 +46,15 @@ def test_fit_then_the_same_again_then_test(toy, capsys):
         assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
 
 
+def test_the_parser_of_one_command_is_made(toy, monkeypatch):
+    """Each takes a tenth of a second."""
+    made = []
+    monkeypatch.setattr(
+        VizooCLI, "add_arguments_to_parser", lambda self, parser: made.append(self._command)
+    )
+    assert main(FIT) == 0 and made == ["fit"]
+
+
 def test_the_seed_is_fixed_by_default(toy):
     weights = []
     for _ in range(2):
@@ -71,14 +80,8 @@ def test_interrupt_and_resume(toy, capsys, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
 def test_interrupt_by_signal(toy):
-    done = subprocess.run(
-        [sys.executable, "-m", "vizoo", *FIT, "--trainer.max_epochs=-1", "--model.lr=0.01"],
-        env={**os.environ, "SIGINT_AT": "5", "PYTHONPATH": str(toy)},
-        stderr=subprocess.PIPE,
-        text=True,
-        # Under a shell's background job SIGINT would be ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    words = ("--trainer.max_epochs=-1", "--model.lr=0.01")
+    done = fit_forked(toy, (toy / "toy.yaml").read_text(), *words, SIGINT_AT="5")
     assert done.returncode == 130, done.stderr
     assert "resume with: vizoo fit" in done.stderr and "Traceback" not in done.stderr
     assert checkpoint()["global_step"] == 5
@@ -301,8 +304,7 @@ print("PLAIN", flush=True)
 os.environ["NO_COLOR"] = "1"
 assert main({[*FIT, *SHOWN]}) == 0
 """
-    path = os.pathsep.join(filter(None, [str(toy), *sys.path]))
-    done, said = run_in_terminal([sys.executable, "-c", code], PYTHONPATH=path)
+    done, said = run_code_in_terminal(code)
     assert done == 0, said
     coloured, plain = said.split("PLAIN\r\n")
     for shown in (coloured, plain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from network_tester import NetworkTester
+from network_tester import NetworkTester, slow
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.mvs._dispmvs_layers import UpdateBlock
@@ -24,7 +24,7 @@ class TestTiny(NetworkTester):
     exported = {"coarse_iterations": 1, "fine_iterations": 1}
     size = (128, 160)
 
-    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+    test_exports = slow(NetworkTester.test_exports)
 
     def trained_outputs(self, net):
         return net.forward_stages(*self.inputs(net, batch=2))
@@ -35,7 +35,7 @@ class TestPublished(TestTiny):
     parameters = 10_444_838
     architecture = {"coarse_iterations": 1, "fine_iterations": 1}
 
-    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +169,8 @@ def test_optimized_is_close(net, dtype, allowed):
 
 class TestSupernet(SupernetTester):
     name = "dispmvs_elastic"
-    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
-    test_exports_without_the_supernet = pytest.mark.slow(
-        SupernetTester.test_exports_without_the_supernet
-    )
+    test_compiles = slow(SupernetTester.test_compiles)
+    test_exports_without_the_supernet = slow(SupernetTester.test_exports_without_the_supernet)
 
     def build(self):
         return create_model(self.name, feature_width=1)

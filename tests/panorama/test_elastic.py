@@ -7,6 +7,7 @@ import json
 import pytest
 import supernet_tester
 import torch
+from network_tester import slow
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.__main__ import main
@@ -24,10 +25,8 @@ SMALL = {"width": 1, "sample_level": 6}
 
 class TestSupernet(SupernetTester):
     name = "spheredepth_elastic"
-    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
-    test_exports_without_the_supernet = pytest.mark.slow(
-        SupernetTester.test_exports_without_the_supernet
-    )
+    test_compiles = slow(SupernetTester.test_compiles)
+    test_exports_without_the_supernet = slow(SupernetTester.test_exports_without_the_supernet)
 
     def build(self):
         return create_model(self.name, **SMALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from network_tester import ExportTester, NetworkTester
+from network_tester import ExportTester, NetworkTester, slow
 from sphere import moves, rotations
 
 from vizoo.common.counts import count, count_parameters
@@ -32,8 +32,8 @@ class TestPublishedSize(TestTiny):
     parameters = 6_516_644
     architecture = exported = {"texture_level": 0}
 
-    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
-    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(NetworkTester.test_exports)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,13 +17,25 @@ from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import example_inputs
 
 
+def slow(test: Callable) -> Callable:
+    """An inherited check that is slow for one class; marked itself, it would be so for all."""
+
+    @pytest.mark.slow
+    @functools.wraps(test)
+    def check(*args, **kwargs):
+        return test(*args, **kwargs)
+
+    return check
+
+
 class ExportTester:
     """Inherit, and set `name`: alone for the variants of a network that passes all other checks.
 
     Attributes:
         name: registered.
         architecture: arguments for a small test.
-        exported: other arguments for the exports, whose time grows with the number of layers.
+        exported: other arguments for exports and compilation, whose time grows with the number of
+            layers.
         size: of the images at which it is traced.
         formats: written with a dynamic size; `aot-inductor` is a test of its own.
     """
@@ -62,8 +76,13 @@ class NetworkTester(ExportTester):
     @pytest.fixture(scope="class")
     @classmethod
     def net(cls):
+        return cls.build(cls.architecture)
+
+    @classmethod
+    def build(cls, arguments):
+        """The network that is tested, of random weights."""
         torch.manual_seed(0)
-        return create_model(cls.name, **cls.architecture).eval()
+        return create_model(cls.name, **arguments).eval()
 
     def inputs(self, net, height=None, width=None, batch=1):
         """Arguments of a forward pass, the same each time."""
@@ -122,7 +141,8 @@ class NetworkTester(ExportTester):
             with pytest.raises(ValueError, match=rf"must be .*in \[0, 1\], got .*{remedy}"):
                 net(images, *others)
 
-    def test_compiles_to_one_graph(self, net):
+    def test_compiles_to_one_graph(self):
+        net = self.build(self.exported or self.architecture)
         torch.compiler.reset()  # networks that share a `forward` share the limit of its graphs
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
         inputs = self.inputs(net)

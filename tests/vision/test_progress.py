@@ -1,12 +1,11 @@
 """What a run tells of itself: lines where there is no terminal, epochs from one, a table first."""
 
 import re
-import sys
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from terminal import run_in_terminal
+from terminal import run_code_in_terminal
 from torch.utils.data import DataLoader, IterableDataset
 
 from vizoo.vision import progress
@@ -127,8 +126,9 @@ def test_the_bar_of_a_pipe_is_off():
 
 
 def test_epochs_count_from_one():
-    code = """
+    code = f"""
 import sys
+sys.path.append({__file__.rpartition("/")[0]!r})
 from test_progress import Task, batches, trainer
 from vizoo.vision.progress import EpochProgressBar, ProgressLines
 for last in (2, -1):
@@ -137,9 +137,7 @@ for last in (2, -1):
         Task(), batches()
     )
 """
-    here = __file__.rpartition("/")[0]
-    command = [sys.executable, "-c", f"import sys; sys.path.append({here!r}){code}"]
-    done, text = run_in_terminal(command, PYTHONPATH=":".join(filter(None, sys.path)))
+    done, text = run_code_in_terminal(code)
     assert done == 0, text
     known, unknown = (
         set(re.findall(r"[Ee]poch ([-\d/]+)", part)) for part in text.split("last -1")

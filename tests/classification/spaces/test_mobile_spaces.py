@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from network_tester import NetworkTester
+from network_tester import NetworkTester, slow
 from supernet_tester import SupernetTester
 
 from vizoo.common.counts import count
@@ -28,9 +28,7 @@ class MobileTester(SupernetTester):
 
     name: str
     architectures = 3
-    test_exports_without_the_supernet = pytest.mark.slow(
-        SupernetTester.test_exports_without_the_supernet
-    )
+    test_exports_without_the_supernet = slow(SupernetTester.test_exports_without_the_supernet)
 
     def build(self):
         return create_model(self.name, **SMALL[self.name])
@@ -45,12 +43,12 @@ class TestMBNet(MobileTester):
 
 class TestProxyless(MobileTester):
     name = "proxyless"
-    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
+    test_compiles = slow(SupernetTester.test_compiles)
 
 
 class TestOFAMobileNet(MobileTester):
     name = "ofa_mobilenet"
-    test_compiles = pytest.mark.slow(SupernetTester.test_compiles)
+    test_compiles = slow(SupernetTester.test_compiles)
 
 
 def on_meta(name, **arguments):
@@ -68,7 +66,7 @@ class MobileNetworkTester(NetworkTester):
     """A network of the space."""
 
     size = (64, 64)
-    test_exports = pytest.mark.slow(NetworkTester.test_exports)
+    test_exports = slow(NetworkTester.test_exports)
 
 
 class TestMBNetNetwork(MobileNetworkTester):
@@ -81,14 +79,14 @@ class TestProxylessNetwork(MobileNetworkTester):
     name = "proxyless"
     parameters = 16_034_168
     architecture = drawn("proxyless")
-    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
 
 
 class TestOFAMobileNetNetwork(MobileNetworkTester):
     name = "ofa_mobilenet"
     parameters = 10_715_752
     architecture = drawn("ofa_mobilenet")
-    test_compiles_to_one_graph = pytest.mark.slow(NetworkTester.test_compiles_to_one_graph)
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
 
 
 def test_mbnet_is_the_benchmarks(shared):
