@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -170,6 +171,14 @@ class DifferentiableSearch(SupernetTask):
     def setup(self, stage: str) -> None:
         """Set the task up, and count or read the costs of the searched space."""
         super().setup(stage)
+        epochs = self.trainer.max_epochs or -1
+        if stage == "fit" and self.mixing.learns and 0 <= epochs <= self.warmup_epochs:
+            warnings.warn(
+                f"the search learns no architecture: warmup_epochs {self.warmup_epochs} of {epochs} "
+                "epochs train weights alone; set model.warmup_epochs lower, or trainer.max_epochs "
+                "higher",
+                stacklevel=2,
+            )
         if self.cost is not None and self.cost.table is None:
             inputs = self.task.example_input_array
             if inputs is None and self.cost.counts:
