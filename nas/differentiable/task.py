@@ -174,7 +174,7 @@ class DifferentiableSearch(SupernetTask):
         epochs = self.trainer.max_epochs or -1
         if stage == "fit" and self.mixing.learns and 0 <= epochs <= self.warmup_epochs:
             warnings.warn(
-                f"the search learns no architecture: warmup_epochs {self.warmup_epochs} of {epochs} "
+                f"no architecture is learned: warmup_epochs {self.warmup_epochs} of {epochs} "
                 "epochs train weights alone; set model.warmup_epochs lower, or trainer.max_epochs "
                 "higher",
                 stacklevel=2,
