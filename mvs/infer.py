@@ -178,7 +178,8 @@ class MVSPredictor:
         generator = torch.Generator().manual_seed(seed)
         depth = self.net(*batch, generator=generator)[0, 0].float()
         check_prediction(depth, dtype=self.dtype)
-        confidence = depth_confidence(*(part[0] for part in batch[:3]), depth)
+        images, intrinsics, extrinsics = (part[0] for part in batch[:3])
+        confidence = depth_confidence(images, intrinsics, extrinsics, depth)
         return MVSResult(
             depth.cpu().numpy(),
             confidence.cpu().numpy(),

@@ -157,14 +157,22 @@ def reconstruct(
         **fused,
     )
     if classical:
-        sweep = MVSPredictor(PlaneSweep(), predictor.device.type)
-        options = {"views": views, "size": size, "thresholds": thresholds, "restart": restart}
-        more = {"voxel": voxel, "normals": normals, "mesh": mesh, "report": report}
-        other = reconstruct(sweep, scene, out / "classical", **options, **more)
-        pairs = zip(summary["views"], other["views"], strict=True)
-        agreed = {
-            mine["name"]: _agreement(mine["files"][0], yours["files"][0]) for mine, yours in pairs
-        }
+        sweep = MVSPredictor(PlaneSweep(), str(predictor.device))
+        other = reconstruct(
+            sweep,
+            scene,
+            out / "classical",
+            views=views,
+            size=size,
+            thresholds=thresholds,
+            restart=restart,
+            voxel=voxel,
+            normals=normals,
+            mesh=mesh,
+            report=report,
+        )
+        both = zip(summary["views"], other["views"], strict=True)
+        agreed = {a["name"]: _agreement(a["files"][0], b["files"][0]) for a, b in both}
         summary["classical"] = {**other, "agreed": agreed}
     write_json(out / "summary.json", summary)
     return summary

@@ -92,12 +92,10 @@ class MVSTask(NetworkTask):
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Depth and confidence (B, 1, H, W) of the reference views."""
-        inputs = self._inputs(batch, self.hparams.range_factor)
-        depth = self.net(*inputs).float()
-        confidence = [
-            depth_confidence(*views, result[0])
-            for *views, result in zip(*inputs[:3], depth, strict=True)
-        ]
+        images, intrinsics, extrinsics, limits = self._inputs(batch, self.hparams.range_factor)
+        depth = self.net(images, intrinsics, extrinsics, limits).float()
+        samples = zip(images, intrinsics, extrinsics, depth[:, 0], strict=True)
+        confidence = [depth_confidence(*sample) for sample in samples]
         return depth, torch.stack(confidence)[:, None]
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:

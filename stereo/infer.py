@@ -379,8 +379,7 @@ class StereoPredictor:
         disparity, *peak = self._infer(first, second, start, whole, pixels)
         other = difference = None
         if both:
-            mirrored = (view.flip(-1) for view in (second, first))
-            other = self._infer(*mirrored, start, whole, pixels)[0].flip(-1)
+            other = self._infer(second.flip(-1), first.flip(-1), start, whole, pixels)[0].flip(-1)
             difference = left_right_difference(disparity, other)
         sure = confidence(first, second, disparity, peak[0] if peak else None, difference)
         return StereoResult(
@@ -437,8 +436,9 @@ class StereoPredictor:
             share of all chances that lies in the peak.
         """
         views = [view[None].to(self.device) for view in (left, right)]
-        found = self.net.predict(*views) if self._scored else (self.net(*views)[:, :1],)
-        maps = torch.cat([part.float().cpu() for part in found], 1)[0]
+        net: Any = self.net
+        parts = net.predict(*views) if self._scored else (net(*views)[:, :1],)
+        maps = torch.cat([part.float().cpu() for part in parts], 1)[0]
         check_prediction(maps, dtype=self.dtype)
         return maps
 
