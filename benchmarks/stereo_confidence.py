@@ -99,6 +99,10 @@ def fit(names: list[str]) -> None:
                 return value
 
             optimizer.step(loss)
+            if weights[1] < 0:  # what looks alike is no reason to doubt
+                used = used * (torch.arange(used.shape[1]) > 0)
+                optimizer.step(loss)
+                weights.data[1] = 0
             values = weights.tolist()
             values = (
                 values[:3] + (values[3:4] if peak else [0.0]) + (values[-1:] if both else [0.0])
@@ -133,7 +137,9 @@ def main() -> None:
                 error = (disparity - truth).abs()[known]
                 for way, order in ways.items():
                     cells = ranked.setdefault(way, {}).setdefault(group, [])
-                    cells.append(ause(error.clamp(max=10), order[known]))
+                    # Ties would keep the picture's order.
+                    mixed = torch.randperm(len(error), generator=torch.Generator().manual_seed(0))
+                    cells.append(ause(error[mixed].clamp(max=10), order[known][mixed]))
                 if group == "generated":
                     said.append(ways["confidence"][known])
                     true.append(error < 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ._work import warn
@@ -15,25 +16,27 @@ if TYPE_CHECKING:
 
 def scale(text: str) -> float | str:
     """The argument of `--scale`."""
-    return text if text == "auto" else _number(text, 0, 1, "above 0 and at most 1, nor auto")
+    if text == "auto":
+        return text
+    return _number(text, lambda value: 0 < value <= 1, "above 0 and at most 1, nor auto")
 
 
 def share(text: str) -> float:
     """An argument from 0 to 1."""
-    return 0.0 if text == "0" else _number(text, 0, 1, "from 0 to 1")
+    return _number(text, lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
 def positive(text: str) -> float:
     """An argument above 0."""
-    return _number(text, 0, sys.float_info.max, "above 0")
+    return _number(text, lambda value: 0 < value < math.inf, "above 0")
 
 
-def _number(text: str, least: float, most: float, wanted: str) -> float:
+def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = least
-    if not least < value <= most:
+        value = math.nan
+    if not fits(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
     return value
 

@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-confidence",
         type=share,
         metavar="C",
-        help="leave out pixels that are less sure, 0 to 1: 0 in PNG and depth, infinite in PFM and "
-        "npy, no points",
+        help="leave out pixels that are less sure, 0 to 1: 0 in PNG, npy and depth, infinite in "
+        "PFM, no points",
     )
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(

@@ -14,6 +14,7 @@ __all__ = ["PeakMemory", "available_memory", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 _STATUS = "/proc/self/status"
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def keep_freed_memory() -> bool:
@@ -36,8 +37,17 @@ def keep_freed_memory() -> bool:
 
 
 def available_memory() -> int | None:
-    """Return how many bytes new work could have without swapping; None where nobody says."""
-    return _bytes("/proc/meminfo", "MemAvailable")
+    """Return how many bytes new work could have without swapping; None where nobody says.
+
+    In a container it is what its limit leaves, if that is less.
+    """
+    free = _bytes("/proc/meminfo", "MemAvailable")
+    try:
+        limit, used = ((_CGROUP / name).read_text() for name in ("memory.max", "memory.current"))
+        left = int(limit) - int(used)
+    except (OSError, ValueError):  # no container, or "max"
+        return free
+    return left if free is None else min(free, left)
 
 
 class PeakMemory:

@@ -32,6 +32,7 @@ class SourceCorrelation:
     ) -> None:
         self.window = window
         grey = (images.float() * images.new_tensor(_GREY).view(3, 1, 1)).sum(1, keepdim=True)
+        grey = grey - grey.mean()  # the difference of two large squares would lose the small
         self.reference, self.sources = grey[:1], grey[1:]
         self.mean, self.variance = _moments(self.reference, window)
         height, width = images.shape[-2:]
@@ -60,7 +61,7 @@ class SourceCorrelation:
         covariance = _box(self.reference * warped, self.window) - self.mean * mean
         deviations = (self.variance * variance).sqrt()
         alike = torch.where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
-        return alike[:, 0].masked_fill(outside, -1)
+        return alike[:, 0].clamp(-1, 1).masked_fill(outside, -1)
 
     def score(self, inverse: Tensor | float) -> Tensor:
         """The mean (H, W) of the better half of the sources: a point may be hidden in some."""
@@ -126,6 +127,8 @@ def plane_sweep(
 
 class PlaneSweep(nn.Module):
     """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``."""
+
+    architecture = {"name": "PlaneSweep", "planes": 96, "window": 9}
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """Itself, in float32: there are no weights to prepare."""

@@ -97,7 +97,7 @@ def reconstruct(
     Returns:
         The summary, as written to ``summary.json``; its cloud is None where one view alone has
         sources. With `classical` it has ``classical``: that one's summary, and by view the share of
-        pixels whose two depths are within 5 % of each other.
+        pixels whose depth is within 5 % of the sweep's.
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
@@ -126,8 +126,6 @@ def reconstruct(
     done = {} if restart else finished_views(out, plan)
     entries = _compute(predictor, scene, plan, done, out, size, seed, report)
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
-    for name in ("cloud.ply", "cloud.png", "mesh.ply"):
-        (out / name).unlink(missing_ok=True)  # of an earlier run, maybe of fewer views
     if len(plan) > 1:
         thresholds = _thresholds(scene, plan, thresholds)
         fused |= _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
@@ -156,30 +154,38 @@ def reconstruct(
         size=list(size),
         **fused,
     )
+    names = [name for name in ("cloud", "picture", "mesh") if summary.get(name)]
+    for file in {"cloud.ply", "cloud.png", "mesh.ply"} - {Path(summary[n]).name for n in names}:
+        (out / file).unlink(missing_ok=True)  # of an earlier run
+    write_json(out / "summary.json", summary)
     if classical:
-        sweep = MVSPredictor(PlaneSweep(), str(predictor.device))
-        other = reconstruct(
-            sweep,
-            scene,
-            out / "classical",
-            views=views,
-            size=size,
-            thresholds=thresholds,
-            restart=restart,
-            voxel=voxel,
-            normals=normals,
-            mesh=mesh,
-            report=report,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what there is to say of the scene was said
+            try:
+                other = reconstruct(
+                    MVSPredictor(PlaneSweep(), str(predictor.device)),
+                    scene,
+                    out / "classical",
+                    views=views,
+                    size=size,
+                    thresholds=thresholds,
+                    restart=restart,
+                    voxel=voxel,
+                    normals=normals,
+                    mesh=mesh,
+                    report=report,
+                )
+            except ValueError as error:
+                raise ValueError(f"{out / 'classical'}: {error}") from error
         both = zip(summary["views"], other["views"], strict=True)
         agreed = {a["name"]: _agreement(a["files"][0], b["files"][0]) for a, b in both}
         summary["classical"] = {**other, "agreed": agreed}
-    write_json(out / "summary.json", summary)
+        write_json(out / "summary.json", summary)
     return summary
 
 
 def _agreement(first: str, second: str) -> float:
-    """Share of pixels of two depth maps in files that are within 5 % of each other."""
+    """Share of the pixels of a depth map in a file that are within 5 % of another's."""
     mine, yours = read_pfm(first), read_pfm(second)
     return round(float((np.abs(mine - yours) < 0.05 * yours).mean()), 4)
 

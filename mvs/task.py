@@ -95,7 +95,8 @@ class MVSTask(NetworkTask):
         images, intrinsics, extrinsics, limits = self._inputs(batch, self.hparams.range_factor)
         depth = self.net(images, intrinsics, extrinsics, limits).float()
         samples = zip(images, intrinsics, extrinsics, depth[:, 0], strict=True)
-        confidence = [depth_confidence(*sample) for sample in samples]
+        with torch.autocast(depth.device.type, enabled=False):
+            confidence = [depth_confidence(*sample) for sample in samples]
         return depth, torch.stack(confidence)[:, None]
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:

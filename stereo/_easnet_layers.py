@@ -373,6 +373,7 @@ class MatchingNetwork(nn.Module):
     """What EASNet and its relatives have in common; a subclass defines `_predict`."""
 
     output_names = ("disparity",)
+    scored = True  # `predict` also gives how sure the matching scores are
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.

@@ -1,4 +1,4 @@
-"""How sure a disparity is: the chance that it is within a pixel of the truth.
+"""How sure a disparity is: the chance that it is within a matched pixel of the truth.
 
 Four things tell, as far as they are there: whether both images look alike where the disparity
 puts them (normalised cross-correlation of 9x9 windows), whether neighbours have about the same
@@ -39,7 +39,7 @@ _FITTED = {
     (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
     (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
     (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
-    (True, True): Coefficients(0.541, -0.097, -0.474, 2.495, -0.546),
+    (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
 }
 
 
@@ -49,8 +49,9 @@ def confidence(
     disparity: Tensor,
     peak: Tensor | None = None,
     difference: Tensor | None = None,
+    scale: float = 1.0,
 ) -> Tensor:
-    """The chance (H, W) that a disparity is within a pixel of the truth, 0 to 1.
+    """The chance (H, W) that a disparity is within a matched pixel of the truth, 0 to 1.
 
     Args:
         left: (3, H, W), RGB in [0, 1].
@@ -58,9 +59,11 @@ def confidence(
         disparity: (H, W), of the left image, pixels.
         peak: (H, W), share of the chances that lies in the network's peak, 0 to 1, if it says.
         difference: (H, W), of `left_right_difference`, if the right image was matched too.
+        scale: of the images that were matched, against these: a matched pixel is 1 / scale of
+            theirs.
     """
     factors = _FITTED[peak is not None, difference is not None]
-    features = evidence(left, right, disparity, peak, difference)
+    features = evidence(left, right, disparity, peak, difference, scale)
     total = torch.full_like(disparity, factors.constant)
     for factor, feature in zip(factors[1:], features, strict=True):
         if feature is not None:
@@ -74,14 +77,20 @@ def evidence(
     disparity: Tensor,
     peak: Tensor | None = None,
     difference: Tensor | None = None,
+    scale: float = 1.0,
 ) -> tuple[Tensor | None, ...]:
     """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing."""
     alike, rough = _compare(left, right, disparity)
     if difference is not None:
-        difference = (difference.clamp(max=_FARTHEST) + _LEAST).log()
+        difference = ((scale * difference).clamp(max=_FARTHEST) + _LEAST).log()
     if peak is not None:
         peak = peak.clamp(min=_LEAST).log()
-    return ((1 + alike) / 2).clamp(min=_LEAST).log(), (rough + _LEAST).log(), peak, difference
+    return (
+        ((1 + alike) / 2).clamp(min=_LEAST).log(),
+        (scale * rough + _LEAST).log(),
+        peak,
+        difference,
+    )
 
 
 def left_right_difference(left: Tensor, right: Tensor) -> Tensor:

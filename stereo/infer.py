@@ -40,27 +40,27 @@ from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
 from .geometry import depth_to_points, disparity_to_depth, smooth_surface
 from .rectification import check_pair, require_content
-from .tiling import refine
+from .tiling import least_pixels, refine
 
 __all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
 
-# A pair's largest disparity is looked up in a copy of this width, in which a quarter of the width
-# is within most networks' reach: a third more than what all but one pixel in fifty stay below.
+# A pair's largest disparity is looked up in a copy of this width, or of half as much until it is
+# well within reach: a third more than what all but one pixel in fifty stay below.
 _GLANCE, _NEARLY_ALL, _RESERVE = 288, 0.98, 1.3
+_NARROW, _WELL = 72, 0.9
 _QUICK = (128, 256)  # height and width of the pair by which time is estimated
 
 # What is said before: work of more seconds, of images of more pixels.
 _LONG, _LARGE = 2.0, 500_000
 # Bytes for each pixel: of whole images and maps, whatever the network; of a network's own at least
 # (memory that was freed before hides a part when they are measured) and at most.
-_WHOLE, _LEAST, _MOST = 64, 254, 4000
+_WHOLE, _MIRRORED, _LEAST, _MOST = 76, 28, 254, 4000
 _MEASURED = (512, 768)  # height and width of the pair by which a network's are measured
 _SAFETY = 1.3
-_FEWEST = 1 << 16  # pixels of a tile: smaller ones see too little
-_HIDDEN = 1.0  # pixels by which the two images' disparities differ where one does not see the point
+_HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
 
 # What the names of a result's files end on.
 _ENDINGS = tuple(
@@ -82,7 +82,8 @@ class StereoResult:
     #: the left file's without its suffix, or ``pair`` where the images were no files
     name: str = "pair"
     scale: float = 1.0  #: of the images that were matched first, against those given
-    #: (H, W) float32, about the chance that the disparity is within a pixel of the truth
+    #: (H, W) float32, about the chance that the disparity is within a pixel of the truth (of the
+    #: images as they were matched, where a scale was given)
     confidence: np.ndarray | None = None
     right_disparity: np.ndarray | None = None  #: (H, W) float32, pixels, of the right image
     #: (H, W) bool: the right image has no such point, by its own disparity
@@ -311,7 +312,7 @@ class StereoPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         net = load_network(model, "stereo")
-        self._scored = hasattr(net, "predict")
+        self._scored = getattr(net, "scored", False)
         self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity
@@ -375,13 +376,22 @@ class StereoPredictor:
             warnings.warn(note, stacklevel=3)
         whole = 1.0 if scale == "auto" else float(scale)
         start = self._reached(first, second, scale, max_disparity, check)
-        pixels = self._pixels(first.shape[1], first.shape[2], memory)
+        height, width = (max(1, round(whole * length)) for length in first.shape[1:])
+        pixels = self._pixels(height, width, memory, both)
+        if pixels is not None:
+            start = min(start, whole * 0.99 * math.sqrt(pixels / (height * width)))
+            warnings.warn(
+                f"{width}x{height} pixels do not fit into memory at once: the pair was matched at "
+                f"{start:.2g} of its size, then at {whole:g} in tiles",
+                stacklevel=3,
+            )
         disparity, *peak = self._infer(first, second, start, whole, pixels)
         other = difference = None
         if both:
             other = self._infer(second.flip(-1), first.flip(-1), start, whole, pixels)[0].flip(-1)
             difference = left_right_difference(disparity, other)
-        sure = confidence(first, second, disparity, peak[0] if peak else None, difference)
+        known = peak[0] if peak else None
+        sure = confidence(first, second, disparity, known, difference, whole)
         return StereoResult(
             disparity.numpy(),
             picture,
@@ -389,7 +399,7 @@ class StereoPredictor:
             start,
             sure.numpy(),
             None if other is None else other.numpy(),
-            None if difference is None else (difference > _HIDDEN).numpy(),
+            None if difference is None else (difference > _HIDDEN / whole).numpy(),
         )
 
     @torch.inference_mode()
@@ -451,43 +461,43 @@ class StereoPredictor:
         """
         size = left.shape[1:]
         left, right = reduced(left, whole)[0], reduced(right, whole)[0]
-        least = 1.0 if pixels is None else 0.99 * math.sqrt(pixels / math.prod(left.shape[1:]))
-        ratio = min(start / whole, least)
-        if ratio >= 1:
+        if start >= whole:
             maps = self.maps(left, right)
         else:
+            ratio = start / whole
             coarse = self.maps(reduced(left, ratio)[0], reduced(right, ratio)[0])
             coarse = _resized(coarse, left.shape[1:])
             maps = refine(self.maps, left, right, coarse, ratio, self.reach, pixels)
         return _resized(maps, size)
 
-    def _pixels(self, height: int, width: int, memory: float | None) -> int | None:
+    def _pixels(self, height: int, width: int, memory: float | None, both: bool) -> int | None:
         """How many pixels the network may get at once; None where memory is no matter.
 
         Raises:
-            ValueError: not even the images fit.
+            ValueError: not even the smallest tiles fit.
         """
         free = _free_memory(self.device) if memory is None else memory
         if free is None:
             return None
-        if memory is None:
-            free *= 0.9
+        left = free if memory is not None else 0.9 * free
         if self.device.type == "cpu":
-            free -= height * width * _WHOLE
-        if height * width * _MOST <= free:
+            left -= height * width * (_WHOLE + _MIRRORED * both)
+        if height * width * _MOST <= left:
             return None
         if self._bytes is None:
-            views = torch.rand(2, 3, *_MEASURED).unbind()
+            views = [torch.linspace(0, 1, 3 * math.prod(_MEASURED)).view(3, *_MEASURED)] * 2
             with PeakMemory(self.device) as peak:
                 self.maps(*views)
             self._bytes = _SAFETY * max(peak.bytes / math.prod(_MEASURED), _LEAST)
-        pixels = int(free / self._bytes)
-        if pixels < _FEWEST:
+        pixels = int(left / self._bytes)
+        if pixels >= height * width:
+            return None
+        if pixels < least_pixels(height, width, math.ceil(self.reach or width / 4)):
             raise ValueError(
-                f"a pair of {width}x{height} pixels does not fit into {(memory or free) / 1e9:.2g} "
-                "GB of memory; match it at a smaller size, or free some"
+                f"a pair of {width}x{height} pixels does not fit into {free / 1e9:.2g} GB of "
+                "memory, not even in tiles; match it at a smaller size, or free some"
             )
-        return None if pixels >= height * width else pixels
+        return pixels
 
     def _reached(
         self,
@@ -498,16 +508,11 @@ class StereoPredictor:
         check: bool,
     ) -> float:
         """The scale to match at first; warns where disparities go beyond the network's reach."""
-        width = left.shape[2]
         wanted = 1.0 if scale == "auto" else float(scale)
         if self.reach is None or not (check or scale == "auto"):
             return wanted
         if given is None:
-            if width <= _GLANCE:
-                return wanted
-            small = [reduced(view, _GLANCE / width)[0] for view in (left, right)]
-            glance = self.maps(*small)[0].flatten().quantile(_NEARLY_ALL)
-            largest, reserve = float(glance) * width / _GLANCE, _RESERVE
+            largest, reserve = self._largest(left, right, self.reach), _RESERVE
         else:
             largest, reserve = given, 1.0
         if largest * wanted <= self.reach:
@@ -527,6 +532,17 @@ class StereoPredictor:
             warnings.warn(beyond, stacklevel=4)
         return within if scale == "auto" else wanted
 
+    def _largest(self, left: Tensor, right: Tensor, reach: float) -> float:
+        """About the largest disparity of a pair, pixels, by a look at a small copy."""
+        width = left.shape[2]
+        narrow = min(_GLANCE, width // 2)
+        while True:
+            small = [reduced(view, narrow / width)[0] for view in (left, right)]
+            seen = float(self.maps(*small)[0].flatten().quantile(_NEARLY_ALL))
+            if seen <= _WELL * reach or narrow < 2 * _NARROW:
+                return seen * width / narrow
+            narrow //= 2
+
 
 def _resized(maps: Tensor, size: torch.Size) -> Tensor:
     """Maps (C, H, W) at another size, the first of them a disparity in pixels."""
@@ -538,7 +554,10 @@ def _resized(maps: Tensor, size: torch.Size) -> Tensor:
 
 
 def _free_memory(device: torch.device) -> int | None:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if device.type != "cuda":
+        return available_memory()
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def reduced(image: Tensor, scale: float) -> Tensor:

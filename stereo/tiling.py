@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Tile", "offsets", "refine", "tiles"]
+__all__ = ["Tile", "least_pixels", "offsets", "refine", "tiles"]
 
 _OVERLAP = 64  # pixels that neighbouring tiles share on each side of their border
 _AGREE = 2.5  # pixels of the first matching, beyond one of the second
 _MOST = 0.995  # share of the disparities that moved tiles cover
+
+
+_HALO = 32  # pixels round what a move is for that are matched with it
 
 
 class Tile(NamedTuple):
@@ -53,7 +56,12 @@ def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[
             yield Tile(rows, part, vertical[:, None] * horizontal)
 
 
-def offsets(coarse: Tensor, reach: int) -> Iterator[tuple[int, Tensor]]:
+def least_pixels(height: int, width: int, margin: int) -> int:
+    """How many pixels the smallest tile of a picture has, its margin included."""
+    return min(height, 4 * _OVERLAP + 2) * (min(width, 4 * _OVERLAP + 2) + margin)
+
+
+def offsets(coarse: Tensor, reach: float) -> Iterator[tuple[int, Tensor]]:
     """By how much to move the right tile, and the weight (h, w) of each result.
 
     The moves are half of the reach apart. A disparity in the middle of what a move brings within
@@ -79,7 +87,7 @@ def refine(
     right: Tensor,
     coarse: Tensor,
     scale: float,
-    reach: int | None,
+    reach: float | None,
     pixels: int | None = None,
 ) -> Tensor:
     """Match a pair at its own size where its disparity is about known.
@@ -99,22 +107,32 @@ def refine(
     height, width = coarse.shape[1:]
     total, weights = torch.zeros_like(coarse), torch.zeros_like(coarse[0])
     tolerance = _AGREE / scale + 1
-    margin = math.ceil(float(_quantile(coarse[0]))) if reach is None else reach
+    margin = math.ceil(float(_quantile(coarse[0])) if reach is None else reach)
     for rows, columns, fade in tiles(height, width, pixels, margin):
-        start = max(0, columns.start - margin)
         part = coarse[0, rows, columns]
         moves = [(0, torch.ones_like(part))] if reach is None else offsets(part, reach)
         for offset, weight in moves:
-            found = match(
-                left[:, rows, start : columns.stop],
-                _moved(right[:, rows], start, columns.stop, offset),
-            )[..., columns.start - start :]
-            found[0] += offset
-            weight = weight * fade * ((found[0] - part).abs() < tolerance)
-            total[:, rows, columns] += weight * found
-            weights[rows, columns] += weight
+            high, wide = (_around(weight.amax(axis) > 0) for axis in (1, 0))
+            above = slice(rows.start + high.start, rows.start + high.stop)
+            across = slice(columns.start + wide.start, columns.start + wide.stop)
+            start = max(0, across.start - margin)
+            maps = match(
+                left[:, above, start : across.stop],
+                _moved(right[:, above], start, across.stop, offset),
+            )[..., across.start - start :]
+            maps[0] += offset
+            weight = (weight * fade)[high, wide]
+            weight = weight * ((maps[0] - coarse[0, above, across]).abs() < tolerance)
+            total[:, above, across] += weight * maps
+            weights[above, across] += weight
     known = weights > 1e-3
     return torch.where(known, total / weights.clamp(min=1e-3), coarse)
+
+
+def _around(used: Tensor) -> slice:
+    """From the first to the last place that is used, and a little more."""
+    places = used.nonzero()[:, 0].tolist()
+    return slice(max(0, places[0] - _HALO), min(len(used), places[-1] + 1 + _HALO))
 
 
 def _moved(image: Tensor, start: int, stop: int, offset: int) -> Tensor:

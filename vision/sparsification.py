@@ -8,6 +8,8 @@ Flow", ECCV 2018, section 4.2).
 
 from __future__ import annotations
 
+from math import nan
+
 import torch
 from torch import Tensor
 
@@ -56,4 +58,5 @@ def ause(error: Tensor, confidence: Tensor) -> float:
         where all errors are equal, so that there is nothing to rank.
     """
     by_confidence, by_error = sparsification(error, confidence)
-    return float((by_confidence - by_error).sum() / (1 - by_error).sum())
+    worth = (1 - by_error).sum()
+    return float((by_confidence - by_error).sum() / worth) if error.any() and worth > 0 else nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -189,7 +190,7 @@ def show_all(
     from ...common.counts import count, on_meta
     from ...common.timing import measure_in_turns
     from ...stereo.classical import semi_global_matching
-    from ...stereo.infer import StereoPredictor, StereoResult, reduced
+    from ...stereo.infer import StereoPredictor, StereoResult
     from ...vision.inputs import example_inputs
     from .._work import collect_warnings
 
@@ -201,8 +202,7 @@ def show_all(
         with collect_warnings() as notes:
             results.append(predictor(*pair, check=False))
         sample.notes.extend(f"{candidate.name}: {note}" for note in notes)
-        views = [reduced(view, results[-1].scale).to(predictor.device) for view in pair]
-        calls.append(partial(predictor.net, *views))
+        calls.append(partial(_quietly, partial(predictor, *pair, check=False)))
     results.append(StereoResult(semi_global_matching(*pair), results[0].image))
     calls.append(lambda: semi_global_matching(*pair))
     start = time.perf_counter()
@@ -213,13 +213,19 @@ def show_all(
     timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
     findings = []
     for candidate, result, timing in zip(networks, results, timings, strict=False):
-        size = reduced(sample.left, result.scale).shape[2:]
-        inputs = example_inputs(candidate.net, *size, device="meta")
+        inputs = example_inputs(candidate.net, *sample.left.shape[1:], device="meta")
         costs = count(on_meta(candidate.net), *inputs)
         known = (candidate.name, result, timing, scores(sample, result))
         findings.append(Finding(*known, candidate, costs.parameters, costs.macs))
     classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
     return [*findings, classical]
+
+
+def _quietly(call: Callable[[], Any]) -> None:
+    """Call without what it would say again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call()
 
 
 def scores(sample: Sample, result: StereoResult) -> dict[str, float]:

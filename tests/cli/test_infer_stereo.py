@@ -378,8 +378,9 @@ def test_large_pairs_take_the_memory_that_is_given(scene, capsys):
     assert np.median(np.abs(whole - tiles)) < 0.1
     assert (tiles != whole).any()
     capsys.readouterr()
-    said = refused(capsys, "l.png", "r.png", *words, "--memory", "0.03", "--out", "out")
-    assert "900x600 pixels does not fit into 0.03 GB of memory" in said
+    assert call("l.png", "r.png", *words, "--memory", "0.03", "--out", "out") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("vizoo: error: l.png and r.png: a pair of 900x600 pixels does not fit")
 
 
 def test_the_dark_png_is_explained(scene, capsys):
