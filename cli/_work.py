@@ -33,6 +33,19 @@ def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> 
     return height, width
 
 
+def parse_scale(text: str) -> float | str:
+    """A type of `argparse`: ``auto``, or a number above 0 and at most 1."""
+    if text == "auto":
+        return text
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
+    return scale
+
+
 def check_folder(name: str) -> Path:
     """Return the folder that results go to, which need not exist yet.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._work import check_apart, check_folder, say_warnings, warn
+from ._work import check_apart, check_folder, parse_scale, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--scale",
-        type=_scale,
+        type=parse_scale,
         default="auto",
         metavar="S",
         help="match the images at S times their size, above 0 and at most 1, which brings near "
@@ -119,18 +119,6 @@ def run(args: argparse.Namespace) -> int:
         files = f"{replaced} file{'s' * (replaced > 1)}"
         print(f"vizoo: replaced {files} of an earlier run in {out}", file=sys.stderr)
     return status
-
-
-def _scale(text: str) -> float | str:
-    if text == "auto":
-        return text
-    try:
-        scale = float(text)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
-    return scale
 
 
 def _pairs(args: argparse.Namespace) -> list[Pair]:

@@ -28,8 +28,8 @@ class WorldSequence(WorldDataset):
     """Frames of one rig in one world, which stands still; item i is frame i.
 
     The rig swings to and fro, nearer and farther, looking about, and is back at its start after
-    ``period`` frames. A sample holds what `WorldStereo`'s does, and ``earlier`` (2, H, W): where the
-    left picture of the frame before shows the same point (x, y in pixels), NaN where it does not.
+    ``period`` frames. A sample holds what `WorldStereo`'s does, and ``earlier`` (2, H, W): where
+    the left picture of the frame before shows the same point (x, y in pixels), or NaN.
 
     Args:
         length: number of frames.
