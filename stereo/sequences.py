@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,12 @@ class StereoSequence:
     def __iter__(self) -> Iterator[StereoFrame]:
         return self.frames
 
+    def close(self) -> None:
+        """Close the source, where there is something to close."""
+        close = getattr(self.frames, "close", None)
+        if close is not None:
+            close()
+
     def peek(self) -> Iterator[StereoFrame]:
         """Look at frames ahead, one after the other; iterating still begins at the first."""
         seen: deque[StereoFrame] = deque()
@@ -60,23 +67,16 @@ class StereoSequence:
                 seen.append(frame)
                 yield frame
         finally:
-            self.frames = _resumed(seen, self.frames)
+            rest = StereoSequence(self.name, self.frames)
+            self.frames = _resumed(seen, rest)
 
 
-def _resumed(seen: deque[StereoFrame], rest: Iterator[StereoFrame]) -> Iterator[StereoFrame]:
-    """Frames that were seen before the rest, and what closes it."""
-    try:
+def _resumed(seen: deque[StereoFrame], rest: StereoSequence) -> Iterator[StereoFrame]:
+    """Frames that were seen, then the rest, which is closed at the end."""
+    with closing(rest):
         while seen:
             yield seen.popleft()
         yield from rest
-    finally:
-        _close(rest)
-
-
-def _close(frames: Iterator[Any]) -> None:
-    close = getattr(frames, "close", None)
-    if close is not None:
-        close()
 
 
 def open_sequence(
@@ -150,12 +150,9 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
 
 
 def _transformed(frames: Iterator[StereoFrame], transform: Transform) -> Iterator[StereoFrame]:
-    try:
-        for frame in frames:
-            left, right = transform(frame.left, frame.right)
-            yield frame._replace(left=left, right=right)
-    finally:
-        _close(frames)
+    for frame in frames:
+        left, right = transform(frame.left, frame.right)
+        yield frame._replace(left=left, right=right)
 
 
 def _folders(words: list[str]) -> StereoSequence:
@@ -239,8 +236,5 @@ def _bag(path: Path, topics: tuple[str, str] | None) -> StereoSequence:
 
 
 def _numbered(pairs: Iterator[tuple[np.ndarray, np.ndarray, Any]]) -> Iterator[StereoFrame]:
-    try:
-        for index, (left, right, moment) in enumerate(pairs):
-            yield StereoFrame(left, right, f"{index:06d}", moment)
-    finally:
-        _close(pairs)
+    for index, (left, right, moment) in enumerate(pairs):
+        yield StereoFrame(left, right, f"{index:06d}", moment)

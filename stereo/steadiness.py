@@ -20,6 +20,7 @@ _NEAR, _RELATIVE = 2.0, 0.1  # pixels, and share of the disparity: the same for 
 _STEP = 4  # pixels between those that the motion is fitted to
 _FEWEST = 50  # of them
 _WIDEST = 640  # pixels; flow is looked for in smaller copies of wider pictures
+_SMALLEST = 16  # pixels, of pictures that flow is looked for in
 
 
 class Steadiness:
@@ -67,16 +68,16 @@ class Steadiness:
         scale = min(1.0, _WIDEST / width)
         small = [grey, past]
         if scale < 1:
-            size = (round(scale * width), max(round(scale * height), 1))
+            size = (round(scale * width), max(1, round(scale * height)))
             small = [cv2.resize(view, size, interpolation=cv2.INTER_AREA) for view in small]
-        if min(small[0].shape) < _SMALLEST:
-            return list(np.meshgrid(*(np.arange(n, dtype=np.float32) for n in (width, height))))
-        flow = cv2.resize(self._flow.calc(*small, None), (width, height)) / np.float32(scale)
+        rows, columns = small[0].shape
+        # DIS ends the process where a picture is very flat or has a few pixels alone.
+        more = (max(0, _SMALLEST - rows, columns // 3 - rows), max(0, _SMALLEST - columns))
+        wide = [cv2.copyMakeBorder(v, 0, more[0], 0, more[1], cv2.BORDER_REPLICATE) for v in small]
+        flow = self._flow.calc(*wide, None)[:rows, :columns]
+        flow = cv2.resize(flow, (width, height)) / np.float32(scale)
         x, y = (np.arange(length, dtype=np.float32) for length in (width, height))
         return [flow[..., 0] + x, flow[..., 1] + y[:, None]]
-
-
-_SMALLEST = 16
 
 
 def _motion(

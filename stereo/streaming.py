@@ -301,8 +301,8 @@ def _ahead(sequence: StereoSequence, report: StreamReport) -> Iterator[StereoFra
 
     def read() -> None:
         try:
-            with closing(sequence.frames) as frames:
-                for frame in frames:
+            with closing(sequence):
+                for frame in sequence:
                     put(frame)
                     if stop.is_set():
                         return
