@@ -53,12 +53,12 @@ class Captures:
                 if not all(grabbed):
                     break
                 pictures = [_decoded(capture) for capture in self.captures]
+            told = f"{' and '.join(self.sources)}: ends after {count}"
+            if self.live:
+                self.notes.append(f"{told} frames: no more pictures come")
             # What a file announces may be an estimate, by a frame or a per cent.
-            if self.length is not None and count < min(self.length - 1, 0.99 * self.length):
-                self.notes.append(
-                    f"{' and '.join(self.sources)}: ends after {count} of {self.length} frames: "
-                    "cut short, or damaged"
-                )
+            elif self.length is not None and count < min(self.length - 1, 0.99 * self.length):
+                self.notes.append(f"{told} of {self.length} frames: cut short, or damaged")
         finally:
             for capture in self.captures:
                 capture.release()

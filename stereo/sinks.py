@@ -45,6 +45,8 @@ def video(
 ) -> Iterator[Write]:
     """A video of disparity in colours; frames that say their time stand until the next one's.
 
+    The coder halves colours: of pictures of odd sizes it leaves out the last row or column.
+
     Args:
         path: ends on ``.mp4``.
         size: (height, width), pixels.

@@ -96,7 +96,9 @@ def test_one_camera_of_two_views(camera):
 
 def test_a_camera_that_stops_ends_the_sequence(camera):
     camera.pictures[1] = camera.pictures[1][:2]
-    check(open_sequence(0, 1), 2, tolerance=0.1)
+    sequence = open_sequence(0, 1)
+    check(sequence, 2, tolerance=0.1)
+    assert sequence.notes == ["camera:0 and camera:1: ends after 2 frames: no more pictures come"]
 
 
 def test_a_video_cut_short_is_said(tmp_path, monkeypatch):
