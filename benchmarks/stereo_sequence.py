@@ -1,6 +1,6 @@
 """Disparity of generated stereo sequences: flicker and error with and without `--steady`; speed.
 
-    python -m benchmarks.stereo_sequence [--frames 100] [--size 240 384] [--model NAME]
+    python -m benchmarks.stereo_sequence [--frames 100] [--size 192 320] [--model NAME]
 
 A rig moves through a room, a street and over a table top, each of which stands still; pictures have
 noise of their own in each frame. Flicker is the mean change of the error between two frames at the
@@ -20,7 +20,6 @@ import cv2
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks._machine import machine
 from vizoo.datasets.worlds.sequence import WorldSequence
@@ -63,7 +62,7 @@ def measure(predictor: StereoPredictor, sequence: WorldSequence, video: list) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=100, help="of each sequence")
-    parser.add_argument("--size", type=int, nargs=2, default=(240, 384), metavar=("H", "W"))
+    parser.add_argument("--size", type=int, nargs=2, default=(192, 320), metavar=("H", "W"))
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -73,9 +72,9 @@ def main() -> None:
     console = Console(width=110)
     load = os.getloadavg()[0]
     console.print(f"{machine()}; {options.model}; {width}x{height}; load {load:.1f}")
-    table = Table(title=f"{options.frames} frames each; px, bad-1 in %")
-    for column in ("sequence", "flicker", "steady", "EPE", "steady", "bad-1", "steady", "ms"):
-        table.add_column(column, justify="left" if column == "sequence" else "right")
+    columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
+    console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
+    console.print("".join(f"{column:>10}" for column in columns))
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{side}.mp4" for side in ("left", "right")]
         coding = cv2.VideoWriter.fourcc(*"mp4v")
@@ -85,10 +84,10 @@ def main() -> None:
             figures = measure(predictor, sequence, video)
             pairs = zip(figures["raw"], figures["steady"], strict=True)
             cells = [f"{value:.3f}" for pair in pairs for value in pair]
-            table.add_row(layout, *cells, f"{figures['ms']:.1f}")
+            cells = [layout, *cells, f"{figures['ms']:.1f}"]
+            console.print("".join(f"{cell:>10}" for cell in cells))
         for writer in video:
             writer.release()
-        console.print(table)
         for steady in (False, True):
             begin = time.process_time()
             report = stream(predictor, open_sequence(*files), folder, steady=steady)

@@ -24,8 +24,8 @@ def progress() -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    columns += ("{task.fields[note]}",)
+    bar, note = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()), "{task.fields[note]}"
+    columns = ("{task.description}", *bar, note)
     console = Console(stderr=True)
     if not console.is_interactive:
         yield _lines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -170,7 +170,7 @@ def _reader(path: Path) -> Any:
     return reader
 
 
-def _messages(path: Path, topics: tuple[str, str]) -> Iterator[tuple[int, int, Any]]:
+def _messages(path: Path, topics: tuple[str, str]) -> Generator[tuple[int, int, Any]]:
     """Side, time in nanoseconds and message, in the order of the bag."""
     with closing(_reader(path)) as reader:
         wanted = [c for c in reader.connections if c.topic in topics]

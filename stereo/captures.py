@@ -84,7 +84,9 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         with _quiet():
             for source in sources:
                 captures.append(_capture(source, live))
-            first = [_decoded(capture) if capture.grab() else None for capture in captures]
+            first: list[Any] = [
+                _decoded(capture) if capture.grab() else None for capture in captures
+            ]
         for source, picture in zip(sources, first, strict=True):
             if picture is None:
                 raise ValueError(f"{source}: no picture comes from it")

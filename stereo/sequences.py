@@ -11,7 +11,7 @@ import glob
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +59,7 @@ class StereoSequence:
         if close is not None:
             close()
 
-    def peek(self) -> Iterator[StereoFrame]:
+    def peek(self) -> Generator[StereoFrame]:
         """Look at frames ahead, one after the other; iterating still begins at the first."""
         seen: deque[StereoFrame] = deque()
         try:
@@ -159,11 +159,11 @@ def _folders(words: list[str]) -> StereoSequence:
     root = Path(words[0])
     if len(words) == 1:
         inside = [(root / left, root / right) for left, right in SIDES]
-        found = next((pair for pair in inside if pair[0].is_dir() and pair[1].is_dir()), None)
+        found = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
         if found is None:
-            names = ", ".join(f"{left} and {right}" for left, right in SIDES)
+            known = ", ".join(f"{left} and {right}" for left, right in SIDES)
             raise FileNotFoundError(
-                f"{words[0]}: RIGHT is missing, and alone this folder has none of {names} in it"
+                f"{words[0]}: RIGHT is missing, and alone this folder has none of {known} in it"
             )
         words = [str(folder) for folder in found]
     left, right = (_images(word) for word in words)
@@ -202,7 +202,7 @@ def _read(pairs: list[tuple[Path, Path, str]], notes: list[str]) -> Iterator[Ste
     try:
         for left, right, name in pairs:
             try:
-                views = [to_bytes(read_image(path)) for path in (left, right)]
+                views = to_bytes(read_image(left)), to_bytes(read_image(right))
             except (ValueError, OSError) as error:
                 failed.append(str(error))
                 continue

@@ -9,6 +9,8 @@ new surface, another motion, a cut), the new one stands alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 
@@ -32,7 +34,7 @@ class Steadiness:
     """
 
     def __init__(self) -> None:
-        self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        self._flow: Any = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
         self._before: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, picture: np.ndarray, disparity: np.ndarray) -> np.ndarray:
@@ -52,17 +54,17 @@ class Steadiness:
     def _blended(
         self, grey: np.ndarray, disparity: np.ndarray, past: np.ndarray, found: np.ndarray
     ) -> np.ndarray:
-        places = self._places(grey, past)
-        earlier = cv2.remap(found, *places, cv2.INTER_LINEAR, borderValue=0)
-        smooth = [cv2.GaussianBlur(view, (0, 0), 1).astype(np.float32) for view in (grey, past)]
-        off = smooth[0] - cv2.remap(smooth[1], *places, cv2.INTER_LINEAR)
+        x, y = self._places(grey, past)
+        earlier = cv2.remap(found, x, y, cv2.INTER_LINEAR, borderValue=0)
+        now, then = (cv2.GaussianBlur(view.astype(np.float32), (0, 0), 1) for view in (grey, past))
+        off = now - cv2.remap(then, x, y, cv2.INTER_LINEAR)
         known = (disparity > 0) & (earlier > 0) & (np.abs(off) < _GREY)
         limit = _NEAR + _RELATIVE * disparity
         earlier = earlier + _motion(earlier, disparity, known, limit)
         agreement = np.exp(-((off / _GREY) ** 2) - ((disparity - earlier) / limit) ** 2)
         return disparity + np.where(known, _SHARE * agreement, 0) * (earlier - disparity)
 
-    def _places(self, grey: np.ndarray, past: np.ndarray) -> list[np.ndarray]:
+    def _places(self, grey: np.ndarray, past: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the picture before shows each pixel's point: x and y, (H, W) float32."""
         height, width = grey.shape
         scale = min(1.0, _WIDEST / width)
@@ -77,7 +79,7 @@ class Steadiness:
         flow = self._flow.calc(*wide, None)[:rows, :columns]
         flow = cv2.resize(flow, (width, height)) / np.float32(scale)
         x, y = (np.arange(length, dtype=np.float32) for length in (width, height))
-        return [flow[..., 0] + x, flow[..., 1] + y[:, None]]
+        return flow[..., 0] + x, flow[..., 1] + y[:, None]
 
 
 def _motion(
@@ -113,5 +115,5 @@ def flicker(error: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> float
             it does not.
     """
     x, y = (np.ascontiguousarray(np.nan_to_num(part, nan=-1)) for part in earlier)
-    past = cv2.remap(np.float32(before), x, y, cv2.INTER_LINEAR, borderValue=np.nan)
+    past = cv2.remap(before.astype(np.float32), x, y, cv2.INTER_LINEAR, borderValue=np.nan)
     return float(np.nanmean(np.abs(error - past)))

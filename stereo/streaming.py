@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -122,7 +122,7 @@ def disparities(
     *,
     steady: bool = False,
     report: StreamReport | None = None,
-) -> Iterator[tuple[StereoFrame, np.ndarray]]:
+) -> Generator[tuple[StereoFrame, np.ndarray]]:
     """Yield each frame with its disparity (H, W), 0 where it cannot be matched.
 
     The next frames are read meanwhile; of a camera, the oldest go where the network is slower.
@@ -279,7 +279,7 @@ def _run(
     return None
 
 
-def _ahead(sequence: StereoSequence, report: StreamReport) -> Iterator[StereoFrame]:
+def _ahead(sequence: StereoSequence, report: StreamReport) -> Generator[StereoFrame]:
     """Frames that a thread reads ahead.
 
     Raises:

@@ -102,8 +102,8 @@ class WorldSequence(WorldDataset):
         place, camera = self._view(0, draws, look)
         first = place.world.cast(column(place.eye), _coarse(camera))
         near = quantile(first.distance[first.distance.isfinite()], 0.05)
-        ways = np.stack([_swing(k / 64) @ camera.axes for k in range(1, 64)], axis=1)
-        ways = torch.from_numpy(np.float32(_FAR * near * ways))
+        places = np.stack([_swing(k / 64) @ camera.axes for k in range(1, 64)], axis=1)
+        ways = torch.from_numpy(np.float32(_FAR * near * places))
         clear = place.world.cast(column(place.eye).expand_as(ways), ways).distance.min()
         return place, camera, _FAR * near * min(1.0, 0.5 * float(clear))
 

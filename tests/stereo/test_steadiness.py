@@ -20,23 +20,6 @@ def frames():
     return list(WorldSequence(12, 120, 192, layouts=["table"], seed=3))
 
 
-def test_a_world_stands_still_while_the_rig_moves(frames):
-    """What two frames say of a point agrees: its colour, and its disparity up to the motion."""
-    for before, frame in zip(frames, frames[1:], strict=False):
-        x, y = (np.nan_to_num(part, nan=-1) for part in frame["earlier"].numpy())
-        seen = np.isfinite(frame["earlier"][0].numpy()) & frame["valid"][0].numpy()
-        assert 0.8 < seen.mean() < 1
-        moved = np.hypot(x - np.arange(192), y - np.arange(120)[:, None])[seen]
-        assert 0.3 < np.median(moved) < 20
-        for name, most in (("left", 0.06), ("disparity", 1.0)):
-            past = before[name].numpy().transpose(1, 2, 0)
-            past = cv2.remap(np.ascontiguousarray(past), x, y, cv2.INTER_LINEAR)
-            off = np.abs(frame[name].numpy().transpose(1, 2, 0) - past.reshape(120, 192, -1))
-            assert np.median(off[seen]) < most, name
-            stayed = np.abs(frame[name].numpy() - before[name].numpy())
-            assert np.mean(off[seen]) < np.mean(stayed), name
-
-
 def test_noise_goes_and_the_error_with_it(frames):
     """Of noise of 0.5 px on the truth, which is new in each frame."""
     random, steady = np.random.default_rng(0), Steadiness()
