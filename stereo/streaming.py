@@ -36,6 +36,7 @@ _AHEAD = 4  # frames that are read before they are needed, or wait to be written
 _PATIENCE = 30  # frames without content before the first that can be matched
 _SILENCE = 10.0  # seconds without a picture after which a camera counts as gone
 _RATE = 10.0  # frames a second of a video where the source says none
+_ENDINGS = {"video": "_disparity.mp4", "png": "_disparity", "rrd": ".rrd"}
 _ROOM = 1.25  # of colours, for what comes nearer than in the first frame
 
 
@@ -244,9 +245,6 @@ def stream(
     if left:
         report.notes.append(f"{left} files in {paths['png']} are of an earlier run, not of this")
     return report
-
-
-_ENDINGS = {"video": "_disparity.mp4", "png": "_disparity", "rrd": ".rrd"}
 
 
 def _run(
