@@ -75,6 +75,15 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo infer stereo left.png right.png --calib calib.txt --out result",
             "vizoo infer stereo 'left/*.png' 'right/*.png' --model last.ckpt --out result",
         ),
+        "video": Command(
+            "cli.infer_video",
+            "disparity of a stereo video, folder, camera or ROS bag, as a video or frames",
+            "vizoo infer video left.mp4 right.mp4 --out result",
+            "vizoo infer video stereo.mp4 --layout side-by-side --steady --out result",
+            "vizoo infer video camera:0 camera:1 --format video png --out result",
+            "vizoo infer video bag --topics /left/image_raw /right/image_raw --format rrd "
+            "--out result",
+        ),
         "mvs": Command(
             "cli.infer_mvs",
             "depth maps and a fused cloud of photographs with cameras",

@@ -15,16 +15,17 @@ _INTERVAL = 30.0  # seconds between lines where there is no bar
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yield ``report(what, done, total)``, which moves a bar on stderr where that is a terminal.
+def progress() -> Iterator[Callable[..., None]]:
+    """Yield ``report(what, done, total, note="")``, which moves a bar on stderr.
 
-    ``total`` is None as long as it is not known. Each ``what`` has a bar of its own. Elsewhere it
-    prints a line every half minute.
+    ``total`` is None as long as it is not known. Each ``what`` has a bar of its own, with its note
+    behind it, such as a speed. Where stderr is no terminal, a line is printed every half minute.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar, note = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()), "{task.fields[note]}"
+    columns = ("{task.description}", *bar, note)
     console = Console(stderr=True)
     if not console.is_interactive:
         yield _lines()
@@ -39,10 +40,10 @@ def progress() -> Iterator[Callable[[str, int, int | None], None]]:
         redirect_stdout=sys.stdout.isatty(),
     ) as bars:
 
-        def report(what: str, done: int, total: int | None) -> None:
+        def report(what: str, done: int, total: int | None, note: str = "") -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(what, total=total, note=note)
+            bars.update(tasks[what], completed=done, total=total, note=note)
 
         yield report
 
@@ -60,17 +61,19 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield partial(report, what)
 
 
-def _lines() -> Callable[[str, int, int | None], None]:
+def _lines() -> Callable[..., None]:
     begin = said = time.monotonic()
 
-    def report(what: str, done: int, total: int | None) -> None:
+    def report(what: str, done: int, total: int | None, note: str = "") -> None:
         nonlocal said
-        if total is None:
+        if total is None and not note:
             return
         now = time.monotonic()
-        if done < total and now - said >= _INTERVAL:
+        if (total is None or done < total) and now - said >= _INTERVAL:
             said = now
-            sys.stderr.write(f"vizoo: {what}: {done} of {total}, {now - begin:.0f} s\n")
+            count = f"{done}" if total is None else f"{done} of {total}"
+            told = f", {note}" if note else ""
+            sys.stderr.write(f"vizoo: {what}: {count}, {now - begin:.0f} s{told}\n")
 
     return report
 

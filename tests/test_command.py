@@ -130,7 +130,7 @@ def test_errors_are_one_line(capsys, words, says):
 
 def test_infer_alone_lists_what_there_is(capsys):
     assert command.main(["infer"]) == 2
-    assert "usage: vizoo infer {stereo,mvs,panorama,image,ct}" in capsys.readouterr().out
+    assert "usage: vizoo infer {stereo,video,mvs,panorama,image,ct}" in capsys.readouterr().out
 
 
 @pytest.fixture

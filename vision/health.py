@@ -126,6 +126,8 @@ _EXTRAS = {
     "export": "ONNX files",
     "ct": "DICOM, NIfTI and augmentation of CT scans",
     "detection": "mean average precision of detectors",
+    "ros": "stereo pairs of ROS bags",
+    "viewer": "recordings of stereo sequences for rerun",
 }
 """Extra of pyproject.toml to what needs it."""
 
@@ -238,6 +240,8 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "nibabel": _extra("nibabel", "ct"),
     "monai": _extra("monai", "ct"),
     "pycocotools": _extra("pycocotools", "detection"),
+    "rosbags": _extra("rosbags", "ros"),
+    "rerun": _extra("rerun", "viewer"),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,

@@ -88,7 +88,7 @@ class WorldStereo(WorldDataset):
         other = replace(camera, eye=place.eye + baseline * axes[0], axes=_tilted(axes, tilt, roll))
         right = render(place.world, other)
         disparity = focal * baseline / depth
-        hidden = _occluded(place.world, left, camera, other.eye, disparity)
+        hidden = occluded(place.world, left, camera, other.eye, disparity)
         views, colours = (left, right), [left.colour, right.colour]
         if self.photometric and draws.uniform() < _OFTEN_BLURRED:
             colours = _focused(views, colours, draws)
@@ -127,7 +127,7 @@ def _tilted(axes: np.ndarray, tilt: float, roll: float) -> np.ndarray:
     return np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]]) @ axes
 
 
-def _occluded(
+def occluded(
     world: World, left: View, camera: Pinhole, other: np.ndarray, disparity: Tensor
 ) -> Tensor:
     """Pixels that a camera beside this one does not see, (H, W) bool."""

@@ -33,3 +33,11 @@ def test_a_line_every_half_minute_of_several_kinds(capsys):
         "vizoo: pairs: 3 of 9, 30 s",
         "vizoo: clouds: 1 of 2, 60 s",
     ]
+
+
+def test_a_line_tells_the_note_and_needs_no_total_then(capsys):
+    with progress() as report:
+        for done in range(1, 5):
+            report("frames", done, None, "4.0 a second")
+        report("views", 1, None)
+    assert capsys.readouterr().err == "vizoo: frames: 3, 30 s, 4.0 a second\n"

@@ -1,0 +1,103 @@
+"""Disparity of generated stereo sequences: flicker and error with and without `--steady`; speed.
+
+    python -m benchmarks.stereo_sequence [--frames 100] [--size 192 320] [--model NAME]
+
+A rig moves through a room, a street and over a table top, each of which stands still; pictures have
+noise of their own in each frame. Flicker is the mean change of the error between two frames at the
+points that both see. Then all frames run as two videos through `stream`, which reads, matches and
+writes at the same time. CPU times are those of the process, which other work disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from rich.console import Console
+
+from benchmarks._machine import machine
+from vizoo.datasets.worlds.sequence import WorldSequence
+from vizoo.stereo import DEFAULT_MODEL
+from vizoo.stereo.infer import StereoPredictor
+from vizoo.stereo.sequences import open_sequence
+from vizoo.stereo.steadiness import Steadiness, flicker
+from vizoo.stereo.streaming import stream
+from vizoo.vision.io.images import to_bytes
+
+LAYOUTS = ("room", "street", "table")
+
+
+def measure(predictor: StereoPredictor, sequence: WorldSequence, video: list) -> dict:
+    """Flicker, end-point error and bad-1 of both ways; the pictures go into the videos."""
+    steady, before = Steadiness(), {}
+    rows = {name: [] for name in ("raw", "steady")}
+    spent = 0.0
+    for frame in sequence:
+        views = [to_bytes(frame[side]) for side in ("left", "right")]
+        for writer, view in zip(video, views, strict=True):
+            writer.write(np.ascontiguousarray(view[:, :, ::-1]))
+        raw = predictor(*views, scale=1.0, check=False).disparity
+        begin = time.process_time()
+        found = {"raw": raw, "steady": steady(views[0], raw)}
+        spent += time.process_time() - begin
+        truth, valid = frame["disparity"][0].numpy(), frame["valid"][0].numpy()
+        for name, disparity in found.items():
+            error = np.where(valid, disparity - truth, np.nan)
+            size = np.abs(error[valid])
+            change = np.nan
+            if name in before:
+                change = flicker(error, before[name], frame["earlier"].numpy())
+            rows[name].append((change, size.mean(), 100 * (size > 1).mean()))
+            before[name] = error
+    figures = {name: np.nanmean(values, axis=0) for name, values in rows.items()}
+    return {**figures, "ms": 1e3 * spent / len(sequence)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frames", type=int, default=100, help="of each sequence")
+    parser.add_argument("--size", type=int, nargs=2, default=(192, 320), metavar=("H", "W"))
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    height, width = options.size
+    predictor = StereoPredictor(options.model)
+    console = Console(width=110)
+    load = os.getloadavg()[0]
+    console.print(f"{machine()}; {options.model}; {width}x{height}; load {load:.1f}")
+    columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
+    console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
+    console.print("".join(f"{column:>10}" for column in columns))
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{side}.mp4" for side in ("left", "right")]
+        coding = cv2.VideoWriter.fourcc(*"mp4v")
+        video = [cv2.VideoWriter(str(file), coding, 20, (width, height)) for file in files]
+        for seed, layout in enumerate(LAYOUTS):
+            sequence = WorldSequence(options.frames, height, width, layouts=[layout], seed=seed)
+            figures = measure(predictor, sequence, video)
+            pairs = zip(figures["raw"], figures["steady"], strict=True)
+            cells = [f"{value:.3f}" for pair in pairs for value in pair]
+            cells = [layout, *cells, f"{figures['ms']:.1f}"]
+            console.print("".join(f"{cell:>10}" for cell in cells))
+        for writer in video:
+            writer.release()
+        for steady in (False, True):
+            begin = time.process_time()
+            report = stream(predictor, open_sequence(*files), folder, steady=steady)
+            spent = 1e3 * (time.process_time() - begin) / report.frames
+            console.print(
+                f"{report.frames} frames {'steadied' if steady else 'as they are'}: "
+                f"{report.rate:.2f} a second, the network alone {report.network_rate:.2f}; "
+                f"{spent:.0f} ms of CPU a frame"
+            )
+
+
+if __name__ == "__main__":
+    main()

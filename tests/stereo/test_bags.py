@@ -1,0 +1,223 @@
+"""Pairs of ROS bags that the tests write: encodings, times, topics, and what is refused."""
+
+import sys
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+from sequences import views
+
+from vizoo.stereo.bags import decode
+from vizoo.stereo.sequences import open_sequence
+
+STEP = 50_000_000  # nanoseconds
+
+
+def image(picture, encoding="rgb8", **other):
+    """A message of `sensor_msgs/Image`, as far as it is read."""
+    data = np.ascontiguousarray(picture)
+    step = data.strides[0]
+    fields = {"height": len(data), "width": data.shape[1], "step": step, "is_bigendian": 0}
+    fields |= {"encoding": encoding, "data": np.frombuffer(data.tobytes(), np.uint8), **other}
+    return SimpleNamespace(**fields)
+
+
+def compressed(picture, suffix=".png"):
+    data = cv2.imencode(suffix, np.ascontiguousarray(picture[..., ::-1]))[1]
+    return SimpleNamespace(format=suffix[1:], data=data.ravel())
+
+
+def picture(size=(24, 32)):
+    return next(views(1, size))[0]
+
+
+GREY = cv2.cvtColor(picture(), cv2.COLOR_RGB2GRAY)
+DEEP = GREY.astype(np.uint16) * 257
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted", "most"),
+    [
+        (image(picture()), picture(), 0),
+        (image(picture()[..., ::-1], "bgr8"), picture(), 0),
+        (image(np.dstack([picture(), GREY]), "rgba8"), picture(), 0),
+        (image(np.dstack([picture()[..., ::-1], GREY]), "bgra8"), picture(), 0),
+        (image(GREY, "mono8"), GREY, 0),
+        (image(DEEP, "mono16"), DEEP, 0),
+        (image(DEEP.astype(">u2"), "16UC1", is_bigendian=1), DEEP, 0),
+        (image(np.dstack([DEEP] * 3), "rgb16"), np.dstack([DEEP] * 3), 0),
+        (compressed(picture()), picture(), 0),
+        (compressed(picture(), ".jpg"), picture(), 12),
+    ],
+)
+def test_encodings(message, wanted, most):
+    found = decode(message)
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape
+    assert np.abs(found.astype(int) - wanted).max() <= most
+
+
+@pytest.mark.parametrize("order", ["rggb", "bggr", "gbrg", "grbg"])
+def test_a_bayer_pattern_is_named_by_its_first_pixels(order):
+    """A red picture is red whichever pixel comes first."""
+    cells = np.array([[order[0], order[1]], [order[2], order[3]]])
+    mosaic = np.tile(np.where(cells == "r", 200, 20), (12, 16)).astype(np.uint8)
+    found = decode(image(mosaic, f"bayer_{order}8"))[4:-4, 4:-4].reshape(-1, 3)
+    np.testing.assert_allclose(found.mean(axis=0), [200, 20, 20], atol=2)
+
+
+@pytest.mark.parametrize(("encoding", "order"), [("yuv422", "uyvy"), ("yuv422_yuy2", "yuyv")])
+def test_yuv(encoding, order):
+    """A grey of 90 and a colour difference that makes it red."""
+    values = {"y": 90, "u": 100, "v": 180}
+    row = np.array([values[name] for name in order], np.uint8)
+    red, green, blue = decode(image(np.tile(row, (8, 6)).reshape(8, 12, 2), encoding))[4, 6]
+    assert red > 130 and green < 90 and blue < 80
+
+
+def test_rows_may_be_padded():
+    padded = np.zeros((24, 40, 3), np.uint8)
+    padded[:, :32] = picture()
+    np.testing.assert_array_equal(decode(image(padded, width=32)), picture())
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (image(picture(), "32FC1"), "encoding '32FC1' is none of mono8"),
+        (image(picture(), height=25), "2304 bytes cannot hold 32x25 pixels of rgb8"),
+        (image(picture(), step=10), "cannot hold"),
+        (image(picture(), height=0), "cannot hold"),
+        (SimpleNamespace(format="jpeg", data=np.arange(9, dtype=np.uint8)), "cannot be decoded"),
+        (SimpleNamespace(format="jpeg", data=np.zeros(0, np.uint8)), "cannot be decoded"),
+    ],
+)
+def test_damaged_pictures(message, words):
+    with pytest.raises(ValueError, match=words):
+        decode(message)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a bag of (topic, nanoseconds, picture or bytes) rows, with `rosbags`."""
+    rosbag2 = pytest.importorskip("rosbags.rosbag2")
+    typesys = pytest.importorskip("rosbags.typesys")
+    store = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
+    kinds = store.types
+
+    def writer(rows, name="bag", encoding="rgb8", stamped=True, storage="SQLITE3"):
+        plugin = rosbag2.StoragePlugin[storage]
+        with rosbag2.Writer(tmp_path / name, version=9, storage_plugin=plugin) as bag:
+            connections = {}
+            for topic, moment, shown in rows:
+                kind = "Image" if isinstance(shown, np.ndarray) else "CompressedImage"
+                kind = f"sensor_msgs/msg/{kind}"
+                if topic not in connections:
+                    connections[topic] = bag.add_connection(topic, kind, typestore=store)
+                time = moment if stamped else 0
+                stamp = kinds["builtin_interfaces/msg/Time"](
+                    sec=time // 10**9, nanosec=time % 10**9
+                )
+                header = kinds["std_msgs/msg/Header"](stamp=stamp, frame_id="")
+                if kind.endswith("CompressedImage"):
+                    data = np.frombuffer(shown, np.uint8)
+                    message = kinds[kind](header=header, format="jpeg", data=data)
+                else:
+                    fields = vars(image(shown, encoding))
+                    message = kinds[kind](header=header, **fields)
+                data = store.serialize_cdr(message, kind)
+                bag.write(connections[topic], moment, data)
+        return tmp_path / name
+
+    return writer
+
+
+def rows(count=6, names=("/left/image_raw", "/right/image_raw"), late=0):
+    for index, pair in enumerate(views(count)):
+        for side in (0, 1):
+            yield names[side], 10**9 + index * STEP + side * late, pair[side]
+
+
+@pytest.mark.parametrize("storage", ["SQLITE3", "MCAP"])
+def test_a_bag(write, storage):
+    bag = write(rows(), storage=storage)
+    for path in (bag, next(bag.glob("*.mcap"), bag)):
+        sequence = open_sequence(path)
+        assert sequence.rate == pytest.approx(20) and sequence.length == 6
+        assert sequence.facts["topics"] == ["/left/image_raw", "/right/image_raw"]
+        frames = list(sequence)
+        for index, (frame, (left, right)) in enumerate(zip(frames, views(6), strict=True)):
+            np.testing.assert_array_equal(frame.left, left)
+            np.testing.assert_array_equal(frame.right, right)
+            assert frame.time == pytest.approx(1 + index * STEP / 1e9)
+        assert sequence.notes == []
+
+
+def test_pictures_belong_together_by_their_times(write):
+    """Half a frame late is no pair; what is lost on one side is passed over on the other."""
+    lost = [row for row in rows(late=4_000_000) if row[:2] != ("/left/image_raw", 10**9 + 2 * STEP)]
+    sequence = open_sequence(write(lost))
+    assert [round(frame.time * 20) - 20 for frame in sequence] == [0, 1, 3, 4, 5]
+    assert sequence.notes[0].endswith("1 pictures have no partner of their time, beside 5 pairs")
+    apart = open_sequence(write(rows(late=STEP // 2), "apart"))
+    assert list(apart) == []
+
+
+def test_times_of_the_log_where_headers_have_none(write):
+    sequence = open_sequence(write(rows(), stamped=False))
+    assert [frame.time for frame in sequence] == pytest.approx([1 + i / 20 for i in range(6)])
+
+
+def test_twelve_bits_in_sixteen_fill_eight(write):
+    deep = [(topic, time, cv2.cvtColor(p, cv2.COLOR_RGB2GRAY)) for topic, time, p in rows(3)]
+    scaled = [(topic, time, p.astype(np.uint16) * 16) for topic, time, p in deep]
+    sequence = open_sequence(write(scaled, encoding="mono16"))
+    for frame, (_, _, wanted) in zip(sequence, deep[::2], strict=True):
+        np.testing.assert_array_equal(frame.left[:, :, 1], wanted)
+    (note,) = sequence.notes
+    assert note.endswith("bag: 16-bit pictures were taken as of 12 bits")
+
+
+def test_a_damaged_picture_is_passed_over(write):
+    shown = [(topic, time, bytes(compressed(p).data)) for topic, time, p in rows(4)]
+    shown[3] = (*shown[3][:2], shown[3][2][:40])
+    sequence = open_sequence(write(shown))
+    assert len(list(sequence)) == 3
+    assert "1 pairs passed over: a compressed picture (jpeg)" in sequence.notes[0]
+
+
+def test_topics(write):
+    """Those that are clearly left and right are taken; else they are to be named."""
+    names = ("/a/image", "/b/image", "/cam0/image", "/cam1/image")
+    bag = write([*rows(2, names[:2]), *rows(3, names[2:])])
+    assert open_sequence(bag).facts["topics"] == list(names[2:])
+    assert len(list(open_sequence(bag, topics=names[:2]))) == 2
+    with pytest.raises(ValueError, match=r"no image of the topic /c; there are: /a/image \(2\)"):
+        open_sequence(bag, topics=("/a/image", "/c"))
+    more = write([*rows(2, names[:2]), *rows(2, ("/d", "/e"))], "more")
+    with pytest.raises(ValueError, match=r"name them with --topics LEFT RIGHT, of: /a/image \(2\)"):
+        open_sequence(more)
+    one = write([row for row in rows(2) if "left" in row[0]], "one")
+    with pytest.raises(ValueError, match="no two topics"):
+        open_sequence(one)
+
+
+def test_damaged_bags(write, tmp_path):
+    bag = write(rows())
+    with pytest.raises(ValueError, match="give one bag"):
+        open_sequence(bag, bag)
+    (bag / "metadata.yaml").write_text("rosbag2_bagfile_information: [")
+    with pytest.raises(ValueError, match="no ROS bag that can be read") as error:
+        open_sequence(bag)
+    assert "\n" not in str(error.value)
+    (tmp_path / "text.bag").write_text("no bag")
+    with pytest.raises(ValueError, match="no ROS bag that can be read"):
+        open_sequence(tmp_path / "text.bag")
+
+
+def test_without_rosbags(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rosbags", None)
+    monkeypatch.setitem(sys.modules, "rosbags.highlevel", None)
+    (tmp_path / "x.mcap").touch()
+    with pytest.raises(ImportError, match=r"needs rosbags: pip install 'vizoo\[ros\]'"):
+        open_sequence(tmp_path / "x.mcap")
