@@ -134,7 +134,7 @@ def _seen(seen: np.ndarray, *values: np.ndarray) -> _Plane:
     return a, b
 
 
-# Radial and tangential distortion of the plane at z = 1: OpenCV's, and that of mei after its sphere.
+# Radial and tangential distortion on the plane at z = 1: OpenCV's, and mei's after its sphere.
 
 
 def _radial(d: tuple[float, ...], r2: np.ndarray) -> _Plane:
