@@ -162,7 +162,7 @@ def read_rig(
     try:
         if re.search(r"^\s*cam0\s*=", text, re.MULTILINE):
             return _rectified(path, baseline_unit or "mm")
-        if re.search(r"^(S|K|P|P_rect)_?\d+:", text, re.MULTILINE):
+        if re.search(r"^(K_|P_rect_|P)\d+: *[-\d]", text, re.MULTILINE):
             found = formats.kitti(text, cameras)
             return _rectified(path, "m") if found is None else _rig(found, baseline_unit or "m")
         data = formats.parse(text)
