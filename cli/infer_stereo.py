@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
+from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier
 from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
-    from ..datasets.stereo.calibration import StereoCalibration
     from ._pairs import Pair
 
 # Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(
-        "--baseline-unit", default="mm", choices=("mm", "cm", "m"), help="in --calib (default: mm)"
+        "--baseline-unit", choices=("mm", "cm", "m"), help="in --calib (default: mm) or --raw"
     )
     parser.add_argument(
         "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-check", action="store_true", help="do not look at the pair's geometry"
     )
+    add_raw_arguments(parser)
     add_run_arguments(parser)
 
 
@@ -83,11 +84,12 @@ def run(args: argparse.Namespace) -> int:
         pairs = {pair.name: pair for pair in _pairs(args)}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
-    calibrations = _calibrations(args, pairs)
+    calibrations = find_calibrations(args, pairs)
+    rectifier = raw_rectifier(args, pairs)
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import FORMATS, StereoPredictor
-    from ..vision.io.images import read_image
+    from ..vision.io.images import as_image, read_image
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
@@ -96,18 +98,23 @@ def run(args: argparse.Namespace) -> int:
 
     def work(name: str) -> dict:
         left, right = (read_image(file) for file in (pairs[name].left, pairs[name].right))
+        if rectifier is not None:
+            left, right = map(as_image, rectifier(left, right))
         height, width = left.shape[1:]
         if name == next(iter(pairs)):
             for note in predictor.forewarnings(height, width, args.scale):
                 warn(f"{pairs[name].left}: {note}")
-        calibration = calibrations[name]
+        calibration = calibrations[name] if rectifier is None else rectifier.calibration
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
         chosen = {"formats": formats, "max_depth": args.max_depth}
         item = infer_one(
             name,
             lambda: predictor(left, right, scale=args.scale, check=name in checked),
-            lambda result, _: result.save(out, name, calibration=calibration, **chosen),
+            lambda result, _: [
+                *result.save(out, name, calibration=calibration, **chosen),
+                *(rectifier.save(result, out, name) if rectifier else []),
+            ],
         )
         return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
 
@@ -145,41 +152,6 @@ def _pairs(args: argparse.Namespace) -> list[Pair]:
             "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
         )
     return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
-
-
-def _calibrations(
-    args: argparse.Namespace, pairs: dict[str, Pair]
-) -> dict[str, StereoCalibration | None]:
-    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
-
-    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
-    numbers = {name: value for name, value in numbers.items() if value is not None}
-    common = None
-    if args.calib is not None:
-        if numbers:
-            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
-        common = read_calibration(args.calib, args.baseline_unit)
-    elif numbers:
-        for name, unit in (("focal", "pixels"), ("baseline", "metres")):
-            if name not in numbers:
-                raise ValueError(
-                    f"--{next(iter(numbers))} needs --{name} too ({unit}): depth = focal * "
-                    "baseline / disparity"
-                )
-        common = StereoCalibration(**numbers)
-        if common.baseline > 5:
-            warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
-    files = {name: pair.calibration for name, pair in pairs.items()}
-    own = {
-        name: read_calibration(file, args.baseline_unit) if file else common
-        for name, file in files.items()
-    }
-    if args.max_depth is not None:
-        if not args.max_depth > 0:
-            raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
-        if not any(own.values()):
-            raise ValueError("--max-depth needs a calibration: --calib, or --focal and --baseline")
-    return own
 
 
 def _show(item: dict) -> None:

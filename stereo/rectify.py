@@ -5,23 +5,32 @@ from __future__ import annotations
 import math
 import os
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 from torch import Tensor
 
+from ..common.files import atomic_write
 from ..datasets.stereo.calibration import StereoCalibration
 from ..datasets.stereo.rigs import StereoRig
-from ..vision.io.images import as_image, to_bytes
+from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.lenses import Lens
+from .rectification import measure_pair
 
-__all__ = ["Rectifier", "RigRectifier", "rectify"]
+if TYPE_CHECKING:
+    from .infer import StereoResult
+
+__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify"]
 
 Image = str | os.PathLike | np.ndarray | Tensor
 
 _WIDEST = math.radians(60)  # off the axis: farther out, a plane stretches a picture too much
 _EDGE = 65  # points along each side of a picture
 _STRIP = 128  # rows whose places are found at a time, which bounds the memory
+_NOWHERE = -1e4  # the place of what is not in an image
+_ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
 _NARROW = 0.05  # of common view, as a tangent
 _ONE_SURFACE = 0.05  # part by which depths of neighbours on a surface differ
 
@@ -68,6 +77,23 @@ class Rectifier:
                 )
             rectified.append(cv2.remap(pixels, places, None, cv2.INTER_CUBIC))
         return rectified[0], rectified[1]
+
+    def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
+        """Write what a result of a rectified pair means for the raw one.
+
+        Args:
+            result: of the rectified pair.
+            folder: made if it is missing.
+            name: first part of the file names: ``<name>_rectified.png``, the image that the
+                disparity belongs to, and where the rig is known ``<name>_depth_raw.npy``, the
+                depth (metres, 0 where unknown) of each pixel of the raw left image.
+
+        Returns:
+            The files written.
+        """
+        path = Path(folder) / f"{name}_rectified.png"
+        write_image(path, result.image)
+        return [path]
 
 
 class RigRectifier(Rectifier):
@@ -142,31 +168,41 @@ class RigRectifier(Rectifier):
         found = np.where(surface, smooth, near)
         return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
 
+    def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
+        """As `Rectifier.save`."""
+        path = Path(folder) / f"{name}_depth_raw.npy"
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.save(file, self.depth_in_raw(result.depth(self.calibration)))
+        return [*super().save(result, folder, name), path]
+
     @property
     def kept(self) -> float:
         """Part of the raw left image that is in the rectified one."""
-        places, rows, columns = self._raw[0], self.maps[0].shape[0], self.maps[0].shape[1]
-        inside = (places >= 0).all(2) & (places[..., 0] < columns) & (places[..., 1] < rows)
+        height, width = self.size
+        places, _ = self._from_raw(np.stack(np.meshgrid(*_grid(width, height)), -1))
+        inside = (places >= 0).all(2) & (places < self.maps[0].shape[1::-1]).all(2)
         return float(inside.mean())
 
     @cached_property
     def _raw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where raw pixels lie in the rectified image, and raw depth over rectified depth."""
+        """As `_from_raw`, of all pixels of the raw image."""
         height, width = self.size
-        places = np.empty((height, width, 2), np.float32)
-        factor = np.empty((height, width), np.float32)
-        focal, cx, cy = self.camera
-        for start in range(0, height, _STRIP):
-            rows = slice(start, start + _STRIP)
-            ray = self.rig.left.unproject(_pixels(start, height, width))
-            turned = ray @ self.turns[0].T
-            with np.errstate(all="ignore"):
-                x, y = (turned[..., axis] / turned[..., 2] for axis in (0, 1))
-                ahead = turned[..., 2] > 0
-                places[rows, :, 0] = np.where(ahead, focal * x + cx, -1e4)
-                places[rows, :, 1] = np.where(ahead, focal * y + cy, -1e4)
-                factor[rows] = np.where(ahead, ray[..., 2] / turned[..., 2], 0)
+        strips = [
+            self._from_raw(_pixels(start, height, width)) for start in range(0, height, _STRIP)
+        ]
+        places, factor = (np.concatenate(part) for part in zip(*strips, strict=True))
         return places, factor
+
+    def _from_raw(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where raw left pixels lie in the rectified image, and raw depth over rectified depth."""
+        focal, cx, cy = self.camera
+        ray = self.rig.left.unproject(pixels)
+        x, y, z = np.moveaxis(ray @ self.turns[0].T, -1, 0)
+        with np.errstate(all="ignore"):
+            places = np.stack([focal * x / z + cx, focal * y / z + cy], -1)
+            places = np.where((z > 0)[..., None], places, _NOWHERE)
+            factor = np.where(z > 0, ray[..., 2] / z, 0)
+        return np.clip(places, _NOWHERE, 1e6).astype(np.float32), factor.astype(np.float32)
 
     def _camera(self, rows: int, columns: int, fov: float | None) -> tuple[float, float, float]:
         """Focal length and principal point of the rectified pictures."""
@@ -194,8 +230,8 @@ class RigRectifier(Rectifier):
         focal, cx, cy = self.camera
         x, y = (pixels[..., 0] - cx) / focal, (pixels[..., 1] - cy) / focal
         rays = np.stack([x, y, np.ones_like(x)], -1)
-        places = np.nan_to_num(lens.project(rays @ turn), nan=-1e4)  # turned back
-        return np.clip(places, -1e4, 1e6).astype(np.float32)
+        places = np.nan_to_num(lens.project(rays @ turn), nan=_NOWHERE)  # turned back
+        return np.clip(places, _NOWHERE, 1e6).astype(np.float32)
 
 
 def rectify(
@@ -228,10 +264,37 @@ def rectify(
     return (*rectifier(first, right), rectifier.calibration)
 
 
+def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[str]]:
+    """Look whether rows agree in a rectified pair.
+
+    Args:
+        left: (H, W, 3) uint8.
+        right: likewise.
+
+    Returns:
+        The median vertical offset of keypoints that match, pixels, or None where too few match;
+        and a line of warning where it is large.
+    """
+    geometry = measure_pair(left, right)
+    if geometry is None:
+        return None, []
+    off = geometry.row_offset
+    doubt = (
+        f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
+        "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
+    )
+    return off, [doubt] * (off > _ROWS_OFF)
+
+
 def _pixels(start: int, height: int, width: int) -> np.ndarray:
     """The pixels of a strip of rows."""
     y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
     return np.stack([x, y], -1)
+
+
+def _grid(*lengths: int) -> list[np.ndarray]:
+    """So many positions that a share of them is right to a percent."""
+    return [np.linspace(0, length - 1, _EDGE) for length in lengths]
 
 
 def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,8 @@ import numpy as np
 
 __all__ = ["MODELS", "Lens"]
 
-_STEPS = 12  # of Newton's method, which doubles the digits from a guess that has three
+_STEPS = 12  # of Newton's method at most, which doubles the digits from a guess that has three
+_ENOUGH = 1e-12
 _Plane = tuple[np.ndarray, np.ndarray]
 
 
@@ -171,10 +172,10 @@ def _undistort(d: tuple[float, ...], a: np.ndarray, b: np.ndarray) -> _Plane:
         yx = cross + 2 * x * (s3 + 2 * s4 * r2)
         yy = factor + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x + 2 * y * (s3 + 2 * s4 * r2)
         area = xx * yy - xy * yx
-        x, y = (
-            x - (yy * (u - a) - xy * (v - b)) / area,
-            y - (xx * (v - b) - yx * (u - a)) / area,
-        )
+        dx, dy = (yy * (u - a) - xy * (v - b)) / area, (xx * (v - b) - yx * (u - a)) / area
+        x, y = x - dx, y - dy
+        if not (np.abs(dx) + np.abs(dy) > _ENOUGH).any():  # also where nothing is a number
+            break
     u, v = _distort(d, x, y)
     return _seen(np.hypot(u - a, v - b) < 1e-9 * (1 + length), x, y)
 
@@ -228,7 +229,10 @@ def _from_fisheye(d: tuple[float, ...], a: np.ndarray, b: np.ndarray) -> tuple[n
     for _ in range(_STEPS):
         q = angle * angle
         slope = 1 + q * (3 * k1 + q * (5 * k2 + q * (7 * k3 + q * 9 * k4)))
-        angle = angle - (_theta(d, angle)[1] - length) / slope
+        step = (_theta(d, angle)[1] - length) / slope
+        angle = angle - step
+        if not (np.abs(step) > _ENOUGH).any():
+            break
     seen = (length <= distorted[-1]) & (np.abs(_theta(d, angle)[1] - length) < 1e-9)
     scale = np.where(length > 0, np.sin(angle) / np.where(length > 0, length, 1), 1.0)
     return (*_seen(seen, a * scale, b * scale), np.cos(angle))

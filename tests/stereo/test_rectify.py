@@ -68,7 +68,7 @@ def test_straight_lines_are_straight(name, along):
         line = shown(rectifier, points[points[:, 2] < 1.1])  # beyond, lines run into each other
         for picture, pixels in zip(pictures, line, strict=False):
             measured = crossings(picture, pixels, along)
-            if len(measured) > 30:
+            if len(measured) > 10:
                 checked += 1
                 slope, start = np.polyfit(*measured.T, 1)
                 off = measured[:, 1] - slope * measured[:, 0] - start
@@ -83,7 +83,7 @@ def crossings(picture, pixels, along):
     pixels, found = pixels[np.argsort(pixels[:, 0])], []
     limit = np.array(image.shape[::-1]) - 12
     pixels = pixels[((pixels > 12) & (pixels < limit)).all(1)]
-    for at in range(int(pixels[0, 0]) + 1, int(pixels[-1, 0]) - 1) if len(pixels) > 1 else ():
+    for at in range(int(pixels[0, 0]) + 1, int(pixels[-1, 0]) - 1, 4) if len(pixels) > 1 else ():
         expected = round(float(np.interp(at, *pixels.T)))
         rows = np.arange(expected - 3, expected + 4)
         curve = np.polyfit(rows - expected, np.log(image[rows, at] + 1), 2, w=image[rows, at] ** 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import cv2
 import numpy as np
 
@@ -34,6 +36,14 @@ def make_rig(name: str = "radtan", baseline: float = 0.1) -> StereoRig:
     )
 
 
+@lru_cache(maxsize=4)
+def _rays(lens, height, width, fine):
+    """Which way the pixels look, each in fine x fine places."""
+    step = (np.arange(fine) + 0.5) / fine - 0.5
+    rows, columns = (np.arange(n)[:, None] + step for n in (height, width))
+    return lens.unproject(np.stack(np.meshgrid(columns.ravel(), rows.ravel()), -1))
+
+
 class Board:
     """A plane before the left camera: origin, and the directions of its own x and y."""
 
@@ -44,13 +54,10 @@ class Board:
         """Points (..., 3) before the left camera of places (..., 2) on the plane, metres."""
         return self.origin + np.asarray(places) @ self.turn[:, :2].T
 
-    def seen(self, lens, pose=None, height=HEIGHT, width=WIDTH, fine=3):
+    def seen(self, lens, pose=None, height=HEIGHT, width=WIDTH, fine=2):
         """Place on the plane (..., 2) and depth along the axis of each pixel, NaN beside it."""
         pose = np.eye(4) if pose is None else pose
-        step = (np.arange(fine) + 0.5) / fine - 0.5
-        rows, columns = (np.arange(n)[:, None] + step for n in (height, width))
-        grid = np.stack(np.meshgrid(columns.ravel(), rows.ravel()), -1)
-        rays = lens.unproject(grid) @ pose[:3, :3]  # in the left camera's frame
+        rays = _rays(lens, height, width, fine) @ pose[:3, :3]  # in the left camera's frame
         start = -pose[:3, :3].T @ pose[:3, 3]
         normal = self.turn[:, 2]
         along = ((self.origin - start) @ normal) / (rays @ normal)
@@ -59,7 +66,7 @@ class Board:
         depth = (points @ pose[:3, :3].T + pose[:3, 3])[..., 2]
         return (points - self.origin) @ self.turn[:, :2], depth
 
-    def picture(self, lens, texture, pose=None, height=HEIGHT, width=WIDTH, fine=3):
+    def picture(self, lens, texture, pose=None, height=HEIGHT, width=WIDTH, fine=2):
         """What a lens sees, (H, W, 3) uint8; `texture` makes grey in [0, 1] of places."""
         with np.errstate(invalid="ignore"):
             places, _ = self.seen(lens, pose, height, width, fine)
