@@ -21,9 +21,10 @@ from .rectify import Image, Rectifier
 __all__ = ["auto_rectifier"]
 
 _FEWEST = 30  # matches that are needed
-_ROWS_OFF = 1.5  # median vertical offset that is not accepted, pixels
+_ROWS_OFF, _DOUBTED = 1.5, 0.5  # median vertical offsets that are refused, and doubted, pixels
 _STEPS = 60
-_PRIOR = 0.02  # pixels that a radian, or thrice the focal length, counts
+_PRIOR = 0.2  # pixels that a radian, or thrice the focal length, counts
+_SQUINT = 0.2  # of the width, by which the middles of both pictures come apart
 
 
 def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
@@ -51,17 +52,18 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
                     "are not of the same two cameras"
                 )
         found.append(np.concatenate(matched_points(*images), 1))
-    matches = np.concatenate(found) if found else np.empty((0, 4))
-    matches = _consistent(matches)
+    every = np.concatenate(found) if found else np.empty((0, 4))
+    matches = _consistent(every)
     if size is None or len(matches) < _FEWEST:
         raise ValueError(
             f"{len(matches)} keypoints match, and {_FEWEST} are needed to rectify without a "
             "calibration; give the cameras' calibration (--raw), or more pairs"
         )
     height, width = size
-    values = _fit(matches, height, width)
-    left, right, disparity, rows = _homographies(values, matches, height, width)
-    off = float(np.median(np.abs(rows)))
+    both = _homographies(_fit(matches, height, width), height, width)
+    disparity, _ = _moved(both, matches)
+    # Of all matches: those that one geometry explains agree whatever the lenses are.
+    off = float(np.median(np.abs(_moved(both, every)[1])))
     if off > _ROWS_OFF:
         raise ValueError(
             f"rectified by {len(matches)} matches, rows still differ by {off:.1f} px: that is not "
@@ -71,9 +73,14 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
         f"rectified by {len(matches)} matches, without a calibration: rows agree to {off:.2f} px; "
         "the disparity says what is nearer, not how far it is"
     ]
+    if off > _DOUBTED:
+        notes.append("the lenses seem to bend straight lines: a calibration (--raw) does better")
     if np.median(disparity) < 0:
         notes.append("left and right look swapped: most matches move the wrong way")
-    maps = [_map(matrix, height, width) for matrix in (left, right)]
+    # Networks look for disparities above 0.
+    shift = min(float(np.quantile(disparity, 0.02)) - 1, 0)
+    both[1] = np.array([[1, 0, shift], [0, 1, 0], [0, 0, 1]]) @ both[1]
+    maps = [_map(matrix, height, width) for matrix in both]
     return Rectifier((maps[0], maps[1]), (height, width), None, tuple(notes))
 
 
@@ -96,7 +103,7 @@ def _cameras(values: np.ndarray, height: int, width: int) -> tuple[np.ndarray, .
 
 
 def _turn(x: float, y: float, z: float) -> np.ndarray:
-    turns = [cv2.Rodrigues(np.array(axis))[0] for axis in ((x, 0, 0), (0, y, 0), (0, 0, z))]
+    turns = [cv2.Rodrigues(np.array(axis, float))[0] for axis in ((x, 0, 0), (0, y, 0), (0, 0, z))]
     return turns[2] @ turns[1] @ turns[0]
 
 
@@ -134,28 +141,29 @@ def _fit(matches: np.ndarray, height: int, width: int) -> np.ndarray:
     return values
 
 
-def _homographies(
-    values: np.ndarray, matches: np.ndarray, height: int, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The homographies of both images, and disparities and vertical offsets of matches in them."""
+def _homographies(values: np.ndarray, height: int, width: int) -> list[np.ndarray]:
+    """The homographies of the left and the right image, which stay about in the middle."""
     matrix, *turns = _cameras(values, height, width)
     both = [matrix @ turn @ np.linalg.inv(matrix) for turn in turns]
     middle = np.array([[[(width - 1) / 2, (height - 1) / 2]]])
-    centres = [cv2.perspectiveTransform(middle, h)[0, 0] for h in both]
-    shift = middle[0, 0] - (centres[0] + centres[1]) / 2
-    points = [
+    away = np.array([(middle - cv2.perspectiveTransform(middle, h))[0, 0] for h in both])
+    away[:, 1] = away[:, 1].mean()
+    # One shift keeps what is far at disparity 0; cameras that seem to squint need two.
+    if np.ptp(away[:, 0]) < _SQUINT * width:
+        away[:, 0] = away[:, 0].mean()
+    return [
+        np.array([[1, 0, x], [0, 1, y], [0, 0, 1]]) @ h
+        for (x, y), h in zip(away, both, strict=True)
+    ]
+
+
+def _moved(both: list[np.ndarray], matches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Disparities of matches in the rectified pair, and their vertical offsets."""
+    left, right = (
         cv2.perspectiveTransform(matches[:, None, at : at + 2], h)[:, 0]
         for at, h in zip((0, 2), both, strict=True)
-    ]
-    disparity, rows = (points[0] - points[1]).T
-    # Networks look for disparities above 0.
-    low = float(np.quantile(disparity, 0.02)) - 1
-    moves = [np.array([shift[0] + side * min(low, 0), shift[1]]) for side in (0, 1)]
-    left, right = (
-        np.array([[1, 0, move[0]], [0, 1, move[1]], [0, 0, 1]]) @ h
-        for move, h in zip(moves, both, strict=True)
     )
-    return left, right, disparity, rows
+    return left[:, 0] - right[:, 0], left[:, 1] - right[:, 1]
 
 
 def _map(homography: np.ndarray, height: int, width: int) -> np.ndarray:

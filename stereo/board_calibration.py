@@ -169,14 +169,15 @@ def calibrate_rig(
     Args:
         pairs: files of left and right pictures, taken at the same time.
         board: what is to be seen in them.
-        lens: ``pinhole`` (radial and tangential, five numbers), ``rational`` (eight, for wide
-            lenses) or ``fisheye``.
+        lens: ``pinhole`` (k1 k2 p1 p2 k3), ``rational`` (k1 k2 p1 p2 k4 k5, for wide lenses) or
+            ``fisheye``.
         report: called with what is counted, how many are done and of how many.
 
     Raises:
         FileNotFoundError: there is no such picture.
         ValueError: an unknown lens, a picture that cannot be read, pictures of different sizes,
-            fewer than three in which both cameras see the board, or positions that say too little.
+            fewer than three in which both cameras see the board, positions that say too little, or
+            cameras that are swapped.
     """
     if lens not in LENSES:
         raise ValueError(f"unknown lens {lens!r}: {', '.join(LENSES)}")
@@ -213,6 +214,11 @@ def calibrate_rig(
             "tilt it, and hold it near and far and into the corners"
         ) from error
     measured = [_measured(view, rig, pose) for view, pose in zip(views, poses, strict=True)]
+    if not np.isfinite([view.errors for view in measured]).all():
+        raise ValueError(
+            f"the lens model {lens} folds back within the pictures: they are too few, or the lens "
+            "too plain, for its numbers; take more pictures, or a simpler model"
+        )
     weights = [len(view.points) for view in measured]
     squares = [np.mean(np.square(view.errors)) for view in measured]
     error = float(np.sqrt(np.average(squares, weights=weights)))
@@ -256,7 +262,9 @@ _Solved = tuple[StereoRig, list[np.ndarray]]  # and the board's poses before the
 
 def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
     points, *sides = _lists(views)
-    flags = cv2.CALIB_RATIONAL_MODEL if lens == "rational" else 0
+    # With k3 and k6 too, poles and zeros that cancel nearly anywhere fit as well.
+    rational = cv2.CALIB_RATIONAL_MODEL | cv2.CALIB_FIX_K3 | cv2.CALIB_FIX_K6
+    flags = rational if lens == "rational" else 0
     start: list[np.ndarray] = []
     for pixels in sides:
         _, matrix, numbers, *_ = cv2.calibrateCamera(
@@ -280,13 +288,21 @@ def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved
 
 
 def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
-    points, *sides = [[x.astype(np.float64) for x in kind] for kind in _lists(views)]
-    flags = cv2.fisheye.CALIB_RECOMPUTE_EXTRINSIC | cv2.fisheye.CALIB_FIX_SKEW
+    # OpenCV wants as many corners in each view: some count twice.
+    most = max(len(view.points) for view in views)
+    points, *sides = [
+        [np.resize(x, (1, most, x.shape[2])).astype(np.float64) for x in kind]
+        for kind in _lists(views)
+    ]
+    recompute, no_skew, guess = (
+        getattr(cv2.fisheye, name, None) or getattr(cv2, name)  # as OpenCV 4 has them, or 5
+        for name in ("CALIB_RECOMPUTE_EXTRINSIC", "CALIB_FIX_SKEW", "CALIB_USE_INTRINSIC_GUESS")
+    )
     start: list[np.ndarray] = []
     for pixels in sides:
         matrix, numbers = np.eye(3), np.zeros((4, 1))
         cv2.fisheye.calibrate(
-            points, pixels, size[::-1], matrix, numbers, flags=flags, criteria=_END
+            points, pixels, size[::-1], matrix, numbers, flags=recompute | no_skew, criteria=_END
         )
         start += [matrix, numbers]
     _, one, d1, two, d2, rotation, translation, turns, moves = cv2.fisheye.stereoCalibrate(
@@ -294,7 +310,7 @@ def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved
         *sides,
         *start,
         size[::-1],
-        flags=cv2.fisheye.CALIB_FIX_SKEW | cv2.fisheye.CALIB_USE_INTRINSIC_GUESS,
+        flags=no_skew | guess,
         criteria=_END,
     )
     left, right = (_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2)))

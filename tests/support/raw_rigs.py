@@ -117,3 +117,15 @@ def noise(seed=0, cell=0.02):
         return cv2.remap(values, at, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
 
     return texture
+
+
+def two_planes(rig, seed=0):
+    """A raw pair with things at two depths."""
+    far, near = (
+        Board((0, 0, 1.0 + 0.2 * seed), (0.3, -0.4, 0)),
+        Board((0.1, 0, 0.7), (-0.2, 0.5, 0.1)),
+    )
+    sides = zip(far.pair(rig, noise(seed)), near.pair(rig, noise(seed + 9, 0.015)), strict=True)
+    nearer = (np.arange(WIDTH) >= 150)[:, None]
+    left, right = (np.where(nearer, close, away) for away, close in sides)
+    return left, right
