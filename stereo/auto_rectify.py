@@ -23,7 +23,7 @@ __all__ = ["auto_rectifier"]
 _FEWEST = 30  # matches that are needed
 _ROWS_OFF, _DOUBTED = 1.5, 0.5  # median vertical offsets that are refused, and doubted, pixels
 _STEPS = 60
-_PRIOR = 0.2  # pixels that a radian, or thrice the focal length, counts
+_PRIOR = 0.05  # pixels that a radian, or thrice the focal length, counts
 _SQUINT = 0.2  # of the width, by which the middles of both pictures come apart
 
 
