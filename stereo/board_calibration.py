@@ -91,7 +91,7 @@ class Board:
         if self.kind == "chessboard":
             size = (self.columns - 1, self.rows - 1)
             flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
-            found, pixels = cv2.findChessboardCornersSB(grey, size, flags)
+            found, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
             if not found:
                 return np.empty(0, int), np.empty((0, 2))
             return np.arange(size[0] * size[1]), pixels.reshape(-1, 2).astype(np.float64)
@@ -221,8 +221,8 @@ def calibrate_rig(
         )
     weights = [len(view.points) for view in measured]
     squares = [np.mean(np.square(view.errors)) for view in measured]
-    error = float(np.sqrt(np.average(squares, weights=weights)))
-    return BoardCalibration(rig, tuple(measured), error, skipped, tuple(_notes(measured, size)))
+    mean = float(np.sqrt(np.average(squares, weights=weights)))
+    return BoardCalibration(rig, tuple(measured), mean, skipped, tuple(_notes(measured, size)))
 
 
 def _view(
@@ -261,20 +261,25 @@ _Solved = tuple[StereoRig, list[np.ndarray]]  # and the board's poses before the
 
 
 def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
-    points, *sides = _lists(views)
+    points, left, right = _lists(views)
     # With k3 and k6 too, poles and zeros that cancel nearly anywhere fit as well.
     rational = cv2.CALIB_RATIONAL_MODEL | cv2.CALIB_FIX_K3 | cv2.CALIB_FIX_K6
     flags = rational if lens == "rational" else 0
     start: list[np.ndarray] = []
-    for pixels in sides:
+    for pixels in (left, right):
         _, matrix, numbers, *_ = cv2.calibrateCamera(
             points, pixels, size[::-1], None, None, flags=flags, criteria=_END
         )
         start += [matrix, numbers.ravel()[: 8 if flags else 5]]
+    one, d1, two, d2 = start
     found = cv2.stereoCalibrateExtended(
         points,
-        *sides,
-        *start,
+        left,
+        right,
+        one,
+        d1,
+        two,
+        d2,
         size[::-1],
         np.eye(3),
         np.zeros(3),
@@ -283,38 +288,44 @@ def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved
     )
     _, one, d1, two, d2, rotation, translation, _, _, turns, moves, _ = found
     count = 8 if flags else 5
-    left, right = (_lens("pinhole", m, d.ravel()[:count], size) for m, d in ((one, d1), (two, d2)))
-    return StereoRig(left, right, rotation, translation.ravel()), _poses(turns, moves)
+    lenses = [_lens("pinhole", m, d.ravel()[:count], size) for m, d in ((one, d1), (two, d2))]
+    return StereoRig(*lenses, rotation, translation.ravel()), _poses(turns, moves)
 
 
 def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
     # OpenCV wants as many corners in each view: some count twice.
     most = max(len(view.points) for view in views)
-    points, *sides = [
+    points, left, right = (
         [np.resize(x, (1, most, x.shape[2])).astype(np.float64) for x in kind]
         for kind in _lists(views)
-    ]
+    )
     recompute, no_skew, guess = (
         getattr(cv2.fisheye, name, None) or getattr(cv2, name)  # as OpenCV 4 has them, or 5
         for name in ("CALIB_RECOMPUTE_EXTRINSIC", "CALIB_FIX_SKEW", "CALIB_USE_INTRINSIC_GUESS")
     )
     start: list[np.ndarray] = []
-    for pixels in sides:
+    for pixels in (left, right):
         matrix, numbers = np.eye(3), np.zeros((4, 1))
         cv2.fisheye.calibrate(
             points, pixels, size[::-1], matrix, numbers, flags=recompute | no_skew, criteria=_END
         )
         start += [matrix, numbers]
-    _, one, d1, two, d2, rotation, translation, turns, moves = cv2.fisheye.stereoCalibrate(
+    one, d1, two, d2 = start
+    found = cv2.fisheye.stereoCalibrate(
         points,
-        *sides,
-        *start,
+        left,
+        right,
+        one,
+        d1,
+        two,
+        d2,
         size[::-1],
         flags=no_skew | guess,
         criteria=_END,
     )
-    left, right = (_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2)))
-    return StereoRig(left, right, rotation, translation.ravel()), _poses(turns, moves)
+    _, one, d1, two, d2, rotation, translation, turns, moves = found
+    lenses = [_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2))]
+    return StereoRig(*lenses, rotation, translation.ravel()), _poses(turns, moves)
 
 
 def _poses(turns: Sequence[np.ndarray], moves: Sequence[np.ndarray]) -> list[np.ndarray]:

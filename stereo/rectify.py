@@ -75,7 +75,7 @@ class Rectifier:
                     f"the {which} image has {width}x{height} pixels, not {self.size[1]}x"
                     f"{self.size[0]} as the others of these cameras"
                 )
-            rectified.append(cv2.remap(pixels, places, None, cv2.INTER_CUBIC))
+            rectified.append(_looked_up(pixels, places, cv2.INTER_CUBIC))
         return rectified[0], rectified[1]
 
     def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
@@ -126,9 +126,9 @@ class RigRectifier(Rectifier):
         size: tuple[int, int] | None = None,
     ) -> None:
         self.rig = rig.fitted(width, height)
-        plain = np.eye(3)
+        plain, none = np.eye(3), np.zeros(4)
         self.turns = cv2.stereoRectify(
-            plain, None, plain, None, (width, height), self.rig.rotation, rig.translation[:, None]
+            plain, none, plain, none, (width, height), self.rig.rotation, rig.translation[:, None]
         )[:2]
         rows, columns = size or (height, width)
         focal, cx, cy = self.camera = self._camera(rows, columns, fov)
@@ -158,10 +158,10 @@ class RigRectifier(Rectifier):
         """
         inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0, dtype=np.float32)
         places, factor = self._raw
-        near = cv2.remap(inverse, places, None, cv2.INTER_NEAREST)
+        near = _looked_up(inverse, places, cv2.INTER_NEAREST)
         # On a plane 1 / depth is linear in the pixels, but not from one surface to the next.
         smooth, known = (
-            cv2.remap(values, places, None, cv2.INTER_LINEAR)
+            _looked_up(values, places, cv2.INTER_LINEAR)
             for values in (inverse, (inverse > 0).astype(np.float32))
         )
         surface = (known > 0.999) & (np.abs(smooth - near) < _ONE_SURFACE * near)
@@ -284,6 +284,11 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
         "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
     )
     return off, [doubt] * (off > _ROWS_OFF)
+
+
+def _looked_up(image: np.ndarray, places: np.ndarray, how: int) -> np.ndarray:
+    """An image at places (..., 2), x and y; 0 outside."""
+    return cv2.remap(image, places[..., 0], places[..., 1], how)
 
 
 def _pixels(start: int, height: int, width: int) -> np.ndarray:

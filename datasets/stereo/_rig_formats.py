@@ -115,7 +115,7 @@ def _size(value: Any, name: str) -> dict[str, int]:
     return {"width": int(width), "height": int(height)}
 
 
-def _named_lens(camera: str, distortion: str, own: Sequence[float], d: Any, size: Any) -> Lens:
+def _named_lens(camera: str, distortion: str, own: np.ndarray, d: Any, size: Any) -> Lens:
     """A lens by the words of Kalibr, ROS and EuRoC; `own` ends on fu fv pu pv."""
     words = (camera.lower(), distortion.lower() or "none")
     if words not in _WORDS:
@@ -123,7 +123,7 @@ def _named_lens(camera: str, distortion: str, own: Sequence[float], d: Any, size
         raise ValueError(f"unknown lens model {'-'.join(words)}: {', '.join(known)}")
     if len(own) < 4:
         raise ValueError(f"intrinsics has {len(own)} numbers, it ends on fu fv pu pv")
-    *first, fu, fv, pu, pv = map(float, own)
+    *first, fu, fv, pu, pv = own.tolist()
     rest = [] if words[1] == "none" else numbers(d, "distortion").tolist()
     sizes = _size(size, "resolution")
     return Lens(_WORDS[words], (fu, fv), (pu, pv), (*first, *rest), **sizes)
@@ -209,7 +209,7 @@ def ros(data: Mapping[str, Any]) -> Camera:
     lens = _named_lens(
         "pinhole",
         str(find(data, ["distortionmodel"]) or "none"),
-        matrix[[0, 4, 2, 5]].tolist(),
+        matrix[[0, 4, 2, 5]],
         find(data, ["d", "distortioncoefficients"]),
         None if None in size else size,
     )

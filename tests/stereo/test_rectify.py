@@ -93,7 +93,7 @@ def crossings(picture, pixels, along):
 
 def corners(picture, size):
     grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
-    found, at = cv2.findChessboardCornersSB(grey, size, cv2.CALIB_CB_EXHAUSTIVE)
+    found, at = cv2.findChessboardCornersSB(grey, size, flags=cv2.CALIB_CB_EXHAUSTIVE)
     assert found
     at = at.reshape(-1, 2)
     return at if at[0, 0] < at[-1, 0] else at[::-1]
