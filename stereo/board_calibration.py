@@ -288,8 +288,9 @@ def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved
     )
     _, one, d1, two, d2, rotation, translation, _, _, turns, moves, _ = found
     count = 8 if flags else 5
-    lenses = [_lens("pinhole", m, d.ravel()[:count], size) for m, d in ((one, d1), (two, d2))]
-    return StereoRig(*lenses, rotation, translation.ravel()), _poses(turns, moves)
+    d1, d2 = (numbers.ravel()[:count] for numbers in (d1, d2))
+    first, second = (_lens("pinhole", m, d, size) for m, d in ((one, d1), (two, d2)))
+    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
 
 
 def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
@@ -324,8 +325,8 @@ def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved
         criteria=_END,
     )
     _, one, d1, two, d2, rotation, translation, turns, moves = found
-    lenses = [_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2))]
-    return StereoRig(*lenses, rotation, translation.ravel()), _poses(turns, moves)
+    first, second = (_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2)))
+    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
 
 
 def _poses(turns: Sequence[np.ndarray], moves: Sequence[np.ndarray]) -> list[np.ndarray]:
