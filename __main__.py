@@ -74,6 +74,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo infer stereo left.png right.png --out result",
             "vizoo infer stereo left.png right.png --calib calib.txt --out result",
             "vizoo infer stereo 'left/*.png' 'right/*.png' --model last.ckpt --out result",
+            "vizoo infer stereo left right --raw camchain.yaml --out result",
         ),
         "video": Command(
             "cli.infer_video",
@@ -111,6 +112,22 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo infer ct 'scans/*.nii.gz' --model last.ckpt --out result --csv scans.csv",
             "vizoo infer ct series --model last.ckpt --out result --method grad-cam "
             "--layer stages.1 --class NCP",
+        ),
+    },
+    "rectify": Command(
+        "cli.rectify",
+        "raw pairs of a calibrated rig as rectified ones",
+        "vizoo rectify calibration.yml 'left/*.png' 'right/*.png' --out rectified",
+        "vizoo rectify camchain.yaml left right --cameras 0 1 --fov 90 --out rectified",
+    ),
+    "calibrate": {
+        "stereo": Command(
+            "cli.calibrate_stereo",
+            "a stereo rig by pictures of a board of squares",
+            "vizoo calibrate stereo 'left/*.png' 'right/*.png' --board charuco --squares 8x6 "
+            "--square 30mm --marker 22mm --out calibration",
+            "vizoo calibrate stereo left right --board chessboard --squares 10x7 --square 25mm "
+            "--lens fisheye --out calibration",
         ),
     },
     "evaluate": {
@@ -435,7 +452,7 @@ def _overview() -> str:
     rows: list[str] = []
     for name, entry in COMMANDS.items():
         table = {"": entry} if isinstance(entry, Command) else entry
-        rows += (f"  {f'{name} {kind}':<14} {row.help}" for kind, row in table.items())
+        rows += (f"  {f'{name} {kind}':<16} {row.help}" for kind, row in table.items())
     listed = "\n".join(rows)
     return f"""\
 usage: vizoo COMMAND ...

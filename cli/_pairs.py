@@ -133,8 +133,8 @@ def find_folders(text: str) -> list[Pair]:
     """Find the pairs in a folder of one of the usual layouts.
 
     Those are a folder of left images beside one of right images (``image_2/*.png`` and
-    ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``) and
-    perhaps its ``calib.txt``, whose names the results get.
+    ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``), whose
+    names the results get; either with a ``calib.txt`` where there is one.
 
     Raises:
         FileNotFoundError: no such folder, or no pair in it.
@@ -147,7 +147,8 @@ def find_folders(text: str) -> list[Pair]:
         )
     for left, right in SIDES:
         if (root / left).is_dir() and (root / right).is_dir():
-            return find_pairs(str(root / left), str(root / right))
+            pairs, calibration = find_pairs(str(root / left), str(root / right)), _calibration(root)
+            return [replace(pair, calibration=calibration) for pair in pairs]
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     pairs = [pair for folder in folders if (pair := _pair_of(folder))]
     if not pairs:
@@ -162,9 +163,12 @@ def find_folders(text: str) -> list[Pair]:
 def _pair_of(folder: Path) -> Pair | None:
     if (sides := sides_in(folder)) is None:
         return None
-    calibration = folder / "calib.txt"
-    file = calibration if calibration.is_file() else None
-    return Pair(*sides, folder.resolve().name, file)
+    return Pair(*sides, folder.resolve().name, _calibration(folder))
+
+
+def _calibration(folder: Path) -> Path | None:
+    file = folder / "calib.txt"
+    return file if file.is_file() else None
 
 
 def read_list(path: str) -> list[Pair]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
+from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier
 from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._stereo import chosen_calibrations, chosen_pairs, positive, scale, share
+from ._stereo import chosen_pairs, positive, scale, share
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(
-        "--baseline-unit", default="mm", choices=("mm", "cm", "m"), help="in --calib (default: mm)"
+        "--baseline-unit", choices=("mm", "cm", "m"), help="in --calib (default: mm) or --raw"
     )
     parser.add_argument(
         "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
@@ -100,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-check", action="store_true", help="do not look at the pair's geometry"
     )
+    add_raw_arguments(parser)
     add_run_arguments(parser)
 
 
@@ -109,11 +111,12 @@ def run(args: argparse.Namespace) -> int:
         pairs = {pair.name: pair for pair in chosen_pairs(args)}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
-    calibrations = chosen_calibrations(args, pairs)
+    calibrations = find_calibrations(args, pairs)
+    rectifier = raw_rectifier(args, pairs)
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import FORMATS, StereoPredictor
-    from ..vision.io.images import read_image
+    from ..vision.io.images import as_image, read_image
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)
     memory = None if args.memory is None else 1e9 * args.memory
@@ -123,11 +126,13 @@ def run(args: argparse.Namespace) -> int:
 
     def work(name: str) -> dict:
         left, right = (read_image(file) for file in (pairs[name].left, pairs[name].right))
+        if rectifier is not None:
+            left, right = map(as_image, rectifier(left, right))
         height, width = left.shape[1:]
         if name == next(iter(pairs)):
             for note in predictor.forewarnings(height, width, args.scale):
                 warn(f"{pairs[name].left}: {note}")
-        calibration = calibrations[name]
+        calibration = calibrations[name] if rectifier is None else rectifier.calibration
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
         chosen = {"formats": formats, "max_depth": args.max_depth}
@@ -141,7 +146,10 @@ def run(args: argparse.Namespace) -> int:
         item = infer_one(
             name,
             infer,
-            lambda result, _: result.save(out, name, calibration=calibration, **chosen),
+            lambda result, _: [
+                *result.save(out, name, calibration=calibration, **chosen),
+                *(rectifier.save(result, out, name) if rectifier else []),
+            ],
         )
         return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
 

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-__all__ = ["PairGeometry", "check_pair", "measure_pair", "require_content"]
+__all__ = ["PairGeometry", "check_pair", "matched_points", "measure_pair", "require_content"]
 
 _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
 _FEWEST = 25  # matches below which nothing is said
@@ -38,7 +38,8 @@ class PairGeometry:
             doubts.append(
                 f"the pair is not rectified: median vertical offset {self.row_offset:.1f} px, "
                 f"varying by {self.row_trend:.1f} px over the image ({self.matches} matches); "
-                "rectify it first, or expect wrong disparities"
+                "`vizoo rectify` does that by the cameras' calibration, and `vizoo infer stereo "
+                "--auto-rectify` without one"
             )
         if self.swapped_share > _SWAPPED_SHARE and self.shift < -0.5:
             doubts.append(
@@ -72,7 +73,7 @@ def require_content(left: Tensor, right: Tensor) -> None:
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
     """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match."""
-    first, second = _matched_points(left, right)
+    first, second = matched_points(left, right)
     if len(first) < _FEWEST:
         return None
     dx, dy = (first - second).T
@@ -93,7 +94,7 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
     )
 
 
-def _matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
     scale = min(1.0, _WIDEST / max(left.shape[:2]))
     finder = cv2.SIFT.create(nfeatures=2000)

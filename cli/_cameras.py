@@ -1,0 +1,152 @@
+"""Cameras in commands: calibrations of pairs, and what rectifies raw ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ._work import warn
+
+if TYPE_CHECKING:
+    from ..datasets.stereo.calibration import StereoCalibration
+    from ..stereo.rectify import Rectifier, RigRectifier
+    from ._pairs import Pair
+
+# Pairs by whose matches a rig without a calibration is estimated.
+_ESTIMATED = 5
+
+
+def add_rig_arguments(parser: argparse._ActionsContainer) -> None:
+    """Declare how a raw calibration is read."""
+    parser.add_argument(
+        "--second",
+        metavar="FILE",
+        help="the other file of a calibration in two (default: the one beside it called alike: "
+        "left and right, cam0 and cam1, intrinsics and extrinsics)",
+    )
+    parser.add_argument(
+        "--cameras",
+        nargs=2,
+        type=int,
+        metavar=("LEFT", "RIGHT"),
+        help="numbers of the cameras in a file of several (default: 0 1; KITTI's 2 3)",
+    )
+    parser.add_argument(
+        "--lens",
+        choices=("pinhole", "fisheye", "mei"),
+        help="of an OpenCV file that does not say (default: pinhole)",
+    )
+    parser.add_argument(
+        "--fov",
+        type=float,
+        metavar="DEGREES",
+        help="width of view of rectified pictures (default: what both cameras see everywhere)",
+    )
+
+
+def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of commands that also take raw pairs."""
+    raw = parser.add_argument_group("raw cameras")
+    raw.add_argument(
+        "--raw",
+        metavar="CALIBRATION",
+        help="the pairs are raw: rectify them by this file of OpenCV, Kalibr, ROS, EuRoC or KITTI; "
+        "depth is also written for the raw left image",
+    )
+    raw.add_argument(
+        "--auto-rectify",
+        action="store_true",
+        help="the pairs are raw, of two cameras without a calibration: rectify them by what "
+        "matches (no depth)",
+    )
+    add_rig_arguments(raw)
+
+
+def rig_rectifier(
+    args: argparse.Namespace,
+    path: str,
+    pairs: Mapping[str, Pair],
+    size: tuple[int, int] | None = None,
+) -> RigRectifier:
+    """The rectifier of a calibration for the first pair's size; says its notes."""
+    from ..datasets.stereo.rigs import read_rig
+    from ..stereo.rectify import RigRectifier
+    from ..vision.io.images import read_pixels
+
+    rig = read_rig(
+        path,
+        args.second,
+        cameras=args.cameras,
+        baseline_unit=args.baseline_unit,
+        lens=args.lens,
+    )
+    height, width = read_pixels(next(iter(pairs.values())).left).shape[:2]
+    try:
+        rectifier = RigRectifier(rig, height, width, fov=args.fov, size=size)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for note in rectifier.notes:
+        warn(f"{path}: {note}")
+    return rectifier
+
+
+def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectifier | None:
+    """What rectifies the pairs first, where that was asked for."""
+    if args.raw is None:
+        for name in ("second", "cameras", "lens", "fov"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name} goes with --raw CALIBRATION")
+    given = [name for name in ("calib", "focal", "raw") if getattr(args, name) is not None]
+    given += ["auto-rectify"] * args.auto_rectify
+    if len(given) > 1 and {"raw", "auto-rectify"} & set(given):
+        raise ValueError(f"give either --{given[0]} or --{given[1]}, not both")
+    if args.raw is not None:
+        return rig_rectifier(args, args.raw, pairs)
+    if not args.auto_rectify:
+        return None
+    from ..stereo.auto_rectify import auto_rectifier
+
+    names = list(pairs)[:: -(-len(pairs) // _ESTIMATED)]
+    rectifier = auto_rectifier((pairs[name].left, pairs[name].right) for name in names)
+    for note in rectifier.notes:
+        warn(note)
+    return rectifier
+
+
+def find_calibrations(
+    args: argparse.Namespace, pairs: Mapping[str, Pair]
+) -> dict[str, StereoCalibration | None]:
+    """The calibration of each rectified pair, from its own file, --calib or the numbers."""
+    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+
+    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    common = None
+    if args.calib is not None:
+        if numbers:
+            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
+        common = read_calibration(args.calib, args.baseline_unit or "mm")
+    elif numbers:
+        for name, unit in (("focal", "pixels"), ("baseline", "metres")):
+            if name not in numbers:
+                raise ValueError(
+                    f"--{next(iter(numbers))} needs --{name} too ({unit}): depth = focal * "
+                    "baseline / disparity"
+                )
+        common = StereoCalibration(**numbers)
+        if common.baseline > 5:
+            warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
+    files = {name: pair.calibration for name, pair in pairs.items()}
+    own = {
+        name: read_calibration(file, args.baseline_unit or "mm") if file else common
+        for name, file in files.items()
+    }
+    if args.max_depth is not None:
+        if not args.max_depth > 0:
+            raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
+        if not any(own.values()) and args.raw is None:
+            raise ValueError(
+                "--max-depth needs a calibration: --calib, --raw, or --focal and --baseline"
+            )
+    return own

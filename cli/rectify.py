@@ -1,0 +1,92 @@
+"""`vizoo rectify`: raw pairs of a calibrated rig as rectified ones, and their calibration."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+from ._cameras import add_rig_arguments, rig_rectifier
+from ._items import end_run, infer_items
+from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings
+
+# Pairs whose rows are compared: one rig is wrong throughout.
+_CHECKED = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "calibration",
+        metavar="CALIBRATION",
+        help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder",
+    )
+    parser.add_argument("left", metavar="LEFT", help="image, folder or quoted glob")
+    parser.add_argument("right", metavar="RIGHT", help="the same for the right images")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        required=True,
+        help="folder of the results: left/, right/ and calib.txt, which `vizoo infer stereo` takes",
+    )
+    add_rig_arguments(parser)
+    parser.add_argument("--size", metavar="HxW", help="of rectified pictures (default: as raw)")
+    parser.add_argument(
+        "--baseline-unit",
+        choices=("mm", "cm", "m"),
+        help="in CALIBRATION (default: the format's; OpenCV's has none: m up to 2, else mm)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rectify all pairs; return 0, or 1 if any of several failed."""
+    from ..common.summaries import item_summary
+    from ..datasets.stereo.calibration import write_calibration
+    from ..stereo.rectify import check_rows
+    from ..vision.io.images import write_image
+    from ._pairs import find_pairs
+
+    with say_warnings():
+        pairs = {pair.name: pair for pair in find_pairs(args.left, args.right)}
+    out = check_folder(args.out)
+    files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
+    for folder in (out, out / "left", out / "right"):
+        check_apart(files, folder)
+    size = None if args.size is None else parse_size(args.size)
+    rectifier = rig_rectifier(args, args.calibration, pairs, size)
+    checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
+
+    def work(name: str) -> dict:
+        started = time.perf_counter()
+        with collect_warnings() as notes:
+            images = rectifier(pairs[name].left, pairs[name].right)
+        rows, doubts = check_rows(*images) if name in checked else (None, [])
+        written = [out / side / f"{name}.png" for side in ("left", "right")]
+        for file, image in zip(written, images, strict=True):
+            write_image(file, image)
+        seconds = time.perf_counter() - started
+        found = {"size": list(images[0].shape[:2]), "row_offset": rows}
+        return item_summary(name, found, seconds, written, notes + doubts)
+
+    c, calib = rectifier.calibration, out / "calib.txt"
+    write_calibration(calib, c)
+    if not args.json:
+        wide = 2 * math.degrees(math.atan((c.width or 0) / 2 / c.focal))
+        print(
+            f"{args.calibration}: {rectifier.rig.left.model} lenses, baseline {c.baseline:.4g} m; "
+            f"rectified: focal length {c.focal:.1f} px, {wide:.0f} degrees wide, with "
+            f"{rectifier.kept:.0%} of the raw left picture"
+        )
+    sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
+    items = infer_items("pairs", sources, work, None if args.json else _show)
+    summary = {"calibration": args.calibration, "rectified": str(calib), "kept": rectifier.kept}
+    status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
+    if not args.json:
+        print(f"next: vizoo infer stereo {out} --out {out}/result")
+    return status
+
+
+def _show(item: dict) -> None:
+    told = "" if item["row_offset"] is None else f", rows agree to {item['row_offset']:.2f} px"
+    print(f"{item['left']}: {' '.join(item['files'])}{told}")

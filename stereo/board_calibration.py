@@ -1,0 +1,407 @@
+"""Calibrating a stereo rig by pictures of a flat board: a chessboard, or ChArUco.
+
+OpenCV finds the corners and solves for the cameras; what is here puts views together, says how well
+each fits, and draws that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from ..common.files import write_json
+from ..datasets.stereo.rigs import StereoRig, write_rig
+from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.lenses import Lens
+from ..vision.viz.colour import draw_figure
+
+__all__ = ["Board", "BoardCalibration", "View", "calibrate_rig", "write_calibrated"]
+
+BOARDS = ("chessboard", "charuco")
+LENSES = ("pinhole", "rational", "fisheye")
+_FEWEST_VIEWS, _FEWEST_CORNERS = 3, 8
+_FAR_OFF, _BAD = 3.0, 1.0  # times the median error, pixels
+_COVERED = 0.4  # of a picture, by the hull of all corners
+_END = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 100, 1e-8)
+
+
+@dataclass(frozen=True)
+class Board:
+    """A flat board of squares.
+
+    Attributes:
+        kind: ``chessboard`` or ``charuco``.
+        columns, rows: of squares; a chessboard has one inner corner less each way.
+        square: side of a square, metres.
+        marker: side of a ChArUco board's markers, metres.
+        dictionary: of the markers, by OpenCV's name.
+
+    Raises:
+        ValueError: numbers or names that no board has.
+    """
+
+    kind: str
+    columns: int
+    rows: int
+    square: float
+    marker: float | None = None
+    dictionary: str = "DICT_4X4_50"
+
+    def __post_init__(self) -> None:
+        if self.kind not in BOARDS:
+            raise ValueError(f"unknown board {self.kind!r}: {', '.join(BOARDS)}")
+        if min(self.columns, self.rows) < 4 or max(self.columns, self.rows) > 100:
+            raise ValueError(
+                f"a board of {self.columns}x{self.rows} squares; from 4x4 to 100x100 are usable"
+            )
+        if not 1e-4 < self.square < 10:
+            raise ValueError(f"a square of {self.square:g} m; is that the right unit?")
+        if self.kind == "charuco":
+            if self.marker is None or not 0 < self.marker < self.square:
+                raise ValueError("a ChArUco board's markers have a side, less than its squares'")
+            if not isinstance(getattr(cv2.aruco, self.dictionary, None), int):
+                raise ValueError(
+                    f"unknown dictionary {self.dictionary!r}; such as DICT_4X4_50, DICT_5X5_100, "
+                    "DICT_6X6_250, DICT_APRILTAG_36h11"
+                )
+
+    @property
+    def points(self) -> np.ndarray:
+        """The inner corners on the board, (N, 3), metres; a corner's number is its row here."""
+        grid = np.mgrid[1 : self.rows, 1 : self.columns][::-1].reshape(2, -1).T * self.square
+        return np.column_stack([grid, np.zeros(len(grid))])
+
+    def charuco(self, legacy: bool = False) -> cv2.aruco.CharucoBoard:
+        """OpenCV's board; `legacy` has its first square white, as before OpenCV 4.6."""
+        markers = cv2.aruco.getPredefinedDictionary(getattr(cv2.aruco, self.dictionary))
+        size = (self.columns, self.rows)
+        board = cv2.aruco.CharucoBoard(size, self.square, float(self.marker or 0), markers)
+        board.setLegacyPattern(legacy)
+        return board
+
+    def find(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers (N,) and pixels (N, 2) of the inner corners in a picture (H, W, 3) uint8."""
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        if self.kind == "chessboard":
+            size = (self.columns - 1, self.rows - 1)
+            flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
+            found, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
+            if not found:
+                return np.empty(0, int), np.empty((0, 2))
+            return np.arange(size[0] * size[1]), pixels.reshape(-1, 2).astype(np.float64)
+        for legacy in (False, True):
+            detector = cv2.aruco.CharucoDetector(self.charuco(legacy))
+            pixels, numbers, _, _ = detector.detectBoard(grey)
+            if numbers is not None and len(numbers) >= _FEWEST_CORNERS:
+                return numbers.ravel(), pixels.reshape(-1, 2).astype(np.float64)
+        return np.empty(0, int), np.empty((0, 2))
+
+
+@dataclass(frozen=True)
+class View:
+    """One position of the board, as both cameras saw it.
+
+    Attributes:
+        name: of the left picture.
+        points: the corners on the board, (N, 3), metres.
+        left, right: where they were seen, (N, 2) pixels.
+        errors: how far from there the calibration puts them, left and right, root mean square
+            pixels.
+    """
+
+    name: str
+    points: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    errors: tuple[float, float] = (float("nan"),) * 2
+
+
+@dataclass(frozen=True)
+class BoardCalibration:
+    """What was found.
+
+    Attributes:
+        rig: the cameras.
+        views: the positions of the board that were used, with their errors.
+        error: root mean square of all corners' distances, pixels.
+        skipped: the names of other pictures, and why they were not used.
+        notes: what the user should know, one line each.
+    """
+
+    rig: StereoRig
+    views: tuple[View, ...]
+    error: float
+    skipped: dict[str, str]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a report."""
+        views = [
+            {"name": view.name, "corners": len(view.points), "left": left, "right": right}
+            for view in self.views
+            for left, right in [view.errors]
+        ]
+        return {
+            "error": self.error,
+            "baseline": self.rig.baseline,
+            "focal": [self.rig.left.focal, self.rig.right.focal],
+            "size": [self.rig.left.height, self.rig.left.width],
+            "views": views,
+            "skipped": self.skipped,
+            "warnings": list(self.notes),
+        }
+
+
+def calibrate_rig(
+    pairs: Iterable[tuple[str | os.PathLike, str | os.PathLike]],
+    board: Board,
+    lens: str = "pinhole",
+    report: Callable[[str, int, int], None] | None = None,
+) -> BoardCalibration:
+    """Calibrate a rig by pairs of pictures of a board in different positions.
+
+    Args:
+        pairs: files of left and right pictures, taken at the same time.
+        board: what is to be seen in them.
+        lens: ``pinhole`` (k1 k2 p1 p2 k3), ``rational`` (k1 k2 p1 p2 k4 k5, for wide lenses) or
+            ``fisheye``.
+        report: called with what is counted, how many are done and of how many.
+
+    Raises:
+        FileNotFoundError: there is no such picture.
+        ValueError: an unknown lens, a picture that cannot be read, pictures of different sizes,
+            fewer than three in which both cameras see the board, positions that say too little, or
+            cameras that are swapped.
+    """
+    if lens not in LENSES:
+        raise ValueError(f"unknown lens {lens!r}: {', '.join(LENSES)}")
+    pairs, size, views, skipped = list(pairs), None, [], {}
+    for count, files in enumerate(pairs, start=1):
+        images = [to_bytes(as_image(file)) for file in files]
+        for file, image in zip(files, images, strict=True):
+            size = size or image.shape[:2]
+            if image.shape[:2] != size:
+                raise ValueError(
+                    f"{file}: {image.shape[1]}x{image.shape[0]} pixels, and the pictures before "
+                    f"have {size[1]}x{size[0]}; a rig is calibrated at one size"
+                )
+        view, reason = _view(os.fspath(files[0]), os.fspath(files[1]), images, board)
+        if view is None:
+            skipped[os.fspath(files[0])] = reason
+        else:
+            views.append(view)
+        if report is not None:
+            report("pairs", count, len(pairs))
+    if size is None or len(views) < _FEWEST_VIEWS:
+        first = next(iter(skipped.values()), "there are no pictures")
+        inner = f"{board.columns}x{board.rows} squares, {board.columns - 1}x{board.rows - 1} inner"
+        raise ValueError(
+            f"the board ({inner} corners) was found in {len(views)} of {len(pairs)} pairs, and "
+            f"{_FEWEST_VIEWS} are needed, better 15: {first}"
+        )
+    try:
+        rig, poses = (_fisheye if lens == "fisheye" else _pinhole)(views, size, lens)
+    except cv2.error as error:
+        reason = " ".join(str(error.err or error).split())
+        raise ValueError(
+            f"the {len(views)} positions of the board do not determine the cameras ({reason}): "
+            "tilt it, and hold it near and far and into the corners"
+        ) from error
+    measured = [_measured(view, rig, pose) for view, pose in zip(views, poses, strict=True)]
+    if not np.isfinite([view.errors for view in measured]).all():
+        raise ValueError(
+            f"the lens model {lens} folds back within the pictures: they are too few, or the lens "
+            "too plain, for its numbers; take more pictures, or a simpler model"
+        )
+    weights = [len(view.points) for view in measured]
+    squares = [np.mean(np.square(view.errors)) for view in measured]
+    mean = float(np.sqrt(np.average(squares, weights=weights)))
+    return BoardCalibration(rig, tuple(measured), mean, skipped, tuple(_notes(measured, size)))
+
+
+def _view(
+    left: str, right: str, images: Sequence[np.ndarray], board: Board
+) -> tuple[View | None, str]:
+    found = [board.find(image) for image in images]
+    for file, (numbers, _) in zip((left, right), found, strict=True):
+        if len(numbers) == 0:
+            return None, f"no board found in {file}"
+    (first, ours), (second, theirs) = found
+    both, at, there = np.intersect1d(first, second, return_indices=True)
+    ours, theirs = ours[at], theirs[there]
+    # A chessboard that is turned by half looks the same: begin at the same end in both pictures.
+    if board.kind == "chessboard" and (ours[-1] - ours[0]) @ (theirs[-1] - theirs[0]) < 0:
+        theirs = theirs[::-1]
+    points = board.points[both]
+    spread = np.linalg.matrix_rank(points - points.mean(0), 1e-9) if len(both) else 0
+    if len(both) < _FEWEST_CORNERS or spread < 2:
+        return None, f"{left} and {right} share {len(both)} corners, too few"
+    return View(left, points, ours, theirs), ""
+
+
+def _lists(views: Sequence[View]) -> tuple[list[np.ndarray], ...]:
+    """Points on the board, and pixels left and right, as OpenCV takes them."""
+    kinds = [[getattr(view, name) for view in views] for name in ("points", "left", "right")]
+    return tuple([np.ascontiguousarray(x[:, None], np.float32) for x in kind] for kind in kinds)
+
+
+def _lens(model: str, matrix: np.ndarray, numbers: np.ndarray, size: tuple[int, int]) -> Lens:
+    (fx, skew, cx), (_, fy, cy), _ = matrix.tolist()
+    rest = tuple(numbers.ravel().tolist())
+    return Lens(model, (fx, fy), (cx, cy), rest, width=size[1], height=size[0], skew=skew)
+
+
+_Solved = tuple[StereoRig, list[np.ndarray]]  # and the board's poses before the left camera
+
+
+def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
+    points, left, right = _lists(views)
+    # With k3 and k6 too, poles and zeros that cancel nearly anywhere fit as well.
+    rational = cv2.CALIB_RATIONAL_MODEL | cv2.CALIB_FIX_K3 | cv2.CALIB_FIX_K6
+    flags = rational if lens == "rational" else 0
+    start: list[np.ndarray] = []
+    for pixels in (left, right):
+        _, matrix, numbers, *_ = cv2.calibrateCamera(
+            points, pixels, size[::-1], None, None, flags=flags, criteria=_END
+        )
+        start += [matrix, numbers.ravel()[: 8 if flags else 5]]
+    one, d1, two, d2 = start
+    found = cv2.stereoCalibrateExtended(
+        points,
+        left,
+        right,
+        one,
+        d1,
+        two,
+        d2,
+        size[::-1],
+        np.eye(3),
+        np.zeros(3),
+        flags=flags | cv2.CALIB_USE_INTRINSIC_GUESS,
+        criteria=_END,
+    )
+    _, one, d1, two, d2, rotation, translation, _, _, turns, moves, _ = found
+    count = 8 if flags else 5
+    d1, d2 = (numbers.ravel()[:count] for numbers in (d1, d2))
+    first, second = (_lens("pinhole", m, d, size) for m, d in ((one, d1), (two, d2)))
+    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
+
+
+def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
+    # OpenCV wants as many corners in each view: some count twice.
+    most = max(len(view.points) for view in views)
+    points, left, right = (
+        [np.resize(x, (1, most, x.shape[2])).astype(np.float64) for x in kind]
+        for kind in _lists(views)
+    )
+    recompute, no_skew, guess = (
+        getattr(cv2.fisheye, name, None) or getattr(cv2, name)  # as OpenCV 4 has them, or 5
+        for name in ("CALIB_RECOMPUTE_EXTRINSIC", "CALIB_FIX_SKEW", "CALIB_USE_INTRINSIC_GUESS")
+    )
+    start: list[np.ndarray] = []
+    for pixels in (left, right):
+        matrix, numbers = np.eye(3), np.zeros((4, 1))
+        cv2.fisheye.calibrate(
+            points, pixels, size[::-1], matrix, numbers, flags=recompute | no_skew, criteria=_END
+        )
+        start += [matrix, numbers]
+    one, d1, two, d2 = start
+    found = cv2.fisheye.stereoCalibrate(
+        points,
+        left,
+        right,
+        one,
+        d1,
+        two,
+        d2,
+        size[::-1],
+        flags=no_skew | guess,
+        criteria=_END,
+    )
+    _, one, d1, two, d2, rotation, translation, turns, moves = found
+    first, second = (_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2)))
+    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
+
+
+def _poses(turns: Sequence[np.ndarray], moves: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [
+        np.column_stack([cv2.Rodrigues(turn.ravel())[0], move.ravel()])
+        for turn, move in zip(turns, moves, strict=True)
+    ]
+
+
+def _measured(view: View, rig: StereoRig, pose: np.ndarray) -> View:
+    """The view with its errors."""
+    before = view.points @ pose[:, :3].T + pose[:, 3]
+    errors = [
+        float(np.sqrt(np.mean(np.sum((lens.project(points) - pixels) ** 2, axis=1))))
+        for lens, points, pixels in (
+            (rig.left, before, view.left),
+            (rig.right, before @ rig.rotation.T + rig.translation, view.right),
+        )
+    ]
+    return View(view.name, view.points, view.left, view.right, (errors[0], errors[1]))
+
+
+def _notes(views: Sequence[View], size: tuple[int, int]) -> list[str]:
+    worst = {view.name: max(view.errors) for view in views}
+    median, notes = float(np.median(list(worst.values()))), []
+    far = [name for name, error in worst.items() if error > max(_FAR_OFF * median, _BAD)]
+    if far:
+        listed = ", ".join(f"{name} ({worst[name]:.2f} px)" for name in far[:3])
+        notes.append(
+            f"fit far worse than others (median {median:.2f} px): {listed}; leave them out"
+        )
+    if median > _BAD:
+        notes.append(
+            f"errors of {median:.2f} px are large: are the squares counted right, the board flat, "
+            "the lens another, and both pictures of one moment?"
+        )
+    for side in ("left", "right"):
+        corners = np.concatenate([getattr(view, side) for view in views]).astype(np.float32)
+        covered = cv2.contourArea(cv2.convexHull(corners)) / (size[0] * size[1])
+        if covered < _COVERED:
+            notes.append(
+                f"the board was seen in {covered:.0%} of the {side} picture alone: hold it into "
+                "the corners too, since the lens is not known beyond"
+            )
+    if len(views) < 10:
+        notes.append(f"{len(views)} positions of the board are few; 15 and more are better")
+    return notes
+
+
+def write_calibrated(found: BoardCalibration, folder: str | os.PathLike) -> list[Path]:
+    """Write ``calibration.yml``, ``calibration.json`` and a picture; return the files."""
+    files = [Path(folder) / f"calibration.{suffix}" for suffix in ("yml", "json", "png")]
+    write_rig(files[0], found.rig)
+    write_json(files[1], found.to_json())
+    write_image(files[2], _picture(found))
+    return files
+
+
+def _picture(found: BoardCalibration) -> np.ndarray:
+    """Draw the errors of each view, and where in the pictures corners were, (H, W, 3) uint8."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4), dpi=100, layout="constrained")
+    bars, *maps = figure.subplots(1, 3)
+    places = np.arange(len(found.views))
+    for side, name in enumerate(("left", "right")):
+        heights = [view.errors[side] for view in found.views]
+        bars.bar(places + 0.4 * side - 0.2, heights, 0.4, label=name)
+    bars.set(ylabel="error [px]", title=f"{found.error:.3f} px over all")
+    bars.set_xticks(places, [Path(view.name).stem for view in found.views], rotation=90, fontsize=7)
+    bars.legend()
+    for axes, lens, name in zip(maps, (found.rig.left, found.rig.right), ("left", "right"),
+                                strict=True):  # fmt: skip
+        for view in found.views:
+            axes.plot(*getattr(view, name).T, ".", markersize=3)
+        limits = {"xlim": (0, lens.width), "ylim": (lens.height, 0)}
+        axes.set(title=f"corners, {name}", aspect="equal", **limits)
+    return draw_figure(figure)

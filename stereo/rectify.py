@@ -1,0 +1,322 @@
+"""Raw pairs of a rig, of whatever lenses, onto two pinhole cameras with parallel axes."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+from torch import Tensor
+
+from ..common.files import atomic_write
+from ..datasets.stereo.calibration import StereoCalibration
+from ..datasets.stereo.rigs import StereoRig
+from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.lenses import Lens
+from .rectification import measure_pair
+
+if TYPE_CHECKING:
+    from .infer import StereoResult
+
+__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify"]
+
+Image = str | os.PathLike | np.ndarray | Tensor
+
+_WIDEST = math.radians(60)  # off the axis: farther out, a plane stretches a picture too much
+_EDGE = 65  # points along each side of a picture
+_STRIP = 128  # rows whose places are found at a time, which bounds the memory
+_NOWHERE = -1e4  # the place of what is not in an image
+_ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
+_NARROW = 0.05  # of common view, as a tangent
+_ONE_SURFACE = 0.05  # part by which depths of neighbours on a surface differ
+
+
+class Rectifier:
+    """Resamples the pairs of two cameras so that what belongs together lies in one row.
+
+    Args:
+        maps: of the left and the right camera: (H, W, 2) float32, for each rectified pixel where
+            it lies in the raw image.
+        size: height and width of the raw images.
+        calibration: of the rectified pairs; None where nobody knows it.
+        notes: what the user should know of it, one line each.
+    """
+
+    def __init__(
+        self,
+        maps: tuple[np.ndarray, np.ndarray],
+        size: tuple[int, int],
+        calibration: StereoCalibration | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.maps, self.size, self.calibration, self.notes = maps, size, calibration, notes
+
+    def __call__(self, left: Image, right: Image) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rectified pair, (H, W, 3) uint8 RGB; black where nothing was seen.
+
+        Args:
+            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            right: likewise.
+
+        Raises:
+            FileNotFoundError: there is no such image.
+            ValueError: an image cannot be read, or has another size.
+        """
+        rectified = []
+        for which, image, places in zip(("left", "right"), (left, right), self.maps, strict=True):
+            pixels = to_bytes(as_image(image, which))
+            if pixels.shape[:2] != self.size:
+                height, width = pixels.shape[:2]
+                raise ValueError(
+                    f"the {which} image has {width}x{height} pixels, not {self.size[1]}x"
+                    f"{self.size[0]} as the others of these cameras"
+                )
+            rectified.append(_looked_up(pixels, places, cv2.INTER_CUBIC))
+        return rectified[0], rectified[1]
+
+    def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
+        """Write what a result of a rectified pair means for the raw one.
+
+        Args:
+            result: of the rectified pair.
+            folder: made if it is missing.
+            name: first part of the file names: ``<name>_rectified.png``, the image that the
+                disparity belongs to, and where the rig is known ``<name>_depth_raw.npy``, the
+                depth (metres, 0 where unknown) of each pixel of the raw left image.
+
+        Returns:
+            The files written.
+        """
+        path = Path(folder) / f"{name}_rectified.png"
+        write_image(path, result.image)
+        return [path]
+
+
+class RigRectifier(Rectifier):
+    """Rectifies the pairs of a calibrated rig.
+
+    The cameras are turned half way each (Bouguet's way, as ``cv2.stereoRectify``), and the focal
+    length is such that as much is seen as both cameras see everywhere, at most 60 degrees off the
+    axis.
+
+    Args:
+        rig: the cameras; scaled where its images had another size of the same shape.
+        height, width: of the raw images, pixels.
+        fov: horizontal field of view of the rectified pictures, degrees, instead.
+        size: height and width of the rectified pictures; by default those of the raw ones.
+
+    Raises:
+        ValueError: the rig is of images of another shape, the cameras see nothing in common, or the
+            field of view is none.
+    """
+
+    calibration: StereoCalibration
+
+    def __init__(
+        self,
+        rig: StereoRig,
+        height: int,
+        width: int,
+        *,
+        fov: float | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        self.rig = rig.fitted(width, height)
+        plain, none = np.eye(3), np.zeros(4)
+        self.turns = cv2.stereoRectify(
+            plain, none, plain, none, (width, height), self.rig.rotation, rig.translation[:, None]
+        )[:2]
+        rows, columns = size or (height, width)
+        focal, cx, cy = self.camera = self._camera(rows, columns, fov)
+        calibration = StereoCalibration(
+            focal, rig.baseline, cx, cy, width=columns, height=rows, focal_y=focal
+        )
+        maps = [
+            np.concatenate(
+                [
+                    self._places(lens, turn, _pixels(start, rows, columns))
+                    for start in range(0, rows, _STRIP)
+                ]
+            )
+            for lens, turn in zip((self.rig.left, self.rig.right), self.turns, strict=True)
+        ]
+        super().__init__((maps[0], maps[1]), (height, width), calibration, self.rig.notes)
+
+    def depth_in_raw(self, depth: np.ndarray) -> np.ndarray:
+        """Return the depth map of the raw left image.
+
+        Args:
+            depth: of the rectified left image, (H, W), 0 where unknown.
+
+        Returns:
+            (H, W) float32 of the raw image's size: depth along the raw camera's axis; 0 where
+            unknown.
+        """
+        inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0, dtype=np.float32)
+        places, factor = self._raw
+        near = _looked_up(inverse, places, cv2.INTER_NEAREST)
+        # On a plane 1 / depth is linear in the pixels, but not from one surface to the next.
+        smooth, known = (
+            _looked_up(values, places, cv2.INTER_LINEAR)
+            for values in (inverse, (inverse > 0).astype(np.float32))
+        )
+        surface = (known > 0.999) & (np.abs(smooth - near) < _ONE_SURFACE * near)
+        found = np.where(surface, smooth, near)
+        return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
+
+    def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
+        """As `Rectifier.save`."""
+        path = Path(folder) / f"{name}_depth_raw.npy"
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            np.save(file, self.depth_in_raw(result.depth(self.calibration)))
+        return [*super().save(result, folder, name), path]
+
+    @property
+    def kept(self) -> float:
+        """Part of the raw left image that is in the rectified one."""
+        height, width = self.size
+        places, _ = self._from_raw(np.stack(np.meshgrid(*_grid(width, height)), -1))
+        inside = (places >= 0).all(2) & (places < self.maps[0].shape[1::-1]).all(2)
+        return float(inside.mean())
+
+    @cached_property
+    def _raw(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `_from_raw`, of all pixels of the raw image."""
+        height, width = self.size
+        strips = [
+            self._from_raw(_pixels(start, height, width)) for start in range(0, height, _STRIP)
+        ]
+        places, factor = (np.concatenate(part) for part in zip(*strips, strict=True))
+        return places, factor
+
+    def _from_raw(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where raw left pixels lie in the rectified image, and raw depth over rectified depth."""
+        focal, cx, cy = self.camera
+        ray = self.rig.left.unproject(pixels)
+        x, y, z = np.moveaxis(ray @ self.turns[0].T, -1, 0)
+        with np.errstate(all="ignore"):
+            places = np.stack([focal * x / z + cx, focal * y / z + cy], -1)
+            places = np.where((z > 0)[..., None], places, _NOWHERE)
+            factor = np.where(z > 0, ray[..., 2] / z, 0)
+        return np.clip(places, _NOWHERE, 1e6).astype(np.float32), factor.astype(np.float32)
+
+    def _camera(self, rows: int, columns: int, fov: float | None) -> tuple[float, float, float]:
+        """Focal length and principal point of the rectified pictures."""
+        if fov is not None:
+            if not 1 <= fov <= 170:
+                raise ValueError(f"a field of view has 1 to 170 degrees, got {fov:g}")
+            focal = columns / 2 / math.tan(math.radians(fov) / 2)
+            return focal, (columns - 1) / 2, (rows - 1) / 2
+        fields = [
+            _field(lens, turn)
+            for lens, turn in zip((self.rig.left, self.rig.right), self.turns, strict=True)
+        ]
+        low, high = np.max([field[0] for field in fields], 0), np.min([f[1] for f in fields], 0)
+        if (high - low).min() < _NARROW:
+            raise ValueError(
+                "the cameras see next to nothing in common once they are turned parallel; is the "
+                "calibration of these cameras, or --fov wanted?"
+            )
+        focal = float(np.max([columns, rows] / (high - low)))
+        cx, cy = np.array([columns - 1, rows - 1]) / 2 - focal * (low + high) / 2
+        return focal, float(cx), float(cy)
+
+    def _places(self, lens: Lens, turn: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+        """Where rectified pixels lie in a raw image; far outside where they do nowhere."""
+        focal, cx, cy = self.camera
+        x, y = (pixels[..., 0] - cx) / focal, (pixels[..., 1] - cy) / focal
+        rays = np.stack([x, y, np.ones_like(x)], -1)
+        places = np.nan_to_num(lens.project(rays @ turn), nan=_NOWHERE)  # turned back
+        return np.clip(places, _NOWHERE, 1e6).astype(np.float32)
+
+
+def rectify(
+    rig: StereoRig,
+    left: Image,
+    right: Image,
+    *,
+    fov: float | None = None,
+    size: tuple[int, int] | None = None,
+) -> tuple[np.ndarray, np.ndarray, StereoCalibration]:
+    """Rectify one pair; for many of one rig a `RigRectifier` finds the places of pixels once.
+
+    Args:
+        rig: the cameras.
+        left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+        right: likewise.
+        fov: see `RigRectifier`.
+        size: likewise.
+
+    Returns:
+        The rectified images, (H, W, 3) uint8 RGB, and their calibration.
+
+    Raises:
+        FileNotFoundError: there is no such image.
+        ValueError: see `Rectifier` and `RigRectifier`.
+    """
+    first = as_image(left, "left")
+    height, width = first.shape[1:]
+    rectifier = RigRectifier(rig, height, width, fov=fov, size=size)
+    return (*rectifier(first, right), rectifier.calibration)
+
+
+def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[str]]:
+    """Look whether rows agree in a rectified pair.
+
+    Args:
+        left: (H, W, 3) uint8.
+        right: likewise.
+
+    Returns:
+        The median vertical offset of keypoints that match, pixels, or None where too few match;
+        and a line of warning where it is large.
+    """
+    geometry = measure_pair(left, right)
+    if geometry is None:
+        return None, []
+    off = geometry.row_offset
+    doubt = (
+        f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
+        "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
+    )
+    return off, [doubt] * (off > _ROWS_OFF)
+
+
+def _looked_up(image: np.ndarray, places: np.ndarray, how: int) -> np.ndarray:
+    """An image at places (..., 2), x and y; 0 outside."""
+    return cv2.remap(image, places[..., 0], places[..., 1], how)
+
+
+def _pixels(start: int, height: int, width: int) -> np.ndarray:
+    """The pixels of a strip of rows."""
+    y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
+    return np.stack([x, y], -1)
+
+
+def _grid(*lengths: int) -> list[np.ndarray]:
+    """So many positions that a share of them is right to a percent."""
+    return [np.linspace(0, length - 1, _EDGE) for length in lengths]
+
+
+def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest x and y on the plane at z = 1 that a camera sees all of between them."""
+    width, height = int(lens.width or 0), int(lens.height or 0)
+    along = np.linspace(0, 1, _EDGE)
+    none, whole = np.zeros(_EDGE), np.ones(_EDGE)
+    sides = []
+    for x, y in ((none, along), (whole, along), (along, none), (along, whole)):
+        pixels = np.stack([x * (width - 1), y * (height - 1)], -1)
+        rays = lens.unproject(pixels)
+        # Beyond the lens's field: sideways.
+        beside = np.concatenate([pixels - lens.centre, np.zeros((_EDGE, 1))], -1)
+        rays = np.where(np.isfinite(rays), rays, beside) @ turn.T
+        off = np.linalg.norm(rays[:, :2], axis=1)
+        tangent = np.tan(np.minimum(np.arctan2(off, rays[:, 2]), _WIDEST))
+        sides.append(rays[:, :2] / np.maximum(off, 1e-12)[:, None] * tangent[:, None])
+    left, right, top, bottom = sides
+    low = np.array([left[:, 0].max(), top[:, 1].max()])
+    return low, np.array([right[:, 0].min(), bottom[:, 1].min()])

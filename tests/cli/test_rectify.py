@@ -1,0 +1,213 @@
+"""Raw cameras from the command line: calibrate, rectify, infer; one line for whatever is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from raw_rigs import HEIGHT, WIDTH, Board, chessboard, make_rig, two_planes
+from torch import nn
+
+from vizoo.__main__ import main
+from vizoo.datasets.stereo.calibration import read_calibration
+from vizoo.datasets.stereo.rigs import read_rig, write_rig
+from vizoo.stereo import infer
+from vizoo.stereo.rectify import RigRectifier
+from vizoo.vision.io.images import read_image, write_image
+
+SIZE = (3, HEIGHT, WIDTH)
+
+
+class Constant(nn.Module):
+    def forward(self, left, right):
+        return torch.full_like(left[:, :1], 20.0)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    rig = make_rig("radtan")
+    write_rig(folder / "rig.yml", rig)
+    for number in range(2):
+        for side, image in zip(("left", "right"), two_planes(rig, number), strict=True):
+            write_image(folder / side / f"{number}.png", image)
+    for side, image in zip(("l", "r"), two_planes(make_rig("plain")), strict=True):
+        write_image(folder / f"{side}.png", image)
+    return folder
+
+
+@pytest.fixture
+def raw(rendered, tmp_path, monkeypatch):
+    """The rendered folder; the current one is empty; `stand-in` always answers 20 px."""
+    monkeypatch.setattr(infer, "load_network", lambda model, task: Constant())
+    monkeypatch.chdir(tmp_path)
+    return rendered
+
+
+def pair(raw, *words):
+    return [*words, str(raw / "left"), str(raw / "right"), "--out", "out"]
+
+
+def inferred(raw, *words, sides=("left", "right")):
+    files = [str(raw / side) for side in sides]
+    return main(["infer", "stereo", *files, "--model", "stand-in", "--out", "out", *words])
+
+
+def refused(capsys, words):
+    assert main(words) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if "warning" not in x]
+    assert line.startswith("vizoo: error: ")
+    return line
+
+
+def test_rectify_and_infer(raw, tmp_path, capsys):
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))) == 0
+    said = capsys.readouterr()
+    assert "pinhole lenses, baseline 0.1 m" in said.out and "rows agree to 0." in said.out
+    assert "next: vizoo infer stereo out" in said.out and said.err == ""
+    names = ["left/0.png", "left/1.png", "right/0.png", "right/1.png"]
+    assert all(read_image(tmp_path / "out" / name).shape == SIZE for name in names)
+    rectifier = RigRectifier(read_rig(raw / "rig.yml"), HEIGHT, WIDTH)
+    found = read_calibration(tmp_path / "out/calib.txt")
+    assert found.focal == pytest.approx(rectifier.calibration.focal)
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert [item["row_offset"] < 0.5 for item in summary["items"]] == [True, True]
+    # The folder is one that `infer stereo` takes, and has its calibration.
+    assert main(["infer", "stereo", "out", "--model", "stand-in", "--out", "depths"]) == 0
+    depth = np.load(tmp_path / "depths/0_depth.npy")
+    assert depth == pytest.approx(found.focal * found.baseline / 20)
+    assert "not rectified" not in capsys.readouterr().err
+
+
+def test_rectify_options(raw, tmp_path, capsys):
+    words = ["--fov", "50", "--size", "100x200", "--json"]
+    assert main([*pair(raw, "rectify", str(raw / "rig.yml")), *words]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["items"][0]["size"] == [100, 200] and 0 < summary["kept"] < 1
+    found = read_calibration(tmp_path / "out/calib.txt")
+    assert found.focal == pytest.approx(100 / np.tan(np.radians(25)))
+    assert (found.width, found.height) == (200, 100)
+
+
+def test_infer_raw(raw, tmp_path, capsys):
+    assert inferred(raw, "--raw", str(raw / "rig.yml"), "--format", "npy") == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"0_depth.npy", "0_depth_raw.npy", "0_rectified.png", "1_cloud.ply"} <= names
+    assert "0_depth_raw.npy" in capsys.readouterr().out
+    rectifier = RigRectifier(read_rig(raw / "rig.yml"), HEIGHT, WIDTH)
+    depth = np.load(tmp_path / "out/0_depth.npy")
+    found = np.load(tmp_path / "out/0_depth_raw.npy")
+    assert found == pytest.approx(rectifier.depth_in_raw(depth)) and found.shape == (240, 320)
+    # A fronto-parallel plane before the turned camera leans a little before the raw one.
+    assert np.median(found[found > 0]) == pytest.approx(np.median(depth), rel=0.05)
+    assert 0.7 < (found > 0).mean() <= 1
+
+
+def test_a_pair_that_looks_unrectified_is_told_how(raw, capsys):
+    assert inferred(raw) == 0
+    said = capsys.readouterr().err
+    assert "not rectified" in said and "`vizoo rectify`" in said and "--auto-rectify" in said
+
+
+def test_infer_without_a_calibration(raw, tmp_path, capsys):
+    assert inferred(raw, "--auto-rectify", sides=("l.png", "r.png")) == 0
+    said = capsys.readouterr().err
+    assert "rectified by" in said and "without a calibration" in said
+    assert "not rectified" not in said
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert "l_rectified.png" in names and not any("depth" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--raw", "rig.yml", "--calib", "calib.txt"], "either --calib or --raw"),
+        (["--raw", "rig.yml", "--auto-rectify"], "either --raw or --auto-rectify"),
+        (["--auto-rectify", "--focal", "9", "--baseline", "1"], "either --focal or --auto-rectify"),
+        (["--lens", "fisheye"], "--lens goes with --raw"),
+        (["--fov", "90"], "--fov goes with --raw"),
+        (["--raw", "none.yml"], "none.yml: no such calibration file"),
+        (["--max-depth", "3"], "--max-depth needs a calibration: --calib, --raw"),
+    ],
+)
+def test_options_that_do_not_go_together(raw, capsys, words, message):
+    words = [str(raw / word) if word == "rig.yml" else word for word in words]
+    if "--calib" in words:
+        words[words.index("--calib") + 1] = str(raw / "calib.txt")
+        (raw / "calib.txt").write_text("cam0=[9 0 4; 0 9 3; 0 0 1]\nbaseline=10\n")
+    files = [str(raw / "left"), str(raw / "right"), "--out", "out"]
+    assert message in refused(capsys, ["infer", "stereo", *files, *words])
+    (raw / "calib.txt").unlink(missing_ok=True)
+
+
+def test_images_of_another_size(raw, tmp_path, capsys):
+    for side in ("left", "right"):
+        image = read_image(raw / side / "0.png")
+        write_image(tmp_path / "half" / side / "0.png", image[:, ::2, ::2])
+        write_image(tmp_path / "cut" / side / "0.png", image[:, :, :200])
+    half, cut = (
+        [str(tmp_path / name / side) for side in ("left", "right")] for name in ("half", "cut")
+    )
+    assert main(["rectify", str(raw / "rig.yml"), *half, "--out", "out"]) == 0
+    assert "of 320x240 images and was scaled to 160x120" in capsys.readouterr().err
+    said = refused(capsys, ["rectify", str(raw / "rig.yml"), *cut, "--out", "out"])
+    assert "rig.yml: " in said and "320x240, these have 200x240" in said
+
+
+def test_exchanged_pictures_are_doubted(raw, capsys):
+    files = [str(raw / "right"), str(raw / "left")]
+    assert main(["rectify", str(raw / "rig.yml"), *files, "--out", "out"]) == 0
+    assert "the calibration does not fit these images" in capsys.readouterr().err
+
+
+def test_inputs_are_not_written_over(raw, capsys):
+    words = ["rectify", str(raw / "rig.yml"), str(raw / "left"), str(raw / "right")]
+    assert "name another folder" in refused(capsys, [*words, "--out", str(raw)])
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory):
+    """Pictures of a chessboard of 7x5 squares of 60 mm."""
+    folder, generator = tmp_path_factory.mktemp("boards"), np.random.default_rng(5)
+    for number in range(6):
+        turn = generator.uniform(-0.4, 0.4, 3)
+        origin = np.array([-0.2, -0.14, 0.5]) + generator.uniform(-0.05, 0.05, 3)
+        views = Board(origin, turn).pair(make_rig("radtan"), chessboard(7, 5, 0.06))
+        for side, image in zip(("left", "right"), views, strict=True):
+            write_image(folder / side / f"{number}.png", image)
+    return folder
+
+
+BOARD = ["--board", "chessboard", "--squares", "7x5", "--square", "60mm"]
+
+
+def test_calibrate(boards, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*pair(boards, "calibrate", "stereo"), *BOARD]) == 0
+    said = capsys.readouterr()
+    assert "24 corners, left 0." in said.out and "of 6 pairs: error 0." in said.out
+    assert "few; 15 and more are better" in said.err
+    assert "next: vizoo rectify out/calibration.yml LEFT RIGHT" in said.out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "calibration.yml",
+        "calibration.json",
+        "calibration.png",
+    }
+    assert read_rig("out/calibration.yml").baseline == pytest.approx(0.1, rel=0.02)
+    assert main([*pair(boards, "calibrate", "stereo"), *BOARD, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["error"] < 0.3 and len(report["views"]) + len(report["skipped"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*BOARD[:2], "--squares", "7", *BOARD[4:]], "as in --squares 10x7"),
+        ([*BOARD[:4], "--square", "60"], "'60' is no length with its unit, such as 25mm"),
+        (["--board", "charuco", *BOARD[2:]], "markers have a side"),
+        ([*BOARD[:2], "--squares", "9x8", *BOARD[4:]], "found in 0 of 6 pairs"),
+    ],
+)
+def test_boards_that_are_none(boards, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, [*pair(boards, "calibrate", "stereo"), *words])
