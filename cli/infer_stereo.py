@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
-from ._items import add_run_arguments, end_run, infer_items, infer_one
+from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -22,16 +22,7 @@ _CHECKED = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "left",
-        nargs="?",
-        metavar="LEFT",
-        help="image, folder or quoted glob; alone: a folder of pairs (im0 im1, left right, "
-        "view1 view5, image_0 image_1, image_2 image_3: as names of images in folders of their "
-        "own, or of folders of images)",
-    )
-    parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
-    parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
+    add_pairs(parser)
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
@@ -79,8 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
+    from ._pairs import asked_pairs
+
     with say_warnings():
-        pairs = {pair.name: pair for pair in _pairs(args)}
+        pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo infer stereo")}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = _calibrations(args, pairs)
@@ -131,20 +124,6 @@ def _scale(text: str) -> float | str:
     if not 0 < scale <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1, nor auto")
     return scale
-
-
-def _pairs(args: argparse.Namespace) -> list[Pair]:
-    from ._pairs import find_folders, find_pairs, read_list
-
-    if args.list is not None:
-        if args.left is not None:
-            raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
-        return read_list(args.list)
-    if args.left is None:
-        raise ValueError(
-            "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
-        )
-    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
 
 
 def _calibrations(
