@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..datasets.stereo.scenes import GeneratedStereo
 from ..datasets.stereo.transforms import recipe
@@ -50,6 +51,7 @@ _CHECKS = 4  # of the held-out pairs, evenly spread over the training
 _LEAST = 0.002  # share of held-out pixels by which the measure has to grow
 _FORGOTTEN = 1.05  # the error on generated scenes grows to at most so many times what it was
 _WARMUP = 10  # steps
+_AVERAGE = 0.96  # what a step leaves of the average of the weights
 _SCENES, _VALIDATION = 1_000_000, 8  # generated scenes to learn from, and to measure on
 
 Report = Callable[[str, int, int | None], None]
@@ -193,10 +195,10 @@ def tune(
         done = learner.steps / steps if steps else spent / (60 * minutes)
         if done < min(1, (len(checks) + 1) / _CHECKS):
             continue
-        found = measure(learner.task.net)
+        found = measure(learner.average.module)
         checks.append({"step": learner.steps, **found})
         if _better(found, before) and (best is None or found["matched"] > best[0]["matched"]):
-            best = found, copy.deepcopy(learner.task.net.state_dict())
+            best = found, copy.deepcopy(learner.average.module.state_dict())
         since = [check["matched"] for check in checks]
         if len(since) > 2 and max(since[-2:]) <= max(since[:-2]):
             break
@@ -225,7 +227,10 @@ def tune(
 
 
 class _Learner:
-    """A copy of a network, and what trains it; running statistics stay as they are."""
+    """A copy of a network, what trains it, and its average over the last steps.
+
+    Running statistics stay as they are: those of a few crops are worse.
+    """
 
     def __init__(self, net: nn.Module, limit: float, lr: float, device: torch.device) -> None:
         arguments = dict(cast("dict[str, Any]", net.architecture))
@@ -238,6 +243,8 @@ class _Learner:
             if isinstance(module, _BatchNorm):
                 module.eval()
         self.optimizer = torch.optim.AdamW(self.task.net.parameters(), lr, weight_decay=0)
+        average = get_ema_multi_avg_fn(_AVERAGE)
+        self.average = AveragedModel(self.task.net, multi_avg_fn=average)
         self.device, self.lr, self.steps = device, lr, 0
 
     def step(self, batch: dict[str, Tensor], done: float) -> None:
@@ -253,6 +260,7 @@ class _Learner:
         loss.backward()
         nn.utils.clip_grad_norm_(self.task.net.parameters(), 10)
         self.optimizer.step()
+        self.average.update_parameters(self.task.net)
         self.steps += 1
 
 
