@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..datasets.stereo.scenes import GeneratedStereo
-from ..datasets.stereo.transforms import recipe
+from ..datasets.stereo.transforms import RandomScale, recipe
 from ..vision.hub.create import is_name, load_network
 from ..vision.hub.download import sha256_of
 from ..vision.hub.registry import model_info
@@ -45,13 +45,14 @@ from .task import StereoTask
 __all__ = ["TuningReport", "tune"]
 
 _MOST_PIXELS = 1_000_000  # of a pair that is learned from; larger ones are reduced
-_HELD_OUT = 10  # one of so many pairs
+_HELD_OUT, _ENOUGH = 10, 3  # one of so many pairs, and so many where that leaves twice as many
 _ROWS = 128  # that a single pair needs at least, to hold a quarter of them out
 _CHECKS = 4  # of the held-out pairs, evenly spread over the training
 _LEAST = 0.002  # share of held-out pixels by which the measure has to grow
 _FORGOTTEN = 1.05  # the error on generated scenes grows to at most so many times what it was
 _WARMUP = 10  # steps
 _AVERAGE = 0.96  # what a step leaves of the average of the weights
+_SMALLER = RandomScale(-1.0, 0.0, probability=0.7)  # the sizes at which pairs are matched
 _SCENES, _VALIDATION = 1_000_000, 8  # generated scenes to learn from, and to measure on
 
 Report = Callable[[str, int, int | None], None]
@@ -118,8 +119,8 @@ def tune(
     minutes: float = 10.0,
     steps: int | None = None,
     lr: float = 1e-4,
-    crop: tuple[int, int] = (192, 384),
-    batch_size: int = 2,
+    crop: tuple[int, int] = (128, 256),
+    batch_size: int = 4,
     most_pairs: int = 40,
     seed: int = 0,
     device: str = "auto",
@@ -127,8 +128,9 @@ def tune(
 ) -> TuningReport:
     """Tune a stereo network on pairs without true disparities.
 
-    A tenth of the pairs is held out, at least one; of a single pair its lowest quarter. Training
-    ends early where two checks in a row are no better than one before them.
+    A tenth of the pairs is held out, or three where that leaves twice as many, at least one; of a
+    single pair its lowest quarter. Training ends early where two checks in a row are no better
+    than one before them.
 
     Args:
         model: a network of `create_model` (copied), or trained weights as `StereoPredictor` takes
@@ -309,7 +311,7 @@ def _divided(usable: list[_Pair]) -> tuple[list[_Pair], list[_Pair]]:
         cut = height * 3 // 4
         left, right, _ = usable[0]
         return [_Pair(left[:, :cut], right[:, :cut])], [_Pair(left[:, cut:], right[:, cut:])]
-    count = max(1, round(len(usable) / _HELD_OUT))
+    count = max(1, round(len(usable) / _HELD_OUT), min(_ENOUGH, len(usable) // 3))
     held = {(2 * index + 1) * len(usable) // (2 * count) for index in range(count)}
     return tuple([p for i, p in enumerate(usable) if (i in held) == out] for out in (False, True))
 
@@ -339,7 +341,8 @@ def _batches(
         samples = []
         for _ in range(half):
             index = int(torch.randint(len(pairs), (), generator=generator))
-            samples += [pairs[index].sample(), scenes[drawn % len(scenes)]]
+            pair = _SMALLER(pairs[index].sample(), generator)
+            samples += [pair, scenes[drawn % len(scenes)]]
             drawn += 1
         samples = [augment(sample, generator) for sample in samples]
         names = ("left", "right", "disparity", "valid")
