@@ -187,7 +187,8 @@ def tune(
 
     before = measure(net)
     learner = _Learner(net, limit, lr, predictor.device)
-    checks, best, spent = [], None, 0.0
+    checks: list[dict[str, float]] = []
+    best, spent = None, 0.0
     while (done := learner.steps / steps if steps else spent / (60 * minutes)) < 1:
         begun = time.perf_counter()
         learner.step(next(batches), done)
@@ -208,7 +209,12 @@ def tune(
         net.load_state_dict(best[1])
     after = best[0] if best else max(checks, key=lambda check: check["matched"])
     after = {name: value for name, value in after.items() if name != "step"}
-    settings = {"minutes": None if steps else minutes, "steps": steps, "lr": lr, "crop": list(crop)}
+    settings: dict[str, Any] = {
+        "minutes": None if steps else minutes,
+        "steps": steps,
+        "lr": lr,
+        "crop": list(crop),
+    }
     settings |= {"batch_size": batch_size, "seed": seed, "sizes": list(SIZES)}
     return TuningReport(
         network=net.cpu().eval(),
@@ -237,9 +243,11 @@ class _Learner:
     def __init__(self, net: nn.Module, limit: float, lr: float, device: torch.device) -> None:
         arguments = dict(cast("dict[str, Any]", net.architecture))
         name = arguments.pop("name")
-        loss = "matching" if hasattr(net, "forward_volumes") else "pooled"
-        self.task = StereoTask(name, arguments, loss=loss, max_disparity=limit)
-        self.task.net = copy.deepcopy(net).to(device, memory_format=torch.channels_last)
+        matching = hasattr(net, "forward_volumes")
+        self.task = StereoTask(
+            name, arguments, loss="matching" if matching else "pooled", max_disparity=limit
+        )
+        self.task.net = copy.deepcopy(net).to(device).to(memory_format=torch.channels_last)
         self.task.train()
         for module in self.task.modules():
             if isinstance(module, _BatchNorm):
@@ -290,9 +298,9 @@ def _usable(
 
 def _opened(predictor: StereoPredictor, left: Image, right: Image) -> _Pair:
     """A pair at the size at which the network would match it."""
-    views = open_pair(left, right)
-    share = min(1.0, math.sqrt(_MOST_PIXELS / views[0][0].numel()))
-    views = [reduced(view, share)[0] for view in views]
+    given = open_pair(left, right)
+    share = min(1.0, math.sqrt(_MOST_PIXELS / given[0][0].numel()))
+    views = [reduced(view, share)[0] for view in given]
     doubts = check_pair(*map(to_bytes, views))
     if doubts:
         raise ValueError(doubts[0])
@@ -313,7 +321,8 @@ def _divided(usable: list[_Pair]) -> tuple[list[_Pair], list[_Pair]]:
         return [_Pair(left[:, :cut], right[:, :cut])], [_Pair(left[:, cut:], right[:, cut:])]
     count = max(1, round(len(usable) / _HELD_OUT), min(_ENOUGH, len(usable) // 3))
     held = {(2 * index + 1) * len(usable) // (2 * count) for index in range(count)}
-    return tuple([p for i, p in enumerate(usable) if (i in held) == out] for out in (False, True))
+    learned = [pair for index, pair in enumerate(usable) if index not in held]
+    return learned, [usable[index] for index in sorted(held)]
 
 
 def _matched(predictor: StereoPredictor, pair: _Pair) -> tuple[Tensor, Tensor]:
