@@ -39,6 +39,7 @@ PUBLIC = {
     "vizoo": "The door",
     "vizoo.vision.training": "What tasks share",
     "vizoo.stereo.task": "Training stereo networks",
+    "vizoo.stereo.tuning": "Tuning stereo networks without true disparities",
     "vizoo.mvs.task": "Training multi-view networks",
     "vizoo.panorama.task": "Training panorama networks",
     "vizoo.classification.task": "Training classifiers",
