@@ -130,6 +130,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "--lens fisheye --out calibration",
         ),
     },
+    "tune": {
+        "stereo": Command(
+            "cli.tune_stereo",
+            "weights tuned on pairs of your own, without true disparities, where that helps",
+            "vizoo tune stereo 'left/*.png' 'right/*.png' --out mine.safetensors",
+            "vizoo tune stereo pairs --from easnet_small.worlds --minutes 30 --out m.safetensors",
+        ),
+    },
     "evaluate": {
         "mvs": Command(
             "cli.evaluate_mvs",

@@ -1,6 +1,6 @@
 """Runs every benchmark, one after the other: `python -m benchmarks` in the repository's root.
 
-Those on real photographs (`*_transfer`) need a folder of them, so they are run alone.
+Those on real photographs (`*_transfer`, `*_tuning`) need a folder of them, so they are run alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def main() -> int:
     folder = Path(__file__).parent
     failed = 0
     for file in sorted(folder.glob("[a-z]*.py")):
-        if file.stem.endswith("_transfer"):
+        if file.stem.endswith(("_transfer", "_tuning")):
             continue
         print(f"== {file.stem}", flush=True)
         command = [sys.executable, "-m", f"benchmarks.{file.stem}"]

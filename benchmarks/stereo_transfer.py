@@ -64,13 +64,18 @@ def pairs(folder: Path) -> dict[str, list[Pair]]:
         "playground": [(*_views(ground, "im0.png", "im1.png"), disparity)],
         "cones": [(*_views(cones), _whole(cones / "gt.png"))],
     }
-    for entry in json.loads((folder / "pairs" / "index.json").read_text()):
-        path = folder / "pairs" / entry["name"]
-        group = {"eth3d": "ETH3D", "kitti15": "KITTI"}.get(entry["name"].split("_")[0])
-        group = group or ("larger" if entry["height"] > _LARGE else "Middlebury")
-        pair = (*_views(path), _whole(path / "truth.png") / 256)
+    for name, pair in named_pairs(folder).items():
+        group = {"eth3d": "ETH3D", "kitti15": "KITTI"}.get(name.split("_")[0])
+        group = group or ("larger" if pair[0].shape[1] > _LARGE else "Middlebury")
         groups.setdefault(group, []).append(pair)
     return groups
+
+
+def named_pairs(folder: Path) -> dict[str, Pair]:
+    """Those of `pairs` by name."""
+    root = folder / "pairs"
+    names = [entry["name"] for entry in json.loads((root / "index.json").read_text())]
+    return {n: (*_views(root / n), _whole(root / n / "truth.png") / 256) for n in names}
 
 
 def _views(folder: Path, left: str = "left.png", right: str = "right.png") -> tuple[Tensor, Tensor]:

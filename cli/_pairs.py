@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import glob
 import os
 import warnings
@@ -108,6 +109,22 @@ class Pair:
     right: Path
     name: str = ""
     calibration: Path | None = None
+
+
+def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
+    """The pairs that a command was asked for.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: nothing, or two things, are asked for, or they do not make pairs.
+    """
+    if args.list is not None:
+        if args.left is not None:
+            raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
+        return read_list(args.list)
+    if args.left is None:
+        raise ValueError(f"LEFT and RIGHT are missing (or --list FILE); see {command} --help")
+    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
 
 
 def find_pairs(left: str, right: str) -> list[Pair]:

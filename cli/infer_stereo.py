@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier
-from ._items import add_run_arguments, end_run, infer_items, infer_one
-from ._stereo import chosen_pairs, positive, scale, share
+from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
+from ._numbers import positive, scale, share
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -23,16 +23,7 @@ _CHECKED = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "left",
-        nargs="?",
-        metavar="LEFT",
-        help="image, folder or quoted glob; alone: a folder of pairs (im0 im1, left right, "
-        "view1 view5, image_0 image_1, image_2 image_3: as names of images in folders of their "
-        "own, or of folders of images)",
-    )
-    parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
-    parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
+    add_pairs(parser)
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
@@ -107,8 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
+    from ._pairs import asked_pairs
+
     with say_warnings():
-        pairs = {pair.name: pair for pair in chosen_pairs(args)}
+        pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo infer stereo")}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = find_calibrations(args, pairs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.progress import progress
 from ..stereo import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run
-from ._stereo import scale
+from ._numbers import scale
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:

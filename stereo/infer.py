@@ -42,7 +42,7 @@ from .geometry import depth_to_points, disparity_to_depth, smooth_surface
 from .rectification import check_pair, require_content
 from .tiling import least_pixels, refine
 
-__all__ = ["FORMATS", "StereoPredictor", "StereoResult", "reduced"]
+__all__ = ["FORMATS", "StereoPredictor", "StereoResult", "open_pair", "reduced"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
@@ -358,14 +358,7 @@ class StereoPredictor:
         Warns (``UserWarning``) of a pair that is swapped or not rectified, and of disparities
         beyond ``reach``.
         """
-        first, second = as_image(left, "left"), as_image(right, "right")
-        if first.shape != second.shape:
-            sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (first, second)]
-            raise ValueError(
-                f"left and right differ in size: {_name(left)}{sizes[0]} against "
-                f"{_name(right)}{sizes[1]}; a rectified pair has one size"
-            )
-        require_content(first, second)
+        first, second = open_pair(left, right)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
         for name, value in (("max_disparity", max_disparity), ("memory", memory)):
@@ -558,6 +551,25 @@ def _free_memory(device: torch.device) -> int | None:
         return available_memory()
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + kept
+
+
+def open_pair(left: Image, right: Image) -> tuple[Tensor, Tensor]:
+    """Both views (3, H, W) in [0, 1], of paths, arrays or tensors.
+
+    Raises:
+        FileNotFoundError: there is no such image.
+        ValueError: an image cannot be read or is all of one colour, the sizes differ, or both are
+            the same picture.
+    """
+    first, second = as_image(left, "left"), as_image(right, "right")
+    if first.shape != second.shape:
+        sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (first, second)]
+        raise ValueError(
+            f"left and right differ in size: {_name(left)}{sizes[0]} against "
+            f"{_name(right)}{sizes[1]}; a rectified pair has one size"
+        )
+    require_content(first, second)
+    return first, second
 
 
 def reduced(image: Tensor, scale: float) -> Tensor:

@@ -1,14 +1,10 @@
-"""What the commands for stereo pairs take: pairs and numbers."""
+"""Numbers that commands for stereo pairs take."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ._pairs import Pair
 
 
 def scale(text: str) -> float | str:
@@ -36,22 +32,3 @@ def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
     if not fits(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
     return value
-
-
-def chosen_pairs(args: argparse.Namespace) -> list[Pair]:
-    """The pairs that are asked for.
-
-    Raises:
-        FileNotFoundError, ValueError: there is no such file, or the words do not fit together.
-    """
-    from ._pairs import find_folders, find_pairs, read_list
-
-    if args.list is not None:
-        if args.left is not None:
-            raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
-        return read_list(args.list)
-    if args.left is None:
-        raise ValueError(
-            "LEFT and RIGHT are missing (or --list FILE); see vizoo infer stereo --help"
-        )
-    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)

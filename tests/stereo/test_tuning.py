@@ -1,0 +1,297 @@
+"""Tuning without truth: what is learned from, when it ends, and what counts as an improvement."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import avg_pool2d
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from vizoo.datasets.stereo import GeneratedStereo, generate_scenes
+from vizoo.datasets.stereo.transforms import recipe
+from vizoo.stereo import tuning
+from vizoo.stereo.infer import StereoPredictor
+from vizoo.stereo.tuning import tune
+from vizoo.vision.hub.create import create_model
+from vizoo.vision.hub.download import sha256_of
+from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
+from vizoo.vision.io.images import to_bytes, write_image
+
+QUICK = {"steps": 1, "crop": (64, 128), "batch_size": 2, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return generate_scenes(3, 128, 256, seed=7, max_disparity=20, clutter=0.2)
+
+
+@pytest.fixture(scope="module")
+def pairs(scenes):
+    return [*zip(scenes["left"], scenes["right"], strict=True)]
+
+
+@pytest.fixture(scope="module")
+def net():
+    return create_model("easnet_small", pretrained=True).eval()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """One scene to measure on, which is quick."""
+    monkeypatch.setattr(tuning, "_VALIDATION", 1)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Measures as given, the first before the training."""
+
+    def script(*rows):
+        rows = [
+            dict(zip(("agreement", "matched", "generated_epe"), row, strict=True)) for row in rows
+        ]
+        monkeypatch.setattr(tuning, "_measures", lambda *_: dict(rows.pop(0)))
+
+    return script
+
+
+@pytest.mark.parametrize("name", ["easnet_small", "fadnet_plus_tiny"])
+def test_networks_of_the_zoo(name, pairs, monkeypatch):
+    """Two families, by their own losses, from names."""
+    monkeypatch.setattr(tuning, "_labelled", lambda p, pair: pair._replace(disparity=dense(pair)))
+    told = []
+    report = tune(name, pairs, **QUICK, report=lambda *step: told.append(step))
+    assert (report.pairs, report.held_out, report.steps, report.labelled) == (2, 1, 1, 1)
+    assert report.before.keys() == report.after.keys() == report.checks[0].keys() - {"step"}
+    assert report.verdict.startswith("an" if report.improved else "no ")
+    assert report.network.architecture["name"] == name and not report.network.training
+    record = tuning.model_info(name).record
+    assert report.base == {"weights": name, "sha256": record.sha256}
+    assert json.loads(json.dumps(report.to_json()))["settings"]["steps"] == 1
+    assert ("pairs", 3, 3) in told and ("labels", 2, 2) in told and told[-1] == ("training", 1, 1)
+
+
+def dense(pair):
+    return torch.full_like(pair.left[:1], 6, dtype=torch.float16)
+
+
+def test_a_supernets_part_is_tuned(pairs, scripted):
+    net = create_model("easnet_light", pretrained=True)
+    scripted((0.5, 0.4, 1.0), (0.5, 0.5, 1.0))
+    report = tune(net, pairs, **QUICK)
+    assert report.improved and "subnet" in report.network.architecture
+
+
+def test_learning_follows_the_labels(net, pairs):
+    """The loss of a batch falls; running statistics and the network that was given stay."""
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    learner = tuning._Learner(net, 96, 5e-3, torch.device("cpu"))
+    left, right = pairs[0]
+    wanted = torch.full((1, 1, 128, 256), 9.0)
+    batch = {"left": left[None], "right": right[None], "disparity": wanted, "valid": wanted > 0}
+    losses = []
+    for _ in range(4):
+        learner.step(batch, 0.0)
+        losses.append(learner.task.loss(learner.task.outputs(batch), batch).item())
+    assert losses[-1] < 0.95 * losses[0] and learner.steps == 4
+    assert all(value.equal(before[name]) for name, value in net.state_dict().items())
+    layers = dict(net.named_modules())
+    for name, layer in learner.task.net.named_modules():
+        if isinstance(layer, _BatchNorm):
+            assert layer.running_mean.equal(layers[name].running_mean)
+
+
+def test_rates_warm_up_and_fall_to_zero(net, pairs):
+    learner = tuning._Learner(net, 96, 1e-3, torch.device("cpu"))
+    learner.task.loss = lambda outputs, batch: outputs.sum()
+    learner.task.outputs = lambda batch: sum(p.sum() for p in learner.task.net.parameters()) * 0
+    rates = []
+    for step in range(20):
+        learner.step({}, step / 20)
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+    assert rates[0] == pytest.approx(1e-4) and max(rates) < 1e-3 and rates[-1] < 1e-5
+
+
+def test_a_loss_that_is_no_number_is_said(net):
+    learner = tuning._Learner(net, 96, 1e-4, torch.device("cpu"))
+    learner.task.loss = lambda outputs, batch: torch.tensor(float("nan"))
+    learner.task.outputs = lambda batch: None
+    with pytest.raises(ValueError, match="step 0: the loss is not finite; lower"):
+        learner.step({}, 0)
+
+
+def test_labels_are_what_the_network_is_sure_of(net, pairs, scenes):
+    pair = tuning._opened(StereoPredictor(net, "cpu"), *pairs[0])
+    assert pair.left.dtype == torch.uint8 and pair.left.shape == (3, 128, 256)
+    found = tuning._labelled(StereoPredictor(net, "cpu"), pair).sample()
+    error = (found["disparity"] - scenes["disparity"][0]).abs()
+    assert 0.2 < found["valid"].float().mean() < 1
+    wrong = [(error[mask] > 1).float().mean() for mask in (found["valid"], ~found["valid"])]
+    assert wrong[0] < 0.1 and wrong[0] < wrong[1] / 3
+
+
+def test_half_of_a_batch_is_generated(pairs):
+    learned = [tuning._Pair(*(torch.full((3, 70, 130), 200, dtype=torch.uint8),) * 2)]
+    learned = [pair._replace(disparity=dense(pair)) for pair in learned]
+    drawn = [
+        next(
+            tuning._batches(
+                learned,
+                GeneratedStereo(4, 70, 130, seed=1, max_disparity=20),
+                recipe("strong", 64, 128),
+                2,
+                torch.Generator().manual_seed(3),
+            )
+        )
+        for _ in range(2)
+    ]
+    assert all(drawn[0][name].equal(drawn[1][name]) for name in drawn[0])
+    own = [float(view.std((1, 2)).max()) < 1e-5 for view in drawn[0]["left"]]
+    assert own == [True, False, True, False] and drawn[0]["left"].shape == (4, 3, 64, 128)
+    flat = [float(disparity.std()) < 1e-3 for disparity in drawn[0]["disparity"]]
+    assert flat == own and drawn[0]["valid"].all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "improved", "kept"),
+    [
+        (((0.5, 0.41, 1.0),), True, 0),
+        (((0.5, 0.4015, 1.0),), False, 0),  # within what is no improvement
+        (((0.9, 0.39, 0.5),), False, 0),
+        (((0.5, 0.50, 1.06),), False, 0),  # generated scenes are forgotten
+        (((0.5, 0.42, 1.0), (0.5, 0.45, 1.04), (0.5, 0.44, 1.0), (0.5, 0.6, 1.2)), True, 1),
+    ],
+)
+def test_what_counts_as_an_improvement(net, pairs, scripted, tmp_path, rows, improved, kept):
+    scripted((0.5, 0.4, 1.0), *rows)
+    report = tune(net, pairs, **{**QUICK, "steps": len(rows)})
+    assert report.improved is improved and len(report.checks) == len(rows)
+    assert tuple(report.after.values()) == rows[kept]
+    if not improved:
+        same = zip(report.network.parameters(), net.parameters(), strict=True)
+        assert all(one.equal(other) for one, other in same)
+        with pytest.raises(ValueError, match="not written: no improvement: of held-out pixels 40"):
+            report.save(tmp_path / "mine.safetensors")
+        assert not any(tmp_path.iterdir())
+
+
+def test_training_ends_early(net, pairs, scripted):
+    """After two checks that are no better than one before; the best one's weights are kept."""
+    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0), (0.5, 0.43, 1.0), (0.5, 0.44, 1.0))
+    report = tune(net, pairs, **{**QUICK, "steps": 8})
+    assert report.improved and report.steps == 6 and report.after["matched"] == 0.45
+    first = report.checks[0]
+    assert first["step"] == 2 and report.settings["steps"] == 8
+
+
+def test_what_is_saved(net, pairs, scripted, tmp_path):
+    base = save_weights(net, tmp_path / "base.safetensors")
+    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0))
+    report = tune(base, pairs, **QUICK)
+    written = report.save(tmp_path / "mine.safetensors")
+    tuned, facts = load_weights(written), read_weights(written).facts
+    assert facts["tuning"]["base"] == {"weights": str(base), "sha256": sha256_of(base)}
+    assert facts["tuning"]["before"]["matched"] == 0.4 and facts["tuning"]["pairs"] == 2
+    assert facts["trained_on"] == f"{base}, then 2 pairs without true disparities"
+    states = [network.state_dict() for network in (net, tuned)]
+    assert tuned.architecture == net.architecture
+    assert any(not states[0][name].equal(value) for name, value in states[1].items())
+
+
+def test_one_pair_is_parted_by_rows(net, pairs, scripted):
+    left, right = pairs[0]
+    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0))
+    report = tune(net, [(left, right)], **QUICK)
+    assert (report.pairs, report.held_out) == (1, 0)
+    with pytest.raises(ValueError, match="one pair of 100 rows is too little"):
+        tune(net, [(left[:, :100], right[:, :100])], **QUICK)
+    single = tuning._Pair(to_bytes_view(left), to_bytes_view(right))
+    (learned,), (held,) = tuning._divided([single])
+    assert learned.left.shape[1:] == (96, 256) and held.right.shape[1:] == (32, 256)
+    assert held.right.equal(single.right[:, 96:])
+
+
+def to_bytes_view(view):
+    return torch.from_numpy(to_bytes(view)).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "held"), [(2, [1]), (5, [2]), (6, [1, 4]), (10, [1, 5, 8]), (40, [5, 15, 25, 35])]
+)
+def test_a_tenth_is_held_out(count, held):
+    usable = [tuning._Pair(torch.tensor(index), torch.tensor(index)) for index in range(count)]
+    learned, out = tuning._divided(usable)
+    assert [int(pair.left) for pair in out] == held and len(learned) + len(held) == count
+
+
+def test_pairs_that_will_not_do_are_skipped(net, tmp_path):
+    noise = torch.rand(1, 3, 130, 430, generator=torch.Generator().manual_seed(2))
+    texture = avg_pool2d(noise, 5, 1)[0]
+    left, right, predictor = texture[:, :, :-8], texture[:, :, 8:], StereoPredictor(net, "cpu")
+    for name, view in (("l.png", left), ("r.png", right)):
+        write_image(tmp_path / name, to_bytes(view))
+    (tmp_path / "cut.png").write_bytes((tmp_path / "l.png").read_bytes()[:3000])
+    files = {name: tmp_path / f"{name}.png" for name in ("l", "r", "cut", "none")}
+    given = [
+        (files["l"], files["r"]),
+        (files["cut"], files["r"]),
+        (left, right[:, :-2]),
+        (left, left),
+        (right, left),
+        (torch.full_like(left, 0.5), right),
+        (files["none"], right),
+    ]
+    usable, skipped = tuning._usable(predictor, given, 40, lambda *_: None)
+    assert len(usable) == 1
+    reasons = {str(files["cut"]): "cut.png", "pair 3": "differ in size", "pair 4": "same picture"}
+    reasons |= {"pair 5": "look swapped", "pair 6": "one colour", str(files["none"]): "none.png"}
+    assert skipped.keys() == reasons.keys()
+    assert all(reason in skipped[name] for name, reason in reasons.items())
+    assert not any("\n" in reason for reason in skipped.values())
+    with pytest.raises(ValueError, match="none of 1 pairs can be used: pair 1: .*same picture"):
+        tune(net, [(left, left)], **QUICK)
+    with pytest.raises(ValueError, match="none of 0 pairs can be used"):
+        tune(net, [], **QUICK)
+
+
+def test_of_many_pairs_some_are_taken_evenly(net, pairs):
+    taken, _ = tuning._usable(StereoPredictor(net, "cpu"), pairs, 2, lambda *_: None)
+    firsts = [to_bytes_view(pairs[index][0]) for index in (0, 1)]
+    assert all(pair.left.equal(view) for pair, view in zip(taken, firsts, strict=True))
+
+
+def test_large_and_near_pairs_are_taken_smaller(net, pairs, monkeypatch):
+    monkeypatch.setattr(tuning, "_MOST_PIXELS", 128 * 256 // 4)
+    predictor = StereoPredictor(net, "cpu")
+    assert tuning._opened(predictor, *pairs[0]).left.shape == (3, 64, 128)
+
+
+def test_nothing_to_learn_is_said(net, pairs, monkeypatch):
+    nothing = lambda p, pair: pair._replace(disparity=dense(pair) * 0)  # noqa: E731
+    monkeypatch.setattr(tuning, "_labelled", nothing)
+    with pytest.raises(ValueError, match="sure of nothing in these pairs"):
+        tune(net, pairs, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 3}, "batch_size 3"),
+        ({"most_pairs": 0}, "most_pairs 0"),
+        ({"steps": 0}, "above 0"),
+        ({"steps": None, "minutes": 0}, "above 0"),
+        ({"lr": float("nan")}, "above 0"),
+    ],
+)
+def test_settings_out_of_range(net, pairs, settings, says):
+    with pytest.raises(ValueError, match=says):
+        tune(net, pairs, **{**QUICK, **settings})
+
+
+def test_minutes_end_it(net, pairs, scripted):
+    scripted(*[(0.5, 0.4, 1.0)] * 5)
+    told = []
+    report = tune(
+        net, pairs, **{**QUICK, "steps": None}, minutes=1e-4, report=lambda *s: told.append(s)
+    )
+    assert report.steps == 1 and report.settings["minutes"] == 1e-4 and not report.improved
+    assert told[-1][0] == "seconds of training"
