@@ -380,7 +380,7 @@ class MatchingNetwork(nn.Module):
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1], any size.
-            right: the same shape, rectified to `left`.
+            right: the same shape, rectified to the left one.
 
         Returns:
             (B, 1, H, W), non-negative, in pixels.
@@ -406,7 +406,7 @@ class MatchingNetwork(nn.Module):
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1].
-            right: the same shape, rectified to `left`.
+            right: the same shape, rectified to the left one.
 
         Returns:
             One tuple of disparities (B, 1, h, w), in full-resolution pixels: full size, what

@@ -94,7 +94,7 @@ class _TwoStage(nn.Module):
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1], any size.
-            right: the same shape, rectified to `left`.
+            right: the same shape, rectified to the left one.
 
         Returns:
             (B, 1, H, W), non-negative, in pixels.
@@ -113,7 +113,7 @@ class _TwoStage(nn.Module):
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1]; H and W are multiples of 64.
-            right: the same shape, rectified to `left`.
+            right: the same shape, rectified to the left one.
 
         Returns:
             For each of the two stages seven disparities (B, 1, H / 2^k, W / 2^k), k = 0 to 6, in
