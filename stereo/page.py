@@ -39,6 +39,11 @@ _SHOWN = 150_000  # points of the cloud in the browser
 _AHEAD = 4.0  # of the median depth, beyond which the cloud in the browser ends
 _KEPT = 3600  # seconds that uploads and results are kept
 _STYLE: dict[str, Any] = {"analytics_enabled": False, "title": "vizoo: stereo", "fill_width": True}
+_VIEW: dict[str, Any] = {
+    "camera_position": (90, 90, None),  # ahead, as the left camera looked
+    "clear_color": (0.07, 0.08, 0.1, 1.0),
+    "height": 420,
+}
 _WORDS = """\
 # Stereo
 
@@ -129,8 +134,8 @@ class Bench:
 
     def find(
         self,
-        left: str,
-        right: str,
+        left: str | None,
+        right: str | None,
         folder: str | Path,
         *,
         model: str,
@@ -150,8 +155,8 @@ class Bench:
             limit: milliseconds for a pair, of `WITHIN`.
             both: also match the right image.
             least: confidence, 0 to 1; what is less sure is left out.
-            focal: length, pixels.
-            baseline: metres.
+            focal: length, pixels; None or 0 where it is not known.
+            baseline: metres, likewise.
 
         Raises:
             ValueError: what `StereoPredictor` refuses, too many pixels, a model or calibration
@@ -161,7 +166,7 @@ class Bench:
         with collect_warnings() as notes:
             views = [self._read(path, side) for path, side in ((left, "left"), (right, "right"))]
             height, width = views[0].shape[1:]
-            camera = _camera(focal, baseline, width)
+            camera = _camera(focal, baseline)
             if model == WITHIN:
                 if not limit or limit <= 0:
                     raise ValueError("give the time limit, milliseconds for a pair")
@@ -202,15 +207,15 @@ class Bench:
             raise ValueError(str(error).replace(str(path), f"the {side} image")) from error
 
 
-def _camera(focal: float | None, baseline: float | None, width: int) -> StereoCalibration | None:
+def _camera(focal: float | None, baseline: float | None) -> StereoCalibration | None:
     """The calibration that was given, if it was.
 
     Raises:
         ValueError: only one of the numbers, or one that is not positive.
     """
-    if focal is None and baseline is None:
+    if not focal and not baseline:
         return None
-    if focal is None or baseline is None:
+    if not focal or not baseline:
         raise ValueError("depth takes both numbers, focal length (pixels) and baseline (metres)")
     return StereoCalibration(focal, baseline)
 
@@ -250,16 +255,16 @@ def _cloud(result: StereoResult, camera: StereoCalibration | None, path: Path) -
     return path
 
 
-def write_examples(folder: str | Path) -> list[tuple[str, str, float | None, float | None]]:
+def write_examples(folder: str | Path) -> list[tuple[str, str, float, float]]:
     """Write a generated room and a layered scene as pairs.
 
     Returns:
-        For each pair its left and right file, focal length and baseline, where there are any. The
-        room is left out where Open3D, which casts its rays, cannot be loaded.
+        For each pair its left and right file, focal length and baseline, 0 where there are none.
+        The room is left out where Open3D, which casts its rays, cannot be loaded.
     """
     height, width = _EXAMPLE
     scene = GeneratedStereo(1, height, width, seed=3, max_disparity=40.0, photometric=False)[0]
-    pairs: list[tuple[str, Any, float | None, float | None]] = [("scene", scene, None, None)]
+    pairs: list[tuple[str, Any, float, float]] = [("scene", scene, 0.0, 0.0)]
     try:
         rooms = WorldStereo(1, height, width, seed=1, max_disparity=40.0, **_ROOM)
         room, rig = rooms.pair(0)
@@ -300,14 +305,6 @@ def build_page(
     gradio = from_extra("serve", "gradio", "the page")
     bench = Bench(models, device, max_pixels)
 
-    class Picture(gradio.Image):
-        """An image that is handed on as it came, for the library's own reader to judge."""
-
-        is_template = True
-
-        def preprocess(self, payload: Any) -> str | None:
-            return payload and payload.path
-
     def find(
         left: str | None,
         right: str | None,
@@ -332,19 +329,21 @@ def build_page(
         gradio.Markdown(_WORDS)
         with gradio.Row():
             given = {"type": "filepath", "image_mode": None, "sources": ["upload", "clipboard"]}
-            left = Picture(label="Left", elem_id="left", **given)
-            right = Picture(label="Right", elem_id="right", **given)
+            left = gradio.Image(label="Left", elem_id="left", **given)
+            right = gradio.Image(label="Right", elem_id="right", **given)
+        for picture in (left, right):  # the library's own reader judges what was dropped
+            picture.preprocess = lambda payload: payload and payload.path
         with gradio.Row():
             choices = [*bench.models, *([WITHIN] if len(bench.models) > 1 else [])]
             model = gradio.Dropdown(choices, value=choices[0], label="Network")
             limit = gradio.Number(
-                label="Time limit, ms", info=f"for “{WITHIN}”: measured here, for this size"
+                500, label="Time limit, ms", info=f"for “{WITHIN}”: measured here, for this size"
             )
             least = gradio.Slider(0, 1, 0, step=0.05, label="Least confidence")
             both = gradio.Checkbox(label="Match both views", info="surer, and twice the time")
         with gradio.Accordion("Calibration, for depth in metres", open=False), gradio.Row():
-            focal = gradio.Number(None, label="Focal length, pixels")
-            baseline = gradio.Number(None, label="Baseline, metres")
+            focal = gradio.Number(0, label="Focal length, pixels (0: not known)")
+            baseline = gradio.Number(0, label="Baseline, metres (0: not known)")
         run = gradio.Button("Match", variant="primary", elem_id="match")
         inputs = [left, right, focal, baseline]
         gradio.Examples([list(row) for row in write_examples(folder)], inputs, cache_examples=False)
@@ -352,9 +351,9 @@ def build_page(
         with gradio.Row():
             shown = {"interactive": False, "buttons": ["download", "fullscreen"]}
             disparity = gradio.Image(label="Disparity", elem_id="disparity", **shown)
-            confidence = gradio.Image(label="Confidence", **shown)
+            confidence = gradio.Image(label="Confidence", elem_id="confidence", **shown)
         occluded = gradio.Image(label="Not seen by the right image", visible=False, **shown)
-        cloud = gradio.Model3D(label="Cloud", elem_id="cloud", display_mode="point_cloud")
+        cloud = gradio.Model3D(label="Cloud", elem_id="cloud", **_VIEW)
         results = gradio.File(label="All results", interactive=False)
         outputs = [disparity, confidence, occluded, cloud, facts, results]
         run.click(find, [*inputs, model, limit, both, least], outputs, api_name="match")

@@ -25,9 +25,10 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _FILE = "/gradio_api/file="
 _ASKED = re.compile(
     r"/(|config|theme\.css|favicon\.ico|manifest\.json|(assets|static)/.*"
-    rf"|gradio_api/(startup-events|info|upload|upload_progress|queue/(join|data)|cancel|reset"
-    rf"|heartbeat/\w+)/?)|{_FILE}.+"
+    r"|gradio_api/(startup-events|info|upload|upload_progress|cancel|reset|heartbeat/\w+"
+    rf"|queue/(join|data)|run/predict)/?)|{_FILE}.+"
 )
+_CALLS = ("/gradio_api/queue/join", "/gradio_api/run/predict")  # that name inputs
 _WORDS = 1 << 18  # bytes of a request that uploads nothing
 _FORM = 1 << 14  # bytes around an upload's own
 # What the page loads comes from here alone, and no other page shows it inside its own.
@@ -147,7 +148,7 @@ class Gate:
         if scope["type"] != "http":
             return None
         status = self._refused(scope)
-        if not status and scope["path"].rstrip("/") == "/gradio_api/queue/join":
+        if not status and scope["path"].rstrip("/") in _CALLS:
             body = await _body(receive)
             receive = _again(body, receive)
             status = 0 if self._fits(body) else 403
