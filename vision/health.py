@@ -126,6 +126,7 @@ _EXTRAS = {
     "export": "ONNX files",
     "ct": "DICOM, NIfTI and augmentation of CT scans",
     "detection": "mean average precision of detectors",
+    "serve": "the page of vizoo serve",
 }
 """Extra of pyproject.toml to what needs it."""
 
@@ -238,6 +239,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "nibabel": _extra("nibabel", "ct"),
     "monai": _extra("monai", "ct"),
     "pycocotools": _extra("pycocotools", "detection"),
+    "gradio": _extra("gradio", "serve"),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,

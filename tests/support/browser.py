@@ -67,12 +67,12 @@ class Tab:
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 60) -> Any:
-        """The value of an expression once it is true."""
+    def wait(self, script: str, seconds: float = 60, *, give_up: bool = False) -> Any:
+        """The value of an expression once it is true, or what it is in the end."""
         end = time.monotonic() + seconds
-        while not (value := self.run(script)):
-            assert time.monotonic() < end, f"{script}: {self.run('document.body.innerText')}"
+        while not (value := self.run(script)) and time.monotonic() < end:
             time.sleep(0.2)
+        assert value or give_up, f"{script}: {self.run('document.body.innerText')}"
         return value
 
     def open(self, url: str, width: int, height: int = 1000) -> None:
