@@ -222,7 +222,7 @@ def _camera(focal: float | None, baseline: float | None) -> StereoCalibration | 
 
 def _written(
     result: StereoResult, camera: StereoCalibration | None, folder: Path
-) -> dict[str, Path | None]:
+) -> dict[str, Any]:
     """The files of `Found`, in a folder; of the others only the zip is left."""
     everything = folder / "pair"
     result.save(everything, calibration=camera)
@@ -230,7 +230,7 @@ def _written(
         name: everything / f"pair_{name}.png" for name in ("disparity_colour", "confidence")
     } | {"occluded": everything / "pair_occluded.png"}
     zipped = shutil.make_archive(str(folder / "vizoo_stereo"), "zip", everything)
-    kept: dict[str, Path | None] = {
+    kept = {
         name.partition("_")[0]: path.rename(folder / path.name) if path.exists() else None
         for name, path in files.items()
     }
@@ -272,11 +272,11 @@ def write_examples(folder: str | Path) -> list[tuple[str, str, float, float]]:
     except ImportError:
         pass
     rows = []
-    for name, pair, *numbers in pairs:
+    for name, pair, focal, baseline in pairs:
         files = [Path(folder) / f"{name}_{side}.png" for side in ("left", "right")]
         for file, side in zip(files, ("left", "right"), strict=True):
             write_image(file, pair[side])
-        rows.append((*map(str, files), *numbers))
+        rows.append((str(files[0]), str(files[1]), focal, baseline))
     return rows
 
 
@@ -315,7 +315,7 @@ def build_page(
         both: bool,
         least: float,
     ) -> list[Any]:
-        how = {"model": model, "limit": limit, "both": both, "least": least}
+        how: dict[str, Any] = {"model": model, "limit": limit, "both": both, "least": least}
         try:
             found = bench.find(left, right, folder, focal=focal, baseline=baseline, **how)
         except (OSError, ValueError) as error:
@@ -337,7 +337,10 @@ def build_page(
             choices = [*bench.models, *([WITHIN] if len(bench.models) > 1 else [])]
             model = gradio.Dropdown(choices, value=choices[0], label="Network")
             limit = gradio.Number(
-                500, label="Time limit, ms", info=f"for “{WITHIN}”: measured here, for this size"
+                500,
+                label="Time limit, ms",
+                info=f"for “{WITHIN}”: measured here, for this size",
+                visible=len(bench.models) > 1,
             )
             least = gradio.Slider(0, 1, 0, step=0.05, label="Least confidence")
             both = gradio.Checkbox(label="Match both views", info="surer, and twice the time")
