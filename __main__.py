@@ -63,6 +63,12 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo demo left.png right.png --calib calib.txt",
         "vizoo demo --train --out my_demo",
     ),
+    "serve": Command(
+        "cli.serve",
+        "a page in the browser to try stereo on: two images in, disparity and a cloud out",
+        "vizoo serve",
+        "vizoo serve --model easnet_small last.ckpt --port 8000",
+    ),
     "fit": Command("cli.fit", "train a model from a config", raw=True),
     "validate": Command("cli.fit", "run the validation set through a model", raw=True),
     "test": Command("cli.fit", "run the test set through a model", raw=True),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..classification import NOTICE
 from ..common.progress import progress
-from ._work import collect_warnings, warn
+from ..common.warned import collect_warnings
+from ._work import warn
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTPredictor

@@ -6,11 +6,12 @@ import argparse
 import os
 import re
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from ..common.warned import collect_warnings
 
 
 def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
@@ -98,17 +99,6 @@ def unique_names(
     files = [str(path) for path, name in zip(paths, names, strict=True) if name == twice]
     told = f"{' and '.join(files[:2])} would write results of one name"
     raise ValueError(f"{told}; infer them into different folders")
-
-
-@contextmanager
-def collect_warnings() -> Iterator[list[str]]:
-    """Collect the warnings of a block that are for the user, each once."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield notes
-    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    notes += dict.fromkeys(messages)
 
 
 @contextmanager

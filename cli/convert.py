@@ -6,7 +6,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from ._work import collect_warnings, warn
+from ..common.warned import collect_warnings
+from ._work import warn
 
 _OPTIONS = ("normalization", "max_disparity", "encoding")
 

@@ -128,6 +128,7 @@ _EXTRAS = {
     "detection": "mean average precision of detectors",
     "ros": "stereo pairs of ROS bags",
     "viewer": "recordings of stereo sequences for rerun",
+    "serve": "the page of vizoo serve",
 }
 """Extra of pyproject.toml to what needs it."""
 
@@ -242,6 +243,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "pycocotools": _extra("pycocotools", "detection"),
     "rosbags": _extra("rosbags", "ros"),
     "rerun": _extra("rerun", "viewer"),
+    "gradio": _extra("gradio", "serve"),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,

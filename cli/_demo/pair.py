@@ -189,10 +189,10 @@ def show_all(
     """
     from ...common.counts import count, on_meta
     from ...common.timing import measure_in_turns
+    from ...common.warned import collect_warnings
     from ...stereo.classical import semi_global_matching
     from ...stereo.infer import StereoPredictor, StereoResult
     from ...vision.inputs import example_inputs
-    from .._work import collect_warnings
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
     tell("disparities")

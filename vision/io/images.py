@@ -21,7 +21,15 @@ from torch import Tensor
 
 from ...common.files import atomic_write
 
-__all__ = ["SUFFIXES", "as_image", "read_image", "read_pixels", "to_bytes", "write_image"]
+__all__ = [
+    "SUFFIXES",
+    "as_image",
+    "image_size",
+    "read_image",
+    "read_pixels",
+    "to_bytes",
+    "write_image",
+]
 
 #: Files in a folder that count as images.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
@@ -32,6 +40,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
 _DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixels than this allows
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+_COMMON = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "PPM")
 _SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 
 
@@ -85,6 +94,26 @@ def as_image(image: str | os.PathLike | np.ndarray | Tensor, which: str = "image
         f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
         f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
     )
+
+
+def image_size(path: str | os.PathLike) -> tuple[int, int]:
+    """Return the height and width that the header of an image names; nothing is decoded.
+
+    Only common kinds are looked at: of an image from anywhere, that is to be done first.
+
+    Raises:
+        ValueError: the file is no PNG, JPEG, TIFF, WebP, BMP or PPM, its header is damaged, or it
+            names more pixels than any image may have.
+    """
+    try:
+        with _FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=_COMMON) as image:
+                return image.height, image.width
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{path}: too many pixels") from error
+    except Exception as error:  # a header, too, is damaged in many ways
+        raise ValueError(f"{path}: not an image of a common kind ({', '.join(_COMMON)})") from error
 
 
 def read_pixels(path: str | os.PathLike) -> np.ndarray:

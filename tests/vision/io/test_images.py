@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vizoo.vision.io.images import read_image, read_pixels, to_bytes, write_image
+from vizoo.vision.io.images import image_size, read_image, read_pixels, to_bytes, write_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
 DEEP = np.random.default_rng(1).integers(0, 65536, (12, 17, 4), dtype=np.uint16)
@@ -153,3 +153,24 @@ def test_threads_that_read_leave_warnings_as_they_are(tmp_path, monkeypatch):
             list(pool.map(read_pixels, [tmp_path / "a.png"] * 40))
         warnings.warn("heard", stacklevel=1)
     assert [str(warning.message) for warning in caught] == ["heard"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".webp", ".bmp", ".tif", ".ppm"])
+def test_the_size_comes_from_the_header_alone(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    Image.new("RGB", (40, 30)).save(path)
+    if suffix != ".webp":  # whose header Pillow reads from whole files alone
+        path.write_bytes(path.read_bytes()[:-1])  # cut short, which decoding would meet
+    assert image_size(path) == (30, 40)
+
+
+def test_a_size_is_taken_from_images_of_common_kinds_alone(tmp_path):
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.eps")
+    (tmp_path / "a.png").write_text("no image")
+    for name in ("a.eps", "a.png", "absent.png"):
+        with pytest.raises(ValueError, match=f"{name}: not an image of a common kind"):
+            image_size(tmp_path / name)
+    huge = tmp_path / "huge.pgm"
+    huge.write_bytes(b"P5 60000 60000 255\n")
+    with pytest.raises(ValueError, match=r"huge.pgm: too many pixels"):
+        image_size(huge)
