@@ -129,10 +129,13 @@ def run(args: argparse.Namespace) -> int:
         if calibration is not None:  # refused before the network runs
             calibration.fitted(width, height)
         chosen = {"formats": formats, "max_depth": args.max_depth}
+        views = [left, right]
+        del left, right
 
         def infer() -> StereoResult:
             how = {"max_disparity": args.max_disparity, "memory": memory, "both": args.both}
-            result = predictor(left, right, scale=args.scale, check=name in checked, **how)
+            result = predictor(*views, scale=args.scale, check=name in checked, **how)
+            views.clear()  # large ones would take a gigabyte while results are written
             least = args.min_confidence
             return result if least is None else result.confident(least)
 

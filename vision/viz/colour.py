@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture", "draw_figure"]
 
 _UNKNOWN = (0, 0, 0)
+_STRIP = 1 << 20  # pixels that are coloured at once
 _ERROR_LIMIT = 4.0  # absolute error of the last colour, pixels
 
 
@@ -69,10 +70,14 @@ def colourise(
     values, known = _as_map(values, valid)
     scale = _scale(low, high, colour_range(values, known), logarithmic)
     table = (matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
-    whole = np.where(known, values, cast("float", scale.vmax))
-    scaled = np.asarray(scale(whole), dtype=np.float32) * 255
-    picture = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
-    picture[~known] = _UNKNOWN
+    picture = np.empty((*values.shape, 3), np.uint8)
+    rows = max(1, _STRIP // values.shape[1])
+    for start in range(0, len(values), rows):
+        strip = slice(start, start + rows)
+        whole = np.where(known[strip], values[strip], cast("float", scale.vmax))
+        scaled = np.asarray(scale(whole), dtype=np.float32) * 255
+        picture[strip] = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
+        picture[strip][~known[strip]] = _UNKNOWN
     return picture
 
 

@@ -30,6 +30,14 @@ def test_colourise():
         colourise(np.ones(3))
 
 
+def test_large_maps_are_coloured_in_strips(monkeypatch):
+    values = np.random.default_rng(0).uniform(0, 50, (37, 53)).astype(np.float32)
+    values[:5] = np.inf
+    whole = colourise(values)
+    monkeypatch.setattr(colour, "_STRIP", 200)
+    np.testing.assert_array_equal(colourise(values), whole)
+
+
 def test_logarithmic_colours_follow_ratios():
     values = np.array([[1.0, 10.0, 100.0]], np.float32)
     straight = colourise(np.array([[1.0, 2.0, 3.0]], np.float32), low=1, high=3)
