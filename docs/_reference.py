@@ -45,6 +45,8 @@ PUBLIC = {
     "vizoo.stereo.rectify": "Rectifying raw pairs",
     "vizoo.stereo.auto_rectify": "Rectifying by matches",
     "vizoo.stereo.board_calibration": "Calibrating by a board",
+    "vizoo.stereo.page": "A page to try stereo on",
+    "vizoo.vision.serving": "Serving a page",
     "vizoo.stereo.tuning": "Tuning stereo networks without true disparities",
     "vizoo.mvs.task": "Training multi-view networks",
     "vizoo.panorama.task": "Training panorama networks",

@@ -89,7 +89,7 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
             ]
         for source, picture in zip(sources, first, strict=True):
             if picture is None:
-                raise ValueError(f"{source}: no picture comes from it")
+                raise ValueError(f"{without_secrets(source)}: no picture comes from it")
         rates = [_number(capture, cv2.CAP_PROP_FPS) for capture in captures]
         lengths = [0 if live else int(_number(c, cv2.CAP_PROP_FRAME_COUNT)) for c in captures]
         if len(sources) == 1:
@@ -107,7 +107,13 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         raise
     length = min(lengths) if min(lengths) > 0 else None
     rate = rates[0] if 0 < rates[0] < _FASTEST else None
-    return Captures(sources, captures, first, layout, rate, length, live, notes)
+    shown = [without_secrets(source) for source in sources]
+    return Captures(shown, captures, first, layout, rate, length, live, notes)
+
+
+def without_secrets(word: str) -> str:
+    """An address without the name, password and query that may be part of it."""
+    return re.sub(r"(://)[^/@]*@", r"\1", word).split("?")[0] if "://" in word else word
 
 
 def _capture(word: str, live: bool) -> Any:
@@ -119,7 +125,7 @@ def _capture(word: str, live: bool) -> Any:
     if camera:
         raise ValueError(f"{word}: no such camera, or another program uses it")
     if live:
-        raise ValueError(f"{word}: no stream comes from this address")
+        raise ValueError(f"{without_secrets(word)}: no stream comes from this address")
     raise ValueError(f"{word}: no video, or one whose end was never written, or of unknown coding")
 
 

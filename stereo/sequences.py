@@ -22,7 +22,7 @@ import numpy as np
 from ..vision.io.images import SUFFIXES, read_image, to_bytes
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in
 from .bags import is_bag, open_bag
-from .captures import LAYOUTS, open_captures
+from .captures import LAYOUTS, open_captures, without_secrets
 
 __all__ = ["StereoFrame", "StereoSequence", "open_sequence"]
 
@@ -219,6 +219,7 @@ def passed_over(count: int, reason: str) -> str:
 
 def _captured(words: list[str], layout: str, live: bool) -> StereoSequence:
     found = open_captures(words, layout, live)
+    words = [without_secrets(word) for word in words]
     facts = dict(zip(("left", "right"), words, strict=False))
     if len(words) == 1:
         facts["layout"] = found.layout

@@ -272,7 +272,7 @@ def _run(
                     break
             for future in pending:
                 future.result()
-        except (KeyboardInterrupt, ValueError, OSError) as error:
+        except (KeyboardInterrupt, Exception) as error:  # what was written is to be kept
             return error
     return None
 

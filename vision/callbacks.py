@@ -45,7 +45,30 @@ class AveragedWeights(WeightAveraging):
         if not 0 < share < 1:
             raise ValueError(f"averaged weights over a share of {share}: between 0 and 1")
         super().__init__(avg_fn=self._mean)
-        self.share, self._span = share, 1
+        self.share, self._span, self._swapped = share, 1, False
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the task the average."""
+        super().on_validation_epoch_start(trainer, pl_module)
+        self._swapped = self._average_model is not None
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the task its own weights back."""
+        super().on_validation_epoch_end(trainer, pl_module)
+        self._swapped = False
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Give them back before a checkpoint of what was interrupted is written."""
+        if self._swapped:
+            self._swap_models(pl_module)
+            self._swapped = False
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Forget the fit's average: what is loaded afterwards is measured as it is."""
+        super().teardown(trainer, pl_module, stage)
+        self._average_model = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the length of the fit, which a resumed one may have changed."""

@@ -98,6 +98,13 @@ class Lens:
             ValueError: images of this size have another shape (more than 2 % off).
         """
         if self.width is None or self.height is None:
+            places = self.centre[0] / width, self.centre[1] / height
+            if not all(0.25 < place < 0.75 for place in places):
+                raise ValueError(
+                    f"the calibration says no image size, and its principal point "
+                    f"({self.centre[0]:g}, {self.centre[1]:g}) is not about the middle of "
+                    f"{width}x{height}: it is of images of another size"
+                )
             return replace(self, width=width, height=height)
         across, down = width / self.width, height / self.height
         if abs(across / down - 1) > 0.02:

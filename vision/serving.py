@@ -179,7 +179,8 @@ class Gate:
         if scope["method"] in ("GET", "HEAD"):
             return 0
         length = headers.get("content-length", "")
-        if not length.isdecimal():
+        # A body in chunks would be as long as it likes, whatever the length says.
+        if not length.isdecimal() or "transfer-encoding" in headers:
             return 411
         return 413 if int(length) > self.most.get(path.rstrip("/"), _WORDS) else 0
 

@@ -11,7 +11,7 @@ import yaml
 from lightning.pytorch import Callback, Trainer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from vizoo.vision.callbacks import AveragedWeights
+from vizoo.vision.callbacks import AveragedWeights, KeepLast
 from vizoo.vision.configs.builtin import CONFIGS
 from vizoo.vision.schedule import run_steps, steps_of
 from vizoo.vision.training import OptimisedTask
@@ -166,6 +166,59 @@ def test_the_average_reaches_back_by_its_share(tmp_path):
         fit(tmp_path, task, steps, [AveragedWeights(share), last], max_epochs=1)
         assert torch.equal(last.weight, torch.full((1, 3), float(steps)))
         assert (last.weight - task.net.weight).tolist()[0] == pytest.approx([lag] * 3, abs=0.5)
+
+
+class Growing(Task):
+    """Each step adds one to the weights."""
+
+    def training_step(self, batch, index):
+        return -self.net.weight.sum()
+
+    def validation_step(self, batch, index):
+        pass
+
+    test_step = validation_step
+
+
+def growing():
+    return Growing(optimizer="momentum", optimizer_args={"momentum": 0.0})
+
+
+def keeping(folder, *callbacks):
+    return Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        callbacks=[AveragedWeights(0.1), *callbacks, KeepLast()],
+        logger=False,
+        enable_progress_bar=False,
+    )
+
+
+def test_an_interrupted_validation_keeps_both_kinds_of_weights_apart(tmp_path):
+    class Interrupted(Callback):
+        def on_validation_batch_end(self, *_):
+            raise RuntimeError("stopped")
+
+    task, data = growing(), DataLoader(TensorDataset(torch.zeros(40, 1)))
+    trainer = keeping(tmp_path, Interrupted())
+    with pytest.raises(RuntimeError, match="stopped"):
+        trainer.fit(task, data, data)
+    (path,) = tmp_path.rglob("last.ckpt")
+    kept = torch.load(path, weights_only=True)
+    assert kept["current_model_state"]["net.weight"].tolist() == [[40.0] * 3]
+    assert (kept["state_dict"]["net.weight"] < 39).all()
+
+
+def test_what_is_loaded_after_a_fit_is_measured_as_it_is(tmp_path):
+    task, data = growing(), DataLoader(TensorDataset(torch.zeros(40, 1)))
+    trainer = keeping(tmp_path)
+    trainer.fit(task, data)
+    (path,) = tmp_path.rglob("last.ckpt")
+    kept = torch.load(path, weights_only=True)["state_dict"]["net.weight"]
+    trainer.test(task, data, ckpt_path=path, verbose=False)
+    torch.testing.assert_close(task.net.weight.detach(), kept)
 
 
 def test_a_resumed_run_warms_up_and_averages_as_if_it_had_not_stopped(tmp_path):

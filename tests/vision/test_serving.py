@@ -19,9 +19,9 @@ async def echo(scope, receive, send):
     await send({"type": "http.response.body", "body": body})
 
 
-def ask(gate, path, body=None, host="127.0.0.1:7860", length=None):
+def ask(gate, path, body=None, host="127.0.0.1:7860", length=None, more=()):
     """Status, headers and body of an answer."""
-    headers = [(b"host", host.encode())]
+    headers = [(b"host", host.encode()), *more]
     if body is not None and length != "none":
         headers.append((b"content-length", str(length or len(body)).encode()))
     scope = {"type": "http", "method": "GET" if body is None else "POST", "path": path}
@@ -117,6 +117,8 @@ def test_bodies_have_a_limit_and_a_length(gate):
     assert ask(gate, "/gradio_api/upload", b"1", length=1_100_000)[0] == 413
     assert ask(gate, "/gradio_api/queue/join", b"1", length=300_000)[0] == 413
     assert ask(gate, "/gradio_api/upload", b"1", length="none")[0] == 411
+    chunked = [(b"transfer-encoding", b"chunked")]
+    assert ask(gate, "/gradio_api/upload", b"1", more=chunked)[0] == 411
 
 
 def test_another_sites_name_is_refused(gate):
