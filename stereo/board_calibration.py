@@ -105,20 +105,13 @@ class Board:
 
 @dataclass(frozen=True)
 class View:
-    """One position of the board, as both cameras saw it.
+    """One position of the board, as both cameras saw it."""
 
-    Attributes:
-        name: of the left picture.
-        points: the corners on the board, (N, 3), metres.
-        left, right: where they were seen, (N, 2) pixels.
-        errors: how far from there the calibration puts them, left and right, root mean square
-            pixels.
-    """
-
-    name: str
-    points: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
+    name: str  #: of the left picture
+    points: np.ndarray  #: the corners on the board, (N, 3), metres
+    left: np.ndarray  #: where the left camera saw them, (N, 2) pixels
+    right: np.ndarray  #: where the right one did
+    #: how far from there the calibration puts them, left and right, root mean square pixels
     errors: tuple[float, float] = (float("nan"),) * 2
 
 

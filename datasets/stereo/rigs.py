@@ -53,23 +53,18 @@ _IN_FOLDERS = (
 class StereoRig:
     """Two raw cameras.
 
-    Attributes:
-        left, right: their lenses.
-        rotation: (3, 3), and
-        translation: (3,), metres: a point x before the left camera is rotation @ x + translation
-            before the right one.
-        notes: what was taken for granted while this was read, one line each.
+    A point x before the left camera is rotation @ x + translation before the right one.
 
     Raises:
         ValueError: no rotation, no baseline, cameras that are swapped, one above or before the
             other, or that look apart.
     """
 
-    left: Lens
-    right: Lens
-    rotation: np.ndarray
-    translation: np.ndarray
-    notes: tuple[str, ...] = ()
+    left: Lens  #: the left camera's
+    right: Lens  #: the right camera's
+    rotation: np.ndarray  #: (3, 3)
+    translation: np.ndarray  #: (3,), metres
+    notes: tuple[str, ...] = ()  #: what was taken for granted while this was read, a line each
 
     def __post_init__(self) -> None:
         matrix = np.asarray(self.rotation, np.float64)
