@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from cv2 import VideoCapture
 
 from ..common.extras import from_extra
 from ..common.files import atomic_write
@@ -71,7 +72,7 @@ def video(
             if frame.time is not None:
                 begin = frame.time if begin is None else begin
                 due = round((frame.time - begin) * rate) + 1
-                repeats = min(max(due - written, 0), round(_LONGEST * rate))
+                repeats = min(max(due - written, 1), round(_LONGEST * rate))
             for _ in range(repeats):
                 writer.write(picture)
             written += repeats
@@ -80,7 +81,7 @@ def video(
             yield write
         finally:
             writer.release()
-        reader = cv2.VideoCapture(str(temporary))
+        reader = VideoCapture(str(temporary))
         kept = int(reader.get(cv2.CAP_PROP_FRAME_COUNT))
         reader.release()
         if kept < written:  # OpenCV says nothing of a full disk
