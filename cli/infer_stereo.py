@@ -15,7 +15,7 @@ from ._numbers import positive, scale, share
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
-    from ..stereo.infer import StereoResult
+    from ..stereo.result import StereoResult
 
 # Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
 _CHECKED = 5
@@ -108,7 +108,8 @@ def run(args: argparse.Namespace) -> int:
     rectifier = raw_rectifier(args, pairs)
     from ..common.files import check_formats
     from ..common.summaries import run_summary
-    from ..stereo.infer import FORMATS, StereoPredictor
+    from ..stereo.infer import StereoPredictor
+    from ..stereo.result import FORMATS
     from ..vision.io.images import as_image, read_image
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)

@@ -7,11 +7,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from ..datasets.mvs.cameras import invert_intrinsics, relative_pose
+from ..vision.windows import brightness, correlation, moments
 
 __all__ = ["PlaneSweep", "SourceCorrelation", "plane_sweep"]
-
-_GREY = (0.299, 0.587, 0.114)
-_FLAT = 1e-6  # product of two deviations of brightness below which windows tell nothing
 
 
 class SourceCorrelation:
@@ -31,10 +29,10 @@ class SourceCorrelation:
         self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, window: int = 9
     ) -> None:
         self.window = window
-        grey = (images.float() * images.new_tensor(_GREY).view(3, 1, 1)).sum(1, keepdim=True)
+        grey = brightness(images.float())
         grey = grey - grey.mean()  # the difference of two large squares would lose the small
         self.reference, self.sources = grey[:1], grey[1:]
-        self.mean, self.variance = _moments(self.reference, window)
+        self.moments = moments(self.reference, window)
         height, width = images.shape[-2:]
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(images)
@@ -57,11 +55,8 @@ class SourceCorrelation:
         grid = grid.mT.reshape(-1, height, width, 2)
         warped = F.grid_sample(self.sources, grid, align_corners=False)
         outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        mean, variance = _moments(warped, self.window)
-        covariance = _box(self.reference * warped, self.window) - self.mean * mean
-        deviations = (self.variance * variance).sqrt()
-        alike = torch.where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
-        return alike[:, 0].clamp(-1, 1).masked_fill(outside, -1)
+        alike = correlation(self.reference, warped, self.window, self.moments)
+        return alike[:, 0].masked_fill(outside, -1)
 
     def score(self, inverse: Tensor | float) -> Tensor:
         """The mean (H, W) of the better half of the sources: a point may be hidden in some."""
@@ -106,13 +101,13 @@ def plane_sweep(
             "views, two planes and an odd window at least"
         )
     near, far = 1 / depth_range[0], 1 / depth_range[1]
-    correlation = SourceCorrelation(images, intrinsics, extrinsics, window)
+    alike = SourceCorrelation(images, intrinsics, extrinsics, window)
     # Of all planes' scores only the best one's and its neighbours' are kept.
     best = images.new_full(images.shape[-2:], -2.0)
     last, before, after = best, best.clone(), best.clone()
     index = torch.full_like(best, -2, dtype=torch.long)
     for plane, inverse in enumerate(torch.linspace(far, near, planes).tolist()):
-        score = correlation.score(inverse)
+        score = alike.score(inverse)
         after = torch.where(index == plane - 1, score, after)
         better = score > best
         before, best = torch.where(better, last, before), torch.where(better, score, best)
@@ -146,12 +141,3 @@ class PlaneSweep(nn.Module):
         """Depth (B, 1, H, W) of a batch; arguments as of `DispMVS`."""
         batch = zip(images, intrinsics, extrinsics, depth_range.tolist(), strict=True)
         return torch.stack([plane_sweep(*views)[0] for views in batch])[:, None]
-
-
-def _moments(picture: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    mean = _box(picture, window)
-    return mean, (_box(picture**2, window) - mean**2).clamp(min=0)
-
-
-def _box(picture: Tensor, window: int) -> Tensor:
-    return F.avg_pool2d(picture, window, 1, window // 2, count_include_pad=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from ..vision.windows import moments
 from .classical import SourceCorrelation
 
 __all__ = ["depth_confidence"]
@@ -35,12 +35,6 @@ def depth_confidence(
     """
     depth = depth.float()
     alike = SourceCorrelation(images, intrinsics, extrinsics, _WINDOW).score(1 / depth)
-    # The mean is taken off first: the difference of two large squares would lose the small.
     logarithm = depth.log()[None, None]
-    logarithm = logarithm - logarithm.mean()
-    mean, square = (
-        F.avg_pool2d(part, _WINDOW, 1, _WINDOW // 2, count_include_pad=False)[0, 0]
-        for part in (logarithm, logarithm**2)
-    )
-    rough = (square - mean**2).clamp(min=0).sqrt()
+    rough = moments(logarithm - logarithm.mean(), _WINDOW)[1].sqrt()[0, 0]
     return ((1 + alike.clamp(-1, 1)) / 2 * torch.exp(-_ROUGH * rough)).clamp(0, 1)

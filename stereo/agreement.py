@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
-from ..datasets.stereo.transforms import GREY
 from ..vision.ops import warp_by_disparity
+from ..vision.windows import brightness, correlation
 
 __all__ = ["SIZES", "agreed", "alike"]
 
@@ -65,15 +64,10 @@ def alike(left: Tensor, right: Tensor, disparity: Tensor, window: int = 7) -> Te
         disparity: (H, W), pixels.
         window: side of the surroundings, pixels; odd.
     """
-    grey = torch.stack([(view * GREY).sum(0, keepdim=True) for view in (left, right)])
+    grey = brightness(torch.stack((left, right)))
+    grey = grey - grey.mean()
     shifts = torch.tensor([0.0, -_BESIDE, _BESIDE])[:, None, None, None]
     there = warp_by_disparity(grey[1:].expand(3, -1, -1, -1), disparity + shifts)
     here = grey[:1]
-
-    def mean(image: Tensor) -> Tensor:
-        return avg_pool2d(image, window, 1, window // 2, count_include_pad=False)
-
-    spread = [(mean(view**2) - mean(view) ** 2).clamp(min=1e-6) for view in (here, there)]
-    together = mean(here * there) - mean(here) * mean(there)
-    at, *beside = (together / (spread[0] * spread[1]).sqrt())[:, 0]
+    at, *beside = correlation(here, there, window)[:, 0]
     return (at > _ALIKE) & (at > torch.maximum(*beside) + _MARGIN)

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample
+from torch.nn.functional import grid_sample
+
+from ..vision.windows import brightness, correlation, moments
 
 __all__ = ["Coefficients", "confidence", "evidence", "left_right_difference"]
 
 _WINDOW = 9
 _STRIP = 1 << 20  # pixels that are worked on at once
-_GREY = (0.299, 0.587, 0.114)
 _LEAST = 1e-2  # of what a logarithm is taken of
 _FARTHEST = 20.0  # pixels of disagreement beyond which more means nothing
 
@@ -116,13 +117,12 @@ def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Te
     height, width = disparity.shape
     alike, rough = torch.empty_like(disparity), torch.empty_like(disparity)
     halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)
-    grey = left.new_tensor(_GREY).view(3, 1, 1)
     x = torch.arange(width, device=disparity.device)
     for start in range(0, height, rows):
         stop = min(start + rows, height)
         top, bottom = max(0, start - halo), min(height, stop + halo)
         part = disparity[top:bottom]
-        first, second = ((view[:, top:bottom] * grey).sum(0)[None, None] for view in (left, right))
+        first, second = (brightness(view[None, :, top:bottom]) for view in (left, right))
         y = torch.linspace(-1, 1, bottom - top, device=part.device)[:, None].expand_as(part)
         grid = torch.stack((2 * (x - part) / max(width - 1, 1) - 1, y), -1)[None]
         second = grid_sample(second, grid, padding_mode="border", align_corners=True)
@@ -130,18 +130,8 @@ def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Te
         first, second, smooth = (
             view - view.mean() for view in (first, second, part[None, None].double())
         )
-        covariance = _box(first * second) - _box(first) * _box(second)
-        deviations = (_variance(first) * _variance(second)).sqrt()
-        score = torch.where(deviations > 1e-6, covariance / deviations.clamp(min=1e-6), 0)
+        score = correlation(first, second, _WINDOW)[0, 0].masked_fill(x - part < 0, -1)
+        deviation = moments(smooth, _WINDOW)[1].sqrt()[0, 0]
         inner = slice(start - top, stop - top)
-        score = score[0, 0].clamp(-1, 1).masked_fill(x - part < 0, -1)
-        alike[start:stop], rough[start:stop] = score[inner], _variance(smooth).sqrt()[0, 0, inner]
+        alike[start:stop], rough[start:stop] = score[inner], deviation[inner]
     return alike, rough
-
-
-def _variance(picture: Tensor) -> Tensor:
-    return (_box(picture**2) - _box(picture) ** 2).clamp(min=0)
-
-
-def _box(picture: Tensor) -> Tensor:
-    return avg_pool2d(picture, _WINDOW, 1, _WINDOW // 2, count_include_pad=False)

@@ -28,7 +28,8 @@ from ..vision.hub.registry import list_models
 from ..vision.io.glb import write_glb
 from ..vision.io.images import image_size, read_image, write_image
 from . import DEFAULT_MODEL
-from .infer import StereoPredictor, StereoResult
+from .infer import StereoPredictor
+from .result import StereoResult
 
 __all__ = ["Bench", "Found", "build_page", "write_examples"]
 

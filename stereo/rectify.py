@@ -20,7 +20,7 @@ from ..vision.lenses import Lens
 from .rectification import measure_pair
 
 if TYPE_CHECKING:
-    from .infer import StereoResult
+    from .result import StereoResult
 
 __all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify"]
 

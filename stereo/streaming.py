@@ -25,7 +25,8 @@ import numpy as np
 from ..common.files import check_formats
 from ..common.summaries import spread
 from ..vision.viz.colour import colour_range
-from .infer import StereoPredictor, StereoResult
+from .infer import StereoPredictor
+from .result import StereoResult
 from .sequences import StereoFrame, StereoSequence, passed_over
 from .sinks import FORMATS, open_sink
 from .steadiness import Steadiness

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...common.timing import Timing
     from ...datasets.stereo.calibration import StereoCalibration
     from ...nas.space import Architecture
-    from ...stereo.infer import StereoResult
+    from ...stereo.result import StereoResult
     from .networks import Candidate, Weights
 
 __all__ = ["Finding", "Sample", "generated_sample", "own_sample", "scores", "show_all"]
@@ -191,7 +191,8 @@ def show_all(
     from ...common.timing import measure_in_turns
     from ...common.warned import collect_warnings
     from ...stereo.classical import semi_global_matching
-    from ...stereo.infer import StereoPredictor, StereoResult
+    from ...stereo.infer import StereoPredictor
+    from ...stereo.result import StereoResult
     from ...vision.inputs import example_inputs
 
     predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]

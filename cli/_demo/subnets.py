@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from ...common.timing import Timing
     from ...nas.space import Architecture
-    from ...stereo.infer import StereoResult
+    from ...stereo.result import StereoResult
     from .pair import Sample
 
 __all__ = ["SUPERNET", "Subnet", "cut_subnets", "round_limits"]

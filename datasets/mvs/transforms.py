@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..stereo.transforms import GREY, Compose
+from ...vision.windows import brightness
+from ..stereo.transforms import Compose
 from .cameras import crop_intrinsics
 
 __all__ = ["ColourJitter", "RandomCrop", "augmentation"]
@@ -39,13 +40,13 @@ class ColourJitter:
 
     def _apply(self, image: Tensor, generator: Generator | None) -> Tensor:
         draws = torch.rand(3, generator=generator).tolist()
-        brightness = 1 + self.brightness * (2 * draws[0] - 1)
+        factor = 1 + self.brightness * (2 * draws[0] - 1)
         contrast = 1 + self.contrast * (2 * draws[1] - 1)
         for kind in "bc" if draws[2] < 0.5 else "cb":
             if kind == "b":
-                image = image * brightness
+                image = image * factor
             else:
-                grey = (image * GREY).sum(0).mean()
+                grey = brightness(image).mean()
                 image = grey + contrast * (image - grey)
             image = image.clamp(0, 1)
         return image

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from ...vision.windows import brightness
+
 __all__ = [
-    "GREY",
     "RECIPES",
     "ColourJitter",
     "Compose",
@@ -28,7 +29,6 @@ __all__ = [
     "resize",
 ]
 
-GREY = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)  # parts of the channels in brightness
 # Principal components of the colours of ImageNet (Krizhevsky et al., 2012).
 _EIGENVALUES = torch.tensor([0.2175, 0.0188, 0.0045])
 _EIGENVECTORS = torch.tensor(
@@ -147,7 +147,7 @@ class ColourJitter:
             if kind == 0:
                 image = image * (1 - shares[0])
                 continue
-            grey = (image * GREY).sum(dim=0, keepdim=True)
+            grey = brightness(image)
             target = grey.mean() if kind == 1 else grey
             image = image + shares[kind] * (target - image)
         light = _EIGENVECTORS @ (draws * _EIGENVALUES)

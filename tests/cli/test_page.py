@@ -31,7 +31,7 @@ from vizoo.common.timing import Timing
 from vizoo.datasets.stereo.calibration import StereoCalibration
 from vizoo.nas.search.front import Front, FrontRow
 from vizoo.nas.space import Architecture
-from vizoo.stereo.infer import StereoResult
+from vizoo.stereo.result import StereoResult
 from vizoo.vision.io.images import to_bytes
 
 NASTY = "<b>\"'&$title</b>"

@@ -1,0 +1,55 @@
+"""Pictures compared around each pixel: brightness, means over squares, correlation."""
+
+from __future__ import annotations
+
+from torch import Tensor, tensor, where
+from torch.nn.functional import avg_pool2d
+
+__all__ = ["box_mean", "brightness", "correlation", "moments"]
+
+_BRIGHTNESS = tensor([0.299, 0.587, 0.114])[:, None, None]  # shares of the channels (BT.601)
+_FLAT = 1e-6  # product of two deviations of brightness below which windows tell nothing
+
+Moments = tuple[Tensor, Tensor]
+
+
+def brightness(images: Tensor) -> Tensor:
+    """Brightness (..., 1, H, W) of RGB images (..., 3, H, W), by ITU-R BT.601."""
+    return (images * _BRIGHTNESS.to(images)).sum(-3, keepdim=True)
+
+
+def box_mean(picture: Tensor, window: int) -> Tensor:
+    """The mean (B, C, H, W) over a square around each pixel, over what of it lies in the picture.
+
+    Args:
+        picture: (B, C, H, W).
+        window: side of the square, odd, pixels.
+    """
+    return avg_pool2d(picture, window, 1, window // 2, count_include_pad=False)
+
+
+def moments(picture: Tensor, window: int) -> Moments:
+    """Mean and variance over a square around each pixel, as of `box_mean`.
+
+    Take the picture's own mean off before: the difference of two large squares loses the small.
+    """
+    mean = box_mean(picture, window)
+    return mean, (box_mean(picture**2, window) - mean**2).clamp(min=0)
+
+
+def correlation(first: Tensor, second: Tensor, window: int, known: Moments | None = None) -> Tensor:
+    """Normalised cross-correlation (B, C, H, W) of the squares around each pixel, in [-1, 1].
+
+    A change of exposure leaves it as it is; it is 0 where a square is flat.
+
+    Args:
+        first: (B, C, H, W), about 0 in the mean, as for `moments`.
+        second: likewise; the batches broadcast.
+        window: side of the squares, odd, pixels.
+        known: the first's `moments`, where they are.
+    """
+    (mean, variance), (other, spread) = known or moments(first, window), moments(second, window)
+    covariance = box_mean(first * second, window) - mean * other
+    deviations = (variance * spread).sqrt()
+    alike = where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
+    return alike.clamp(-1, 1)
