@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-disparity",
         type=positive,
         metavar="PX",
-        help="the largest there is (default: looked up)",
+        help="the largest there is (default: what the calibration says, else looked up)",
     )
     parser.add_argument(
         "--memory",
         type=positive,
         metavar="GB",
-        help="larger pairs are matched in tiles that take no more (default: 90 %% of what is free)",
+        help="what this process may hold; larger pairs are matched in tiles (default: all)",
     )
     parser.add_argument(
         "--both",
@@ -127,14 +127,16 @@ def run(args: argparse.Namespace) -> int:
             for note in predictor.forewarnings(height, width, args.scale):
                 warn(f"{pairs[name].left}: {note}")
         calibration = calibrations[name] if rectifier is None else rectifier.calibration
+        largest = args.max_disparity
         if calibration is not None:  # refused before the network runs
-            calibration.fitted(width, height)
+            bound = calibration.fitted(width, height).ndisp
+            largest = largest or (bound if args.scale == "auto" else None)
         chosen = {"formats": formats, "max_depth": args.max_depth}
         views = [left, right]
         del left, right
 
         def infer() -> StereoResult:
-            how = {"max_disparity": args.max_disparity, "memory": memory, "both": args.both}
+            how = {"max_disparity": largest, "memory": memory, "both": args.both}
             result = predictor(*views, scale=args.scale, check=name in checked, **how)
             views.clear()  # large ones would take a gigabyte while results are written
             least = args.min_confidence
@@ -167,7 +169,8 @@ def _show(item: dict) -> None:
         low, middle, high = (item["disparity"][name] for name in ("min", "median", "max"))
         seen = f"disparity {low:.1f} to {high:.1f} px, median {middle:.1f}"
     out = f", {item['left_out']:.0%} left out" if "left_out" in item else ""
-    print(f"{item['left']}: {seen}{out} ({width}x{height}, {item['seconds']:.2f} s)")
+    first = f", first matched at {item['scale']:g} of its size" if item["scale"] < 1 else ""
+    print(f"{item['left']}: {seen}{out} ({width}x{height}{first}, {item['seconds']:.2f} s)")
     for file in item["files"]:
         deep = "  16-bit, 256 per pixel; looks black in viewers"
         print(f"  {file}{deep if file.endswith('_disparity.png') else ''}")

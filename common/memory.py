@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PeakMemory", "available_memory", "keep_freed_memory"]
+__all__ = [
+    "PeakMemory",
+    "available_memory",
+    "held_memory",
+    "keep_freed_memory",
+    "return_freed_memory",
+]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 _STATUS = "/proc/self/status"
@@ -36,6 +42,13 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, -1))
 
 
+def return_freed_memory() -> None:
+    """Give what this process freed and kept back to the system, where the C library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def available_memory() -> int | None:
     """Return how many bytes new work could have without swapping; None where nobody says.
 
@@ -48,6 +61,11 @@ def available_memory() -> int | None:
     except (OSError, ValueError):  # no container, or "max"
         return free
     return left if free is None else min(free, left)
+
+
+def held_memory() -> int:
+    """Return how many bytes this process holds; 0 where nobody says."""
+    return _bytes(_STATUS, "VmRSS") or 0
 
 
 class PeakMemory:
@@ -70,7 +88,7 @@ class PeakMemory:
                 Path("/proc/self/clear_refs").write_text("5")
             except OSError:
                 pass
-            self._before = _bytes(_STATUS, "VmRSS") or 0
+            self._before = held_memory()
         return self
 
     def __exit__(self, *_: object) -> None:

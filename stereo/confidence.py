@@ -20,7 +20,7 @@ from ..vision.windows import brightness, correlation, moments
 __all__ = ["Coefficients", "confidence", "evidence", "left_right_difference"]
 
 _WINDOW = 9
-_STRIP = 1 << 20  # pixels that are worked on at once
+_STRIP = 1 << 18  # pixels that are worked on at once
 _LEAST = 1e-2  # of what a logarithm is taken of
 _FARTHEST = 20.0  # pixels of disagreement beyond which more means nothing
 
@@ -64,12 +64,21 @@ def confidence(
             theirs.
     """
     factors = _FITTED[peak is not None, difference is not None]
-    features = evidence(left, right, disparity, peak, difference, scale)
+    height, width = disparity.shape
     total = torch.full_like(disparity, factors.constant)
-    for factor, feature in zip(factors[1:], features, strict=True):
-        if feature is not None:
-            total += factor * feature
-    return total.sigmoid()
+    halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)
+    for start in range(0, height, rows):
+        top, bottom = max(0, start - halo), min(height, start + rows + halo)
+        maps = (
+            None if part is None else part[..., top:bottom, :]
+            for part in (left, right, disparity, peak, difference)
+        )
+        strip = total[start : start + rows]
+        inner = slice(start - top, start - top + len(strip))
+        for factor, feature in zip(factors[1:], evidence(*maps, scale), strict=True):
+            if feature is not None:
+                strip += factor * feature[inner]
+    return total.sigmoid_()
 
 
 def evidence(
@@ -104,6 +113,12 @@ def left_right_difference(left: Tensor, right: Tensor) -> Tensor:
     Returns:
         (H, W), pixels, not negative; infinite where the match lies outside the right image.
     """
+    rows = max(1, _STRIP // left.shape[1])
+    strips = zip(left.split(rows), right.split(rows), strict=True)
+    return torch.cat([_difference(*strip) for strip in strips])
+
+
+def _difference(left: Tensor, right: Tensor) -> Tensor:
     place = torch.arange(left.shape[1], device=left.device) - left
     before = place.floor().clamp(0, left.shape[1] - 1)
     after = (before + 1).clamp(max=left.shape[1] - 1)
@@ -115,23 +130,14 @@ def left_right_difference(left: Tensor, right: Tensor) -> Tensor:
 def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor]:
     """Correlation of windows in [-1, 1], -1 outside the right image, and roughness in pixels."""
     height, width = disparity.shape
-    alike, rough = torch.empty_like(disparity), torch.empty_like(disparity)
-    halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)
     x = torch.arange(width, device=disparity.device)
-    for start in range(0, height, rows):
-        stop = min(start + rows, height)
-        top, bottom = max(0, start - halo), min(height, stop + halo)
-        part = disparity[top:bottom]
-        first, second = (brightness(view[None, :, top:bottom]) for view in (left, right))
-        y = torch.linspace(-1, 1, bottom - top, device=part.device)[:, None].expand_as(part)
-        grid = torch.stack((2 * (x - part) / max(width - 1, 1) - 1, y), -1)[None]
-        second = grid_sample(second, grid, padding_mode="border", align_corners=True)
-        # Means taken off first: the difference of two large squares would lose the small.
-        first, second, smooth = (
-            view - view.mean() for view in (first, second, part[None, None].double())
-        )
-        score = correlation(first, second, _WINDOW)[0, 0].masked_fill(x - part < 0, -1)
-        deviation = moments(smooth, _WINDOW)[1].sqrt()[0, 0]
-        inner = slice(start - top, stop - top)
-        alike[start:stop], rough[start:stop] = score[inner], deviation[inner]
-    return alike, rough
+    y = torch.linspace(-1, 1, height, device=disparity.device)[:, None].expand_as(disparity)
+    grid = torch.stack((2 * (x - disparity) / max(width - 1, 1) - 1, y), -1)[None]
+    first, second = (brightness(view[None]) for view in (left, right))
+    second = grid_sample(second, grid, padding_mode="border", align_corners=True)
+    # Means taken off first: the difference of two large squares would lose the small.
+    first, second, smooth = (
+        view - view.mean() for view in (first, second, disparity[None, None].double())
+    )
+    alike = correlation(first, second, _WINDOW)[0, 0].masked_fill(x - disparity < 0, -1)
+    return alike, moments(smooth, _WINDOW)[1].sqrt()[0, 0].to(disparity.dtype)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ..common.devices import choose_device, choose_dtype
-from ..common.memory import PeakMemory, available_memory
+from ..common.memory import PeakMemory, available_memory, held_memory, return_freed_memory
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
@@ -42,11 +42,13 @@ _QUICK = (128, 256)  # height and width of the pair by which time is estimated
 
 # What is said before: work of more seconds, of images of more pixels.
 _LONG, _LARGE = 2.0, 500_000
-# Bytes for each pixel: of whole images and maps, whatever the network; of a network's own at least
-# (memory that was freed before hides a part when they are measured) and at most.
-_WHOLE, _MIRRORED, _LEAST, _MOST = 76, 28, 254, 4000
-_MEASURED = (512, 768)  # height and width of the pair by which a network's are measured
+# Bytes for each pixel: of the maps of whole images, and what the second matching of `both` adds; of
+# a network's own at least (memory that was freed before hides a part when they are measured) and
+# at most.
+_MAPS, _MIRRORED, _LEAST, _MOST = 28, 36, 254, 4000
+_MEASURED = (256, 512)  # height and width of the pair by which a network's are measured
 _SAFETY = 1.3
+_USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
 
 Image = str | os.PathLike | np.ndarray | Tensor
@@ -112,8 +114,8 @@ class StereoPredictor:
                 where it is not, the pair is matched at a smaller size, and again at its own around
                 what was found (see `vizoo.stereo.tiling`).
             max_disparity: the pair's largest, pixels, instead of a look at it.
-            memory: bytes that may be used; where a pair needs more it is matched in tiles. By
-                default nine tenths of what is free.
+            memory: bytes that this process may hold, or on a GPU the network; where a pair needs
+                more it is matched in tiles. By default what is free.
             both: also match the right image; its disparity and what the right image does not see
                 are part of the result, and the confidence knows more. It takes twice as long.
             check: whether to look if the pair is swapped or not rectified, by keypoints, and
@@ -231,8 +233,14 @@ class StereoPredictor:
             ratio = start / whole
             coarse = self.maps(reduced(left, ratio)[0], reduced(right, ratio)[0])
             coarse = _resized(coarse, left.shape[1:])
-            maps = refine(self.maps, left, right, coarse, ratio, self.reach, pixels)
+            match = self.maps if pixels is None else self._sparing_maps
+            maps = refine(match, left, right, coarse, ratio, self.reach, pixels)
         return _resized(maps, size)
+
+    def _sparing_maps(self, left: Tensor, right: Tensor) -> Tensor:
+        maps = self.maps(left, right)
+        return_freed_memory()  # tiles differ in size, and what one leaves seldom fits the next
+        return maps
 
     def _pixels(self, height: int, width: int, memory: float | None, both: bool) -> int | None:
         """How many pixels the network may get at once; None where memory is no matter.
@@ -243,13 +251,15 @@ class StereoPredictor:
         free = _free_memory(self.device) if memory is None else memory
         if free is None:
             return None
-        left = free if memory is not None else 0.9 * free
+        left = _USED * free
         if self.device.type == "cpu":
-            left -= height * width * (_WHOLE + _MIRRORED * both)
+            left -= height * width * (_MAPS + _MIRRORED * both)
+            left -= held_memory() if memory is not None else 0
         if height * width * _MOST <= left:
             return None
         if self._bytes is None:
             views = [torch.linspace(0, 1, 3 * math.prod(_MEASURED)).view(3, *_MEASURED)] * 2
+            return_freed_memory()
             with PeakMemory(self.device) as peak:
                 self.maps(*views)
             self._bytes = _SAFETY * max(peak.bytes / math.prod(_MEASURED), _LEAST)

@@ -125,8 +125,10 @@ def refine(
             weight = weight * ((maps[0] - coarse[0, above, across]).abs() < tolerance)
             total[:, above, across] += weight * maps
             weights[above, across] += weight
-    known = weights > 1e-3
-    return torch.where(known, total / weights.clamp(min=1e-3), coarse)
+    unknown = weights <= 1e-3
+    total /= weights.clamp_(min=1e-3)
+    total[:, unknown] = coarse[:, unknown]
+    return total
 
 
 def _around(used: Tensor) -> slice:

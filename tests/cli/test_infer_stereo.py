@@ -1,6 +1,8 @@
 """`vizoo infer stereo`: what it writes, and one line for whatever is wrong."""
 
 import json
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -127,10 +129,14 @@ def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
     assert good("--scale", "1", "--json", "--out", "kept") == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
     assert "take the scale 0.48 or auto" in pair["warnings"][0] and pair["scale"] == 1
-    for words in (("--scale", "0.4"), ("--max-disparity", "75")):
-        assert good(*words, "--json", "--out", words[1]) == 0
+    camera = StereoCalibration(200.0, 0.5, 150, 30, width=300, height=60, ndisp=37)
+    write_calibration(scene / "bound.txt", camera)
+    for words in (("--scale", "0.4"), ("--max-disparity", "74"), ("--calib", "bound.txt")):
+        assert good(*words, "--json", "--out", words[1] + ".out") == 0
         said = capsys.readouterr()
-        assert said.err == "" and json.loads(said.out)["pairs"][0]["scale"] == 0.4
+        assert "beyond" not in said.err and json.loads(said.out)["pairs"][0]["scale"] == 0.4
+    assert good("--scale", "0.4") == 0
+    assert "(600x120, first matched at 0.4 of its size, " in capsys.readouterr().out
 
 
 def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):
@@ -367,11 +373,39 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
     assert "about" not in capsys.readouterr().err
 
 
-def test_large_pairs_take_the_memory_that_is_given(scene, capsys):
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is not told elsewhere")
+def test_a_process_stays_within_the_memory_that_is_given(tmp_path):
+    for view, name in zip(pair_of(torch.full((1600, 2400), 24.0)), ("l.png", "r.png"), strict=True):
+        write_image(tmp_path / name, to_bytes(view))
+    words = (
+        "infer",
+        "stereo",
+        "l.png",
+        "r.png",
+        "--memory",
+        "1.4",
+        "--format",
+        "npy",
+        "--out",
+        "o",
+    )
+    code = "import resource, sys; from vizoo.__main__ import main; print(main(sys.argv[1:])); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    status, kibibytes = ran.stdout.splitlines()[-2:]
+    assert status == "0" and "then at 1 in tiles" in ran.stderr
+    assert int(kibibytes) * 1024 <= 1.4e9
+
+
+def test_large_pairs_take_the_memory_that_is_given(scene, capsys, monkeypatch):
     """In tiles, with about the result of one piece; a line where not even a tile fits."""
     for view, name in zip(pair_of(torch.full((600, 900), 12.0)), ("l.png", "r.png"), strict=True):
         write_image(scene / name, to_bytes(view))
     words = ("--no-check", "--device", "cpu", "--model", "easnet_small", "--format", "npy")
+    monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 0)
     call("l.png", "r.png", *words, "--out", "whole")
     call("l.png", "r.png", *words, "--memory", "0.15", "--out", "tiles")
     whole, tiles = (np.load(scene / folder / "l_disparity.npy") for folder in ("whole", "tiles"))

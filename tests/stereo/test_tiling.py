@@ -120,14 +120,15 @@ def test_memory_bounds_the_network(monkeypatch):
     assert max(seen) == 384 * 640
     monkeypatch.setattr("vizoo.stereo.infer._LEAST", 10_000)
     monkeypatch.setattr("vizoo.stereo.infer._SAFETY", 1.0)
+    monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 100_000_000)
     predictor._bytes = None
     with pytest.warns(UserWarning, match="640x384 pixels do not fit into memory at once"):
-        tiled = predictor(left, right, memory=384 * 640 * 76 + 9e8, check=False)
-    after = seen[seen.index(512 * 768) + 1 :]  # the pair that memory is measured with
+        tiled = predictor(left, right, memory=(384 * 640 * 28 + 1e9) / 0.9, check=False)
+    after = seen[seen.index(256 * 512) + 1 :]  # the pair that memory is measured with
     assert max(after) <= 100_000 and len(after) >= 5 and tiled.scale < 0.7
     assert np.median(np.abs(tiled.disparity - free.disparity)) < 0.3
-    with pytest.raises(ValueError, match="640x384 pixels does not fit into 0.02 GB of memory"):
-        predictor(left, right, memory=2e7, check=False)
+    with pytest.raises(ValueError, match="640x384 pixels does not fit into 0.12 GB of memory"):
+        predictor(left, right, memory=1.2e8, check=False)
 
 
 def test_a_look_at_what_is_far_beyond_reach():

@@ -56,3 +56,11 @@ def test_mean_of_a_constant_is_the_constant_up_to_the_border():
 def test_brightness_is_that_of_bt601():
     colours = torch.eye(3).view(3, 3, 1, 1)
     assert brightness(colours).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
+
+
+def test_a_mean_has_a_gradient_and_is_the_same_with_it(pictures):
+    wanted = pictures[0].clone().requires_grad_()
+    mean = box_mean(wanted, 5)
+    torch.testing.assert_close(mean.detach(), box_mean(pictures[0], 5))
+    mean.sum().backward()
+    assert wanted.grad.sum().item() == pytest.approx(12 * 15 * 3, rel=1e-4)
