@@ -6,9 +6,9 @@ import argparse
 import math
 import time
 
-from ._cameras import add_rig_arguments, rig_rectifier
+from ._cameras import add_raw_pairs, add_rig_arguments, find_raw_pairs, rig_rectifier
 from ._items import end_run, infer_items
-from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings
+from ._work import check_apart, check_folder, collect_warnings, parse_size, warn
 
 # Pairs whose rows are compared: one rig is wrong throughout.
 _CHECKED = 5
@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CALIBRATION",
         help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder",
     )
-    parser.add_argument("left", metavar="LEFT", help="image, folder or quoted glob")
-    parser.add_argument("right", metavar="RIGHT", help="the same for the right images")
+    add_raw_pairs(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -45,10 +44,9 @@ def run(args: argparse.Namespace) -> int:
     from ..datasets.stereo.calibration import write_calibration
     from ..stereo.rectify import check_rows
     from ..vision.io.images import write_image
-    from ._pairs import find_pairs
+    from ..vision.io.pairing import images_in
 
-    with say_warnings():
-        pairs = {pair.name: pair for pair in find_pairs(args.left, args.right)}
+    pairs = find_raw_pairs(args, "vizoo rectify")
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):
@@ -80,6 +78,12 @@ def run(args: argparse.Namespace) -> int:
         )
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
+    files = {file for item in items for file in item.get("files", ())}
+    folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
+    there = {str(file) for folder in folders for file in images_in(folder)}
+    if old := sorted(there - files):
+        told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
+        warn(f"of an earlier run, not of this one: {told}; {calib} is not theirs")
     summary = {"calibration": args.calibration, "rectified": str(calib), "kept": rectifier.kept}
     status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
     if not args.json:

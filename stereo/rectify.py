@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -319,7 +320,7 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
 
     Returns:
         The median vertical offset of keypoints that match, pixels, or None where too few match;
-        and a line of warning where it is large.
+        and lines of warning where it is large, or the pair looks swapped.
     """
     geometry = measure_pair(left, right)
     if geometry is None:
@@ -329,7 +330,8 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
         f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
         "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
     )
-    return off, [doubt] * (off > _ROWS_OFF)
+    swapped = replace(geometry, row_offset=0, row_trend=0).warnings()
+    return off, [doubt] * (off > _ROWS_OFF) + swapped
 
 
 def _parallel(rig: StereoRig) -> tuple[np.ndarray, np.ndarray]:

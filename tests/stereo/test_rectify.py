@@ -7,7 +7,7 @@ from raw_rigs import HEIGHT, LENSES, WIDTH, Board, chessboard, lines, make_rig, 
 
 from vizoo.datasets.stereo.rigs import StereoRig
 from vizoo.stereo.rectification import check_pair, measure_pair
-from vizoo.stereo.rectify import RigRectifier, rectify
+from vizoo.stereo.rectify import RigRectifier, check_rows, rectify
 from vizoo.vision.lenses import Lens
 
 EVERY = pytest.mark.parametrize("name", LENSES)
@@ -156,6 +156,8 @@ def test_raw_pairs_are_doubted_and_rectified_ones_are_not():
     left, right, _ = rectify(rig, *pair)
     assert check_pair(left, right) == []
     assert measure_pair(left, right).row_offset < 0.3
+    assert check_rows(left, right)[1] == []
+    assert [note[:26] for note in check_rows(right, left)[1]] == ["left and right look swappe"]
 
 
 @EVERY
@@ -175,6 +177,24 @@ def test_depth_comes_back_to_the_raw_image(name):
     known = (found > 0) & (truth < 4)
     assert known.mean() > 0.3 and (found == 0).any()
     assert np.abs(found[known] / truth[known] - 1).max() < 0.01
+
+
+@EVERY
+def test_other_maps_come_back_to_the_raw_image(name):
+    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    focal, cx, cy = rectifier.camera
+    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+    found = np.stack([rectifier.in_raw(x), rectifier.in_raw(y)], -1)
+    raw = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT)), -1)
+    rays = rectifier.rig.left.unproject(raw) @ rectifier.turns[0].T
+    places = rays[..., :2] / rays[..., 2:] * focal + [cx, cy]
+    shown_there = ((places >= 0) & (places <= (WIDTH - 1, HEIGHT - 1))).all(-1)
+    assert np.abs(found - places)[shown_there].max() < 0.02 and 0.4 < shown_there.mean() < 1
+    assert not found[~shown_there].any()
+    left = rectifier.in_raw(x < 100, beyond=1)
+    assert left.dtype == bool and left[~shown_there].all()
+    sure = np.abs(places[..., 0] - 99.5) > 0.6
+    assert (left == (places[..., 0] < 99.5))[sure & shown_there].all()
 
 
 def test_field_of_view_and_size():
