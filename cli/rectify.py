@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Rectify all pairs; return 0, or 1 if any of several failed."""
     from ..common.summaries import item_summary
     from ..datasets.stereo.calibration import write_calibration
+    from ..stereo.rectification import require_content
     from ..stereo.rectify import check_rows
-    from ..vision.io.images import write_image
+    from ..vision.io.images import read_image, write_image
     from ..vision.io.pairing import images_in
 
     pairs = find_raw_pairs(args, "vizoo rectify")
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     def work(name: str) -> dict:
         started = time.perf_counter()
         with collect_warnings() as notes:
-            images = rectifier(pairs[name].left, pairs[name].right)
+            raw = [read_image(file) for file in (pairs[name].left, pairs[name].right)]
+            require_content(*raw)
+            images = rectifier(*raw)
         rows, doubts = check_rows(*images) if name in checked else (None, [])
         written = [out / side / f"{name}.png" for side in ("left", "right")]
         for file, image in zip(written, images, strict=True):

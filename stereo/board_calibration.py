@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ class Board:
                     f"unknown dictionary {self.dictionary!r}; such as DICT_4X4_50, DICT_5X5_100, "
                     "DICT_6X6_250, DICT_APRILTAG_36h11"
                 )
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.columns}x{self.rows} squares, {self.columns - 1}x{self.rows - 1} inner corners"
+        )
+        return told if self.kind == "chessboard" else f"{told}, {self.dictionary}"
 
     @property
     def points(self) -> np.ndarray:
@@ -181,10 +188,9 @@ def calibrate_rig(
     size, views, skipped = _views(pairs, board, report)
     if size is None or len(views) < _FEWEST_VIEWS:
         first = next(iter(skipped.values()), "there are no pictures")
-        inner = f"{board.columns}x{board.rows} squares, {board.columns - 1}x{board.rows - 1} inner"
         raise ValueError(
-            f"the board ({inner} corners) was found in {len(views)} of {len(pairs)} pairs, and "
-            f"{_FEWEST_VIEWS} are needed, better 15: {first}"
+            f"the board ({board}) was found in {len(views)} of {len(pairs)} pairs, and "
+            f"{_FEWEST_VIEWS} are needed, better 15: {first}{_miscounted(pairs, board)}"
         )
     try:
         rig, poses = _solved(views, size, lens)
@@ -234,6 +240,16 @@ def _views(
         if report is not None:
             report("pairs", count, len(pairs))
     return size, views, skipped
+
+
+def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], board: Board) -> str:
+    """Whether what was counted are a chessboard's inner corners, as OpenCV's programs do."""
+    larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
+    for file, _ in pairs[:_FEWEST_VIEWS]:
+        with suppress(ValueError):
+            if board.kind == "chessboard" and len(larger.find(to_bytes(as_image(file)))[0]):
+                return f"; but one of {larger} is there: count squares, not inner corners"
+    return ""
 
 
 def _view(

@@ -182,12 +182,17 @@ class RigRectifier(Rectifier):
         inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0, dtype=np.float32)
         places, factor = self._raw
         near = _looked_up(inverse, places, cv2.INTER_NEAREST)
+        smooth = _looked_up(inverse, places, cv2.INTER_LINEAR)
         # On a plane 1 / depth is linear in the pixels, but not from one surface to the next.
-        smooth, known = (
-            _looked_up(values, places, cv2.INTER_LINEAR)
-            for values in (inverse, (inverse > 0).astype(np.float32))
+        least, most = (
+            _looked_up(
+                of_four(inverse, np.ones((2, 2)), anchor=(0, 0)),
+                np.floor(places),
+                cv2.INTER_NEAREST,
+            )
+            for of_four in (cv2.erode, cv2.dilate)
         )
-        surface = (known > 0.999) & (np.abs(smooth - near) < _ONE_SURFACE * near)
+        surface = (least > 0) & (most - least < _ONE_SURFACE * most)
         found = np.where(surface, smooth, near) * self._inside(places)
         return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
 
@@ -328,7 +333,7 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
     off = geometry.row_offset
     doubt = (
         f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
-        "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
+        "fit these images; was the rig moved, is the lens another, or are LEFT and RIGHT exchanged?"
     )
     swapped = replace(geometry, row_offset=0, row_trend=0).warnings()
     return off, [doubt] * (off > _ROWS_OFF) + swapped

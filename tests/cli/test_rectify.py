@@ -263,6 +263,26 @@ def test_exchanged_pictures_are_doubted(raw, capsys):
     assert "the calibration does not fit these images" in capsys.readouterr().err
 
 
+def test_pictures_of_any_depth(raw, tmp_path, capsys):
+    for side in ("left", "right"):
+        grey = read_pixels(raw / side / "0.png")[..., 0]
+        (tmp_path / side).mkdir()
+        write_image(tmp_path / side / "0.png", grey)
+        write_image(tmp_path / side / "1.png", grey.astype(np.uint16) * 257)
+    assert main(["rectify", str(raw / "rig.yml"), "left", "right", "--out", "out"]) == 0
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))[:-1] + ["colour"]) == 0
+    for side in ("left", "right"):
+        expected = read_pixels(tmp_path / "colour" / side / "0.png")
+        for number in range(2):
+            assert (read_pixels(tmp_path / "out" / side / f"{number}.png") == expected).all()
+
+
+def test_one_picture_twice(raw, capsys):
+    left = str(raw / "left/0.png")
+    said = refused(capsys, ["rectify", str(raw / "rig.yml"), left, left, "--out", "out"])
+    assert "left and right are the same picture" in said
+
+
 def test_inputs_are_not_written_over(raw, capsys):
     words = ["rectify", str(raw / "rig.yml"), str(raw / "left"), str(raw / "right")]
     assert "name another folder" in refused(capsys, [*words, "--out", str(raw)])
