@@ -81,10 +81,10 @@ def run(args: argparse.Namespace) -> int:
         )
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
-    files = {file for item in items for file in item.get("files", ())}
+    written = {file for item in items for file in item.get("files", ())}
     folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
     there = {str(file) for folder in folders for file in images_in(folder)}
-    if old := sorted(there - files):
+    if old := sorted(there - written):
         told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
         warn(f"of an earlier run, not of this one: {told}; {calib} is not theirs")
     summary = {"calibration": args.calibration, "rectified": str(calib), "kept": rectifier.kept}

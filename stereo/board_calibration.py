@@ -283,6 +283,8 @@ def _solved(
 ) -> tuple[StereoRig, list[np.ndarray]]:
     """The rig, and the board's poses before its left camera."""
     kinds = [[getattr(view, name)[None] for view in views] for name in ("points", "left", "right")]
+    alone: Any
+    both: Any
     if lens == "fisheye":
         model, count, alone, both = "fisheye", 4, cv2.fisheye.calibrate, cv2.fisheye.stereoCalibrate
         recompute, flags, guess = (

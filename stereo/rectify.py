@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from .rectification import measure_pair
 if TYPE_CHECKING:
     from .result import StereoResult
 
-__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify"]
+__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify", "warn_of_raw"]
 
 Image = str | os.PathLike | np.ndarray | Tensor
 
@@ -101,12 +101,8 @@ class Rectifier:
         Warns (``UserWarning``) of files of this name that an earlier call wrote and this one did
         not.
         """
-        paths = {ending: Path(folder) / f"{name}_{ending}" for ending in _ENDINGS}
-        old = [path for path in paths.values() if path.exists()]
-        written = self._write(result, paths)
-        left = [str(path) for path in old if path not in written]
-        if left:
-            warnings.warn(f"of an earlier run, not of this one: {', '.join(left)}", stacklevel=2)
+        written = self._write(result, _files(folder, name))
+        warn_of_raw(folder, name, written)
         return written
 
     def _write(self, result: StereoResult, paths: Mapping[str, Path]) -> list[Path]:
@@ -233,7 +229,7 @@ class RigRectifier(Rectifier):
     def _inside(self, places: np.ndarray) -> np.ndarray:
         """Which places lie on the rectified image."""
         last = np.array(self.maps[0].shape[1::-1]) - 1
-        return ((places >= 0) & (places <= last)).all(2)
+        return np.all((places >= 0) & (places <= last), axis=2)
 
     @cached_property
     def _raw(self) -> tuple[np.ndarray, np.ndarray]:
@@ -314,6 +310,17 @@ def rectify(
     height, width = first.shape[1:]
     rectifier = RigRectifier(rig, height, width, fov=fov, size=size)
     return (*rectifier(first, right), rectifier.calibration)
+
+
+def warn_of_raw(folder: str | os.PathLike, name: str, written: Sequence[Path] = ()) -> None:
+    """Warn of what `Rectifier.save` wrote in an earlier run beside what this one has written."""
+    left = [str(p) for p in _files(folder, name).values() if p not in written and p.exists()]
+    if left:
+        warnings.warn(f"of an earlier run, not of this one: {', '.join(left)}", stacklevel=3)
+
+
+def _files(folder: str | os.PathLike, name: str) -> dict[str, Path]:
+    return {ending: Path(folder) / f"{name}_{ending}" for ending in _ENDINGS}
 
 
 def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[str]]:

@@ -276,7 +276,7 @@ def opencv(data: Mapping[str, Any], cameras: Sequence[int] | None, model: str | 
             raise ValueError(f"one camera is missing: there is no matrix of the {side[1]} one")
         both.append((_opencv_lens(data, side, matrix, model, notes), pose))
         pose = _opencv_pose(data)
-    return two(*both, cameras, 1)._replace(notes=tuple(dict.fromkeys(notes)))
+    return two(both[0], both[1], cameras, 1)._replace(notes=tuple(dict.fromkeys(notes)))
 
 
 def _opencv_lens(

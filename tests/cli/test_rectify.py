@@ -122,6 +122,8 @@ def test_infer_raw_with_all_there_is(raw, tmp_path, capsys):
     for name in ("depth_raw.npy", "confidence_raw.pfm", "occluded_raw.png"):
         assert f"out/0_{name}" in said
     assert "of an earlier run, not of this one" in said and "out/0_rectified" not in said
+    assert inferred(raw, "--no-check", sides=sides) == 0
+    assert "out/0_rectified.png, out/0_depth_raw.npy" in capsys.readouterr().err
 
 
 def test_pixels_that_are_not_sure_have_no_depth_in_the_raw_image(raw, tmp_path):
