@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._work import warn
+from ._work import say_warnings, warn
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..datasets.stereo.calibration import StereoCalibration
     from ..stereo.rectify import Rectifier, RigRectifier
     from ._pairs import Pair
 
 # Pairs by whose matches a rig without a calibration is estimated.
 _ESTIMATED = 5
+
+
+def add_raw_pairs(parser: argparse.ArgumentParser) -> None:
+    """Add what names pairs of raw cameras; `find_raw_pairs` finds them."""
+    parser.add_argument(
+        "images",
+        nargs="*",
+        metavar="LEFT RIGHT",
+        help="images, folders or globs: the left ones, then as many right ones; or one folder of "
+        "pairs, such as left/ and right/",
+    )
+    parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT instead")
+
+
+def find_raw_pairs(args: argparse.Namespace, command: str) -> dict[str, Pair]:
+    """The pairs that a command was asked for, by name; says its doubts.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: nothing, or two things, are asked for, or they do not make pairs.
+    """
+    from ._pairs import asked_pairs, find_pairs
+
+    words, folders = args.images, [Path(word).parent for word in args.images]
+    with say_warnings():
+        if args.list is None and len(words) > 2:
+            # A shell puts the files of two globs one after the other.
+            half = folders.count(folders[0]) if len(set(folders)) == 2 else len(words) // 2
+            pairs = find_pairs(words[:half], words[half:])
+        else:
+            left, right = (*words, None, None)[:2]
+            asked = argparse.Namespace(left=left, right=right, list=args.list)
+            pairs = asked_pairs(asked, command)
+    return {pair.name: pair for pair in pairs}
 
 
 def add_rig_arguments(parser: argparse._ActionsContainer) -> None:
@@ -30,7 +68,8 @@ def add_rig_arguments(parser: argparse._ActionsContainer) -> None:
         nargs=2,
         type=int,
         metavar=("LEFT", "RIGHT"),
-        help="numbers of the cameras in a file of several (default: 0 1; KITTI's 2 3)",
+        help="numbers of the cameras (default: 0 1; KITTI's 2 3, OpenCV's 1 2); 1 0 exchanges "
+        "those of two files",
     )
     parser.add_argument(
         "--lens",
@@ -69,10 +108,9 @@ def rig_rectifier(
     pairs: Mapping[str, Pair],
     size: tuple[int, int] | None = None,
 ) -> RigRectifier:
-    """The rectifier of a calibration for the first pair's size; says its notes."""
+    """The rectifier of a calibration for the pairs' size; says its notes."""
     from ..datasets.stereo.rigs import read_rig
     from ..stereo.rectify import RigRectifier
-    from ..vision.io.images import read_pixels
 
     rig = read_rig(
         path,
@@ -81,7 +119,7 @@ def rig_rectifier(
         baseline_unit=args.baseline_unit,
         lens=args.lens,
     )
-    height, width = read_pixels(next(iter(pairs.values())).left).shape[:2]
+    height, width = _size(pairs)
     try:
         rectifier = RigRectifier(rig, height, width, fov=args.fov, size=size)
     except ValueError as error:
@@ -89,6 +127,29 @@ def rig_rectifier(
     for note in rectifier.notes:
         warn(f"{path}: {note}")
     return rectifier
+
+
+def _size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
+    """Height and width of the first left image that can be read."""
+    from ..vision.io.images import read_pixels
+
+    *some, last = (pair.left for pair in pairs.values())
+    for file in some:
+        with suppress(ValueError):
+            return read_pixels(file).shape[:2]
+    return read_pixels(last).shape[:2]
+
+
+def _readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The images of some of the pairs; of several, damaged ones are for others to complain of."""
+    from ..vision.io.images import read_image
+
+    for pair in list(pairs.values())[:: -(-len(pairs) // _ESTIMATED)]:
+        try:
+            yield read_image(pair.left), read_image(pair.right)
+        except ValueError:
+            if len(pairs) == 1:
+                raise
 
 
 def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectifier | None:
@@ -107,8 +168,7 @@ def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectif
         return None
     from ..stereo.auto_rectify import auto_rectifier
 
-    names = list(pairs)[:: -(-len(pairs) // _ESTIMATED)]
-    rectifier = auto_rectifier((pairs[name].left, pairs[name].right) for name in names)
+    rectifier = auto_rectifier(_readable(pairs))
     for note in rectifier.notes:
         warn(note)
     return rectifier
@@ -117,7 +177,10 @@ def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectif
 def find_calibrations(
     args: argparse.Namespace, pairs: Mapping[str, Pair]
 ) -> dict[str, StereoCalibration | None]:
-    """The calibration of each rectified pair, from its own file, --calib or the numbers."""
+    """The calibration of each rectified pair, from its own file, --calib or the numbers.
+
+    A file beside raw images is not of what they are rectified to.
+    """
     from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 
     numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
@@ -137,7 +200,8 @@ def find_calibrations(
         common = StereoCalibration(**numbers)
         if common.baseline > 5:
             warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
-    files = {name: pair.calibration for name, pair in pairs.items()}
+    raw = args.raw is not None or args.auto_rectify
+    files = {name: None if raw else pair.calibration for name, pair in pairs.items()}
     own = {
         name: read_calibration(file, args.baseline_unit or "mm") if file else common
         for name, file in files.items()

@@ -127,17 +127,21 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
     return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
 
 
-def find_pairs(left: str, right: str) -> list[Pair]:
+def find_pairs(left: str | Iterable[str], right: str | Iterable[str]) -> list[Pair]:
     """Pair files, folders or globs in sorted order; warns where the names do not agree.
+
+    Of several words each, as a shell makes them of a glob, the images are put together.
 
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: the counts differ, or two results would have one name.
     """
-    lefts, rights = _expand(left), _expand(right)
+    words = [[side] if isinstance(side, str) else list(side) for side in (left, right)]
+    lefts, rights = ([file for word in side for file in _expand(word)] for side in words)
     if len(lefts) != len(rights):
+        first, last = (" ".join(side[:1] + ["..."] * (len(side) > 1)) for side in words)
         raise ValueError(
-            f"{left} gives {len(lefts)} images and {right} gives {len(rights)}: they are paired in "
+            f"{first} gives {len(lefts)} images and {last} gives {len(rights)}: they are paired in "
             "sorted order, so the counts must agree (or name the pairs with --list)"
         )
     doubt = doubtful_pairing(lefts, rights)

@@ -109,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import StereoPredictor
+    from ..stereo.rectify import warn_of_raw
     from ..stereo.result import FORMATS
     from ..vision.io.images import as_image, read_image
 
@@ -142,14 +143,14 @@ def run(args: argparse.Namespace) -> int:
             least = args.min_confidence
             return result if least is None else result.confident(least)
 
-        item = infer_one(
-            name,
-            infer,
-            lambda result, _: [
-                *result.save(out, name, calibration=calibration, **chosen),
-                *(rectifier.save(result, out, name) if rectifier else []),
-            ],
-        )
+        def save(result: StereoResult, _: list[str]) -> list[Path]:
+            files = result.save(out, name, calibration=calibration, **chosen)
+            if rectifier is not None:
+                return files + rectifier.save(result, out, name)
+            warn_of_raw(out, name)
+            return files
+
+        item = infer_one(name, infer, save)
         return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}

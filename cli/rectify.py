@@ -6,9 +6,9 @@ import argparse
 import math
 import time
 
-from ._cameras import add_rig_arguments, rig_rectifier
+from ._cameras import add_raw_pairs, add_rig_arguments, find_raw_pairs, rig_rectifier
 from ._items import end_run, infer_items
-from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings
+from ._work import check_apart, check_folder, collect_warnings, parse_size, warn
 
 # Pairs whose rows are compared: one rig is wrong throughout.
 _CHECKED = 5
@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CALIBRATION",
         help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder",
     )
-    parser.add_argument("left", metavar="LEFT", help="image, folder or quoted glob")
-    parser.add_argument("right", metavar="RIGHT", help="the same for the right images")
+    add_raw_pairs(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -43,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
     """Rectify all pairs; return 0, or 1 if any of several failed."""
     from ..common.summaries import item_summary
     from ..datasets.stereo.calibration import write_calibration
+    from ..stereo.rectification import require_content
     from ..stereo.rectify import check_rows
-    from ..vision.io.images import write_image
-    from ._pairs import find_pairs
+    from ..vision.io.images import read_image, write_image
+    from ..vision.io.pairing import images_in
 
-    with say_warnings():
-        pairs = {pair.name: pair for pair in find_pairs(args.left, args.right)}
+    pairs = find_raw_pairs(args, "vizoo rectify")
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):
@@ -60,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     def work(name: str) -> dict:
         started = time.perf_counter()
         with collect_warnings() as notes:
-            images = rectifier(pairs[name].left, pairs[name].right)
+            raw = [read_image(file) for file in (pairs[name].left, pairs[name].right)]
+            require_content(*raw)
+            images = rectifier(*raw)
         rows, doubts = check_rows(*images) if name in checked else (None, [])
         written = [out / side / f"{name}.png" for side in ("left", "right")]
         for file, image in zip(written, images, strict=True):
@@ -80,6 +81,12 @@ def run(args: argparse.Namespace) -> int:
         )
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
+    written = {file for item in items for file in item.get("files", ())}
+    folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
+    there = {str(file) for folder in folders for file in images_in(folder)}
+    if old := sorted(there - written):
+        told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
+        warn(f"of an earlier run, not of this one: {told}; {calib} is not theirs")
     summary = {"calibration": args.calibration, "rectified": str(calib), "kept": rectifier.kept}
     status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
     if not args.json:

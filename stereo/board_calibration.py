@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,12 @@ class Board:
                     "DICT_6X6_250, DICT_APRILTAG_36h11"
                 )
 
+    def __str__(self) -> str:
+        told = (
+            f"{self.columns}x{self.rows} squares, {self.columns - 1}x{self.rows - 1} inner corners"
+        )
+        return told if self.kind == "chessboard" else f"{told}, {self.dictionary}"
+
     @property
     def points(self) -> np.ndarray:
         """The inner corners on the board, (N, 3), metres; a corner's number is its row here."""
@@ -88,19 +95,23 @@ class Board:
     def find(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers (N,) and pixels (N, 2) of the inner corners in a picture (H, W, 3) uint8."""
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-        if self.kind == "chessboard":
-            size = (self.columns - 1, self.rows - 1)
-            flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
-            found, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
-            if not found:
-                return np.empty(0, int), np.empty((0, 2))
-            return np.arange(size[0] * size[1]), pixels.reshape(-1, 2).astype(np.float64)
+        found = self._chessboard(grey) if self.kind == "chessboard" else self._charuco(grey)
+        numbers, pixels = found or (np.empty(0, int), np.empty(0))
+        return numbers.ravel(), pixels.reshape(-1, 2).astype(np.float64)
+
+    def _chessboard(self, grey: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        size = (self.columns - 1, self.rows - 1)
+        flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
+        found, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
+        return (np.arange(size[0] * size[1]), pixels) if found else None
+
+    def _charuco(self, grey: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         for legacy in (False, True):
             detector = cv2.aruco.CharucoDetector(self.charuco(legacy))
             pixels, numbers, _, _ = detector.detectBoard(grey)
             if numbers is not None and len(numbers) >= _FEWEST_CORNERS:
-                return numbers.ravel(), pixels.reshape(-1, 2).astype(np.float64)
-        return np.empty(0, int), np.empty((0, 2))
+                return numbers, pixels
+        return None
 
 
 @dataclass(frozen=True)
@@ -168,38 +179,21 @@ def calibrate_rig(
 
     Raises:
         FileNotFoundError: there is no such picture.
-        ValueError: an unknown lens, a picture that cannot be read, pictures of different sizes,
-            fewer than three in which both cameras see the board, positions that say too little, or
-            cameras that are swapped.
+        ValueError: an unknown lens, pictures of different sizes, fewer than three in which both
+            cameras see the board, positions that say too little, or cameras that are swapped.
     """
     if lens not in LENSES:
         raise ValueError(f"unknown lens {lens!r}: {', '.join(LENSES)}")
-    pairs, size, views, skipped = list(pairs), None, [], {}
-    for count, files in enumerate(pairs, start=1):
-        images = [to_bytes(as_image(file)) for file in files]
-        for file, image in zip(files, images, strict=True):
-            size = size or image.shape[:2]
-            if image.shape[:2] != size:
-                raise ValueError(
-                    f"{file}: {image.shape[1]}x{image.shape[0]} pixels, and the pictures before "
-                    f"have {size[1]}x{size[0]}; a rig is calibrated at one size"
-                )
-        view, reason = _view(os.fspath(files[0]), os.fspath(files[1]), images, board)
-        if view is None:
-            skipped[os.fspath(files[0])] = reason
-        else:
-            views.append(view)
-        if report is not None:
-            report("pairs", count, len(pairs))
+    pairs = list(pairs)
+    size, views, skipped = _views(pairs, board, report)
     if size is None or len(views) < _FEWEST_VIEWS:
         first = next(iter(skipped.values()), "there are no pictures")
-        inner = f"{board.columns}x{board.rows} squares, {board.columns - 1}x{board.rows - 1} inner"
         raise ValueError(
-            f"the board ({inner} corners) was found in {len(views)} of {len(pairs)} pairs, and "
-            f"{_FEWEST_VIEWS} are needed, better 15: {first}"
+            f"the board ({board}) was found in {len(views)} of {len(pairs)} pairs, and "
+            f"{_FEWEST_VIEWS} are needed, better 15: {first}{_miscounted(pairs, board)}"
         )
     try:
-        rig, poses = (_fisheye if lens == "fisheye" else _pinhole)(views, size, lens)
+        rig, poses = _solved(views, size, lens)
     except cv2.error as error:
         reason = " ".join(str(error.err or error).split())
         raise ValueError(
@@ -216,6 +210,46 @@ def calibrate_rig(
     squares = [np.mean(np.square(view.errors)) for view in measured]
     mean = float(np.sqrt(np.average(squares, weights=weights)))
     return BoardCalibration(rig, tuple(measured), mean, skipped, tuple(_notes(measured, size)))
+
+
+def _views(
+    pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]],
+    board: Board,
+    report: Callable[[str, int, int], None] | None,
+) -> tuple[tuple[int, int] | None, list[View], dict[str, str]]:
+    """The pictures' size, what both cameras saw of the board, and why other pairs are skipped."""
+    size, views, skipped = None, [], {}
+    for count, (left, right) in enumerate(pairs, start=1):
+        try:
+            images = [to_bytes(as_image(file)) for file in (left, right)]
+        except ValueError as error:
+            view, reason = None, str(error)
+        else:
+            for file, image in zip((left, right), images, strict=True):
+                size = size or image.shape[:2]
+                if image.shape[:2] != size:
+                    raise ValueError(
+                        f"{file}: {image.shape[1]}x{image.shape[0]} pixels, and the pictures "
+                        f"before have {size[1]}x{size[0]}; a rig is calibrated at one size"
+                    )
+            view, reason = _view(os.fspath(left), os.fspath(right), images, board)
+        if view is None:
+            skipped[os.fspath(left)] = reason
+        else:
+            views.append(view)
+        if report is not None:
+            report("pairs", count, len(pairs))
+    return size, views, skipped
+
+
+def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], board: Board) -> str:
+    """Whether what was counted are a chessboard's inner corners, as OpenCV's programs do."""
+    larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
+    for file, _ in pairs[:_FEWEST_VIEWS]:
+        with suppress(ValueError):
+            if board.kind == "chessboard" and len(larger.find(to_bytes(as_image(file)))[0]):
+                return f"; but one of {larger} is there: count squares, not inner corners"
+    return ""
 
 
 def _view(
@@ -238,87 +272,54 @@ def _view(
     return View(left, points, ours, theirs), ""
 
 
-def _lists(views: Sequence[View]) -> tuple[list[np.ndarray], ...]:
-    """Points on the board, and pixels left and right, as OpenCV takes them."""
-    kinds = [[getattr(view, name) for view in views] for name in ("points", "left", "right")]
-    return tuple([np.ascontiguousarray(x[:, None], np.float32) for x in kind] for kind in kinds)
-
-
 def _lens(model: str, matrix: np.ndarray, numbers: np.ndarray, size: tuple[int, int]) -> Lens:
     (fx, skew, cx), (_, fy, cy), _ = matrix.tolist()
     rest = tuple(numbers.ravel().tolist())
     return Lens(model, (fx, fy), (cx, cy), rest, width=size[1], height=size[0], skew=skew)
 
 
-_Solved = tuple[StereoRig, list[np.ndarray]]  # and the board's poses before the left camera
-
-
-def _pinhole(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
-    points, left, right = _lists(views)
-    # With k3 and k6 too, poles and zeros that cancel nearly anywhere fit as well.
-    rational = cv2.CALIB_RATIONAL_MODEL | cv2.CALIB_FIX_K3 | cv2.CALIB_FIX_K6
-    flags = rational if lens == "rational" else 0
-    start: list[np.ndarray] = []
-    for pixels in (left, right):
-        _, matrix, numbers, *_ = cv2.calibrateCamera(
-            points, pixels, size[::-1], None, None, flags=flags, criteria=_END
+def _solved(
+    views: Sequence[View], size: tuple[int, int], lens: str
+) -> tuple[StereoRig, list[np.ndarray]]:
+    """The rig, and the board's poses before its left camera."""
+    kinds = [[getattr(view, name)[None] for view in views] for name in ("points", "left", "right")]
+    alone: Any
+    both: Any
+    if lens == "fisheye":
+        model, count, alone, both = "fisheye", 4, cv2.fisheye.calibrate, cv2.fisheye.stereoCalibrate
+        recompute, flags, guess = (
+            getattr(cv2.fisheye, name, None) or getattr(cv2, name)  # as OpenCV 4 has them, or 5
+            for name in ("CALIB_RECOMPUTE_EXTRINSIC", "CALIB_FIX_SKEW", "CALIB_USE_INTRINSIC_GUESS")
         )
-        start += [matrix, numbers.ravel()[: 8 if flags else 5]]
-    one, d1, two, d2 = start
-    found = cv2.stereoCalibrateExtended(
+        # OpenCV wants as many corners in each view: some count twice.
+        most = max(len(view.points) for view in views)
+        kinds = [[np.resize(x, (1, most, x.shape[2])) for x in kind] for kind in kinds]
+    else:
+        model, alone, both = "pinhole", cv2.calibrateCamera, cv2.stereoCalibrateExtended
+        # With k3 and k6 too, poles and zeros that cancel nearly anywhere fit as well.
+        rational = cv2.CALIB_RATIONAL_MODEL | cv2.CALIB_FIX_K3 | cv2.CALIB_FIX_K6
+        flags, count = (rational, 8) if lens == "rational" else (0, 5)
+        recompute, guess = 0, cv2.CALIB_USE_INTRINSIC_GUESS
+        kinds = [[x.astype(np.float32) for x in kind] for kind in kinds]
+    points, *sides = kinds
+    start: list[np.ndarray] = []
+    for pixels in sides:
+        _, matrix, numbers, *_ = alone(
+            points, pixels, size[::-1], None, None, flags=flags | recompute, criteria=_END
+        )
+        start += [matrix, numbers.ravel()[:count]]
+    _, one, d1, two, d2, rotation, translation, *more = both(
         points,
-        left,
-        right,
-        one,
-        d1,
-        two,
-        d2,
+        *sides,
+        *start,
         size[::-1],
         np.eye(3),
-        np.zeros(3),
-        flags=flags | cv2.CALIB_USE_INTRINSIC_GUESS,
+        np.zeros((3, 1)),
+        flags=flags | guess,
         criteria=_END,
     )
-    _, one, d1, two, d2, rotation, translation, _, _, turns, moves, _ = found
-    count = 8 if flags else 5
-    d1, d2 = (numbers.ravel()[:count] for numbers in (d1, d2))
-    first, second = (_lens("pinhole", m, d, size) for m, d in ((one, d1), (two, d2)))
-    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
-
-
-def _fisheye(views: Sequence[View], size: tuple[int, int], lens: str) -> _Solved:
-    # OpenCV wants as many corners in each view: some count twice.
-    most = max(len(view.points) for view in views)
-    points, left, right = (
-        [np.resize(x, (1, most, x.shape[2])).astype(np.float64) for x in kind]
-        for kind in _lists(views)
-    )
-    recompute, no_skew, guess = (
-        getattr(cv2.fisheye, name, None) or getattr(cv2, name)  # as OpenCV 4 has them, or 5
-        for name in ("CALIB_RECOMPUTE_EXTRINSIC", "CALIB_FIX_SKEW", "CALIB_USE_INTRINSIC_GUESS")
-    )
-    start: list[np.ndarray] = []
-    for pixels in (left, right):
-        matrix, numbers = np.eye(3), np.zeros((4, 1))
-        cv2.fisheye.calibrate(
-            points, pixels, size[::-1], matrix, numbers, flags=recompute | no_skew, criteria=_END
-        )
-        start += [matrix, numbers]
-    one, d1, two, d2 = start
-    found = cv2.fisheye.stereoCalibrate(
-        points,
-        left,
-        right,
-        one,
-        d1,
-        two,
-        d2,
-        size[::-1],
-        flags=no_skew | guess,
-        criteria=_END,
-    )
-    _, one, d1, two, d2, rotation, translation, turns, moves = found
-    first, second = (_lens("fisheye", m, d, size) for m, d in ((one, d1), (two, d2)))
+    turns, moves = more if model == "fisheye" else more[2:4]  # after E and F
+    first, second = (_lens(model, m, d.ravel()[:count], size) for m, d in ((one, d1), (two, d2)))
     return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +19,14 @@ from ..common.files import atomic_write
 from ..datasets.stereo.calibration import StereoCalibration
 from ..datasets.stereo.rigs import StereoRig
 from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.pfm import write_pfm
 from ..vision.lenses import Lens
 from .rectification import measure_pair
 
 if TYPE_CHECKING:
     from .result import StereoResult
 
-__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify"]
+__all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify", "warn_of_raw"]
 
 Image = str | os.PathLike | np.ndarray | Tensor
 
@@ -33,6 +37,7 @@ _NOWHERE = -1e4  # the place of what is not in an image
 _ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
 _NARROW = 0.05  # of common view, as a tangent
 _ONE_SURFACE = 0.05  # part by which depths of neighbours on a surface differ
+_ENDINGS = "rectified.png depth_raw.npy confidence_raw.pfm occluded_raw.png".split()
 
 
 class Rectifier:
@@ -85,29 +90,40 @@ class Rectifier:
             result: of the rectified pair.
             folder: made if it is missing.
             name: first part of the file names: ``<name>_rectified.png``, the image that the
-                disparity belongs to, and where the rig is known ``<name>_depth_raw.npy``, the
-                depth (metres, 0 where unknown) of each pixel of the raw left image.
+                disparity belongs to; and where the rig is known, for each pixel of the raw left
+                image, ``<name>_depth_raw.npy`` (metres, 0 where unknown), and of a result that
+                has them ``<name>_confidence_raw.pfm`` and ``<name>_occluded_raw.png`` (0, and
+                white, where the rectified image does not reach).
 
         Returns:
             The files written.
+
+        Warns (``UserWarning``) of files of this name that an earlier call wrote and this one did
+        not.
         """
-        path = Path(folder) / f"{name}_rectified.png"
-        write_image(path, result.image)
-        return [path]
+        written = self._write(result, _files(folder, name))
+        warn_of_raw(folder, name, written)
+        return written
+
+    def _write(self, result: StereoResult, paths: Mapping[str, Path]) -> list[Path]:
+        write_image(paths["rectified.png"], result.image)
+        return [paths["rectified.png"]]
 
 
 class RigRectifier(Rectifier):
     """Rectifies the pairs of a calibrated rig.
 
-    The cameras are turned half way each (Bouguet's way, as ``cv2.stereoRectify``), and the focal
-    length is such that as much is seen as both cameras see everywhere, at most 60 degrees off the
-    axis.
+    Both look half way between where the cameras look, as upright as the left one; the focal length
+    is such that as much is seen as both cameras see everywhere, at most 60 degrees off the axis.
+    Where one camera stands above the other in the pictures, the rectified ones are turned by 90
+    degrees, which a note says.
 
     Args:
         rig: the cameras; scaled where its images had another size of the same shape.
         height, width: of the raw images, pixels.
         fov: horizontal field of view of the rectified pictures, degrees, instead.
-        size: height and width of the rectified pictures; by default those of the raw ones.
+        size: height and width of the rectified pictures; by default those of the raw ones,
+            exchanged where they are turned.
 
     Raises:
         ValueError: the rig is of images of another shape, the cameras see nothing in common, or the
@@ -126,11 +142,14 @@ class RigRectifier(Rectifier):
         size: tuple[int, int] | None = None,
     ) -> None:
         self.rig = rig.fitted(width, height)
-        plain, none = np.eye(3), np.zeros(4)
-        self.turns = cv2.stereoRectify(
-            plain, none, plain, none, (width, height), self.rig.rotation, rig.translation[:, None]
-        )[:2]
-        rows, columns = size or (height, width)
+        self.turns = _parallel(self.rig)
+        quarters, notes = _quarters(self.turns[0]), self.rig.notes
+        if quarters:
+            notes += (
+                "one camera stands above the other in the pictures: the rectified ones are turned "
+                f"by 90 degrees {'clockwise' if quarters == 1 else 'counterclockwise'}",
+            )
+        rows, columns = size or ((width, height) if quarters else (height, width))
         focal, cx, cy = self.camera = self._camera(rows, columns, fov)
         calibration = StereoCalibration(
             focal, rig.baseline, cx, cy, width=columns, height=rows, focal_y=focal
@@ -144,7 +163,7 @@ class RigRectifier(Rectifier):
             )
             for lens, turn in zip((self.rig.left, self.rig.right), self.turns, strict=True)
         ]
-        super().__init__((maps[0], maps[1]), (height, width), calibration, self.rig.notes)
+        super().__init__((maps[0], maps[1]), (height, width), calibration, notes)
 
     def depth_in_raw(self, depth: np.ndarray) -> np.ndarray:
         """Return the depth map of the raw left image.
@@ -159,29 +178,58 @@ class RigRectifier(Rectifier):
         inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0, dtype=np.float32)
         places, factor = self._raw
         near = _looked_up(inverse, places, cv2.INTER_NEAREST)
+        smooth = _looked_up(inverse, places, cv2.INTER_LINEAR)
         # On a plane 1 / depth is linear in the pixels, but not from one surface to the next.
-        smooth, known = (
-            _looked_up(values, places, cv2.INTER_LINEAR)
-            for values in (inverse, (inverse > 0).astype(np.float32))
+        least, most = (
+            _looked_up(
+                of_four(inverse, np.ones((2, 2)), anchor=(0, 0)),
+                np.floor(places),
+                cv2.INTER_NEAREST,
+            )
+            for of_four in (cv2.erode, cv2.dilate)
         )
-        surface = (known > 0.999) & (np.abs(smooth - near) < _ONE_SURFACE * near)
-        found = np.where(surface, smooth, near)
+        surface = (least > 0) & (most - least < _ONE_SURFACE * most)
+        found = np.where(surface, smooth, near) * self._inside(places)
         return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
 
-    def save(self, result: StereoResult, folder: str | os.PathLike, name: str) -> list[Path]:
-        """As `Rectifier.save`."""
-        path = Path(folder) / f"{name}_depth_raw.npy"
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
+    def in_raw(self, values: np.ndarray, beyond: float = 0) -> np.ndarray:
+        """Return what the rectified left image has, such as confidence, for the raw one.
+
+        Args:
+            values: (H, W) of the rectified image; of yes and no (bool) the nearest is taken.
+            beyond: for the pixels that the rectified image does not show.
+
+        Returns:
+            (H, W) of the raw image's size and the same type.
+        """
+        places, _ = self._raw
+        how = cv2.INTER_NEAREST if values.dtype == bool else cv2.INTER_LINEAR
+        found = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
+        return np.where(self._inside(places), found, beyond).astype(values.dtype)
+
+    def _write(self, result: StereoResult, paths: Mapping[str, Path]) -> list[Path]:
+        written = [*super()._write(result, paths), paths["depth_raw.npy"]]
+        with atomic_write(written[-1]) as temporary, temporary.open("wb") as file:
             np.save(file, self.depth_in_raw(result.depth(self.calibration)))
-        return [*super().save(result, folder, name), path]
+        if result.confidence is not None:
+            written.append(paths["confidence_raw.pfm"])
+            write_pfm(written[-1], self.in_raw(result.confidence))
+        if result.occluded is not None:
+            written.append(paths["occluded_raw.png"])
+            write_image(written[-1], np.uint8(255) * self.in_raw(result.occluded, beyond=1))
+        return written
 
     @property
     def kept(self) -> float:
         """Part of the raw left image that is in the rectified one."""
         height, width = self.size
         places, _ = self._from_raw(np.stack(np.meshgrid(*_grid(width, height)), -1))
-        inside = (places >= 0).all(2) & (places < self.maps[0].shape[1::-1]).all(2)
-        return float(inside.mean())
+        return float(self._inside(places).mean())
+
+    def _inside(self, places: np.ndarray) -> np.ndarray:
+        """Which places lie on the rectified image."""
+        last = np.array(self.maps[0].shape[1::-1]) - 1
+        return np.all((places >= 0) & (places <= last), axis=2)
 
     @cached_property
     def _raw(self) -> tuple[np.ndarray, np.ndarray]:
@@ -264,6 +312,17 @@ def rectify(
     return (*rectifier(first, right), rectifier.calibration)
 
 
+def warn_of_raw(folder: str | os.PathLike, name: str, written: Sequence[Path] = ()) -> None:
+    """Warn of what `Rectifier.save` wrote in an earlier run beside what this one has written."""
+    left = [str(p) for p in _files(folder, name).values() if p not in written and p.exists()]
+    if left:
+        warnings.warn(f"of an earlier run, not of this one: {', '.join(left)}", stacklevel=3)
+
+
+def _files(folder: str | os.PathLike, name: str) -> dict[str, Path]:
+    return {ending: Path(folder) / f"{name}_{ending}" for ending in _ENDINGS}
+
+
 def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[str]]:
     """Look whether rows agree in a rectified pair.
 
@@ -273,7 +332,7 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
 
     Returns:
         The median vertical offset of keypoints that match, pixels, or None where too few match;
-        and a line of warning where it is large.
+        and lines of warning where it is large, or the pair looks swapped.
     """
     geometry = measure_pair(left, right)
     if geometry is None:
@@ -281,14 +340,35 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
     off = geometry.row_offset
     doubt = (
         f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
-        "fit these images; was the rig moved, or are LEFT and RIGHT exchanged?"
+        "fit these images; was the rig moved, is the lens another, or are LEFT and RIGHT exchanged?"
     )
-    return off, [doubt] * (off > _ROWS_OFF)
+    swapped = replace(geometry, row_offset=0, row_trend=0).warnings()
+    return off, [doubt] * (off > _ROWS_OFF) + swapped
 
 
-def _looked_up(image: np.ndarray, places: np.ndarray, how: int) -> np.ndarray:
-    """An image at places (..., 2), x and y; 0 outside."""
-    return cv2.remap(image, places[..., 0], places[..., 1], how)
+def _parallel(rig: StereoRig) -> tuple[np.ndarray, np.ndarray]:
+    """What turns the left and the right camera: x towards the right one, z as both on average.
+
+    ``cv2.stereoRectify`` shares a roll between the cameras, and makes a vertical pair of a large
+    one.
+    """
+    x = rig.position / rig.baseline
+    y = np.cross(rig.rotation[2] + [0, 0, 1], x)
+    y /= np.linalg.norm(y)
+    left = np.stack([x, y, np.cross(x, y)])
+    return left, left @ rig.rotation.T
+
+
+def _quarters(turn: np.ndarray) -> int:
+    """How many quarters of a circle, clockwise, a camera's picture is turned by."""
+    return round(math.atan2(turn[1, 0], turn[0, 0]) / (math.pi / 2)) % 4
+
+
+def _looked_up(
+    image: np.ndarray, places: np.ndarray, how: int, border: int = cv2.BORDER_CONSTANT
+) -> np.ndarray:
+    """An image at places (..., 2), x and y; 0 outside, or as at the border."""
+    return cv2.remap(image, places[..., 0], places[..., 1], how, borderMode=border)
 
 
 def _pixels(start: int, height: int, width: int) -> np.ndarray:
@@ -308,7 +388,7 @@ def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     along = np.linspace(0, 1, _EDGE)
     none, whole = np.zeros(_EDGE), np.ones(_EDGE)
     sides = []
-    for x, y in ((none, along), (whole, along), (along, none), (along, whole)):
+    for x, y in ((none, along), (along, none), (whole, along), (along, whole)):
         pixels = np.stack([x * (width - 1), y * (height - 1)], -1)
         rays = lens.unproject(pixels)
         # Beyond the lens's field: sideways.
@@ -317,6 +397,7 @@ def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         off = np.linalg.norm(rays[:, :2], axis=1)
         tangent = np.tan(np.minimum(np.arctan2(off, rays[:, 2]), _WIDEST))
         sides.append(rays[:, :2] / np.maximum(off, 1e-12)[:, None] * tangent[:, None])
-    left, right, top, bottom = sides
+    quarters = _quarters(turn)
+    left, top, right, bottom = sides[-quarters:] + sides[:-quarters]
     low = np.array([left[:, 0].max(), top[:, 1].max()])
     return low, np.array([right[:, 0].min(), bottom[:, 1].min()])

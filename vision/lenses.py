@@ -64,7 +64,8 @@ class Lens:
             raise ValueError("a number of the lens is not finite, or beyond reason")
         if min(self.focal) <= 0:
             raise ValueError(f"the focal length must be positive, got {min(self.focal):g}")
-        if (self.width, self.height) != (None, None) and not (self.width and self.height):
+        sides = (self.width, self.height)
+        if sides != (None, None) and not all(side and side > 0 for side in sides):
             raise ValueError(f"an image of {self.width}x{self.height} pixels has none")
         counts, _, _ = MODELS[self.model]
         if len(self.distortion) not in counts:

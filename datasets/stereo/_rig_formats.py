@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import cv2
@@ -34,9 +34,30 @@ _DISTORTION = "d dist distcoeffs distcoefs distortion distortioncoefficients".sp
 _KITTI = {"S": 2, "K": 9, "D": None, "R": 9, "T": 3}  # how many numbers
 _SIDES = (("1", "left", "l"), ("2", "right", "r"))
 
+_POSES = (
+    "r rotation rotationmatrix om rvec".split(),
+    "t translation translationvector tvec".split(),
+)
 
 Camera = tuple[Lens, np.ndarray]
-Cameras = tuple[Camera, Camera, tuple[str, ...]]  # and notes of what was taken for granted
+
+
+class Cameras(NamedTuple):
+    """The cameras of a rig, their numbers, and notes of what was taken for granted."""
+
+    left: Camera
+    right: Camera
+    numbers: Sequence[int] = (0, 1)
+    notes: tuple[str, ...] = ()
+
+
+def two(first: Camera, second: Camera, cameras: Sequence[int] | None, start: int = 0) -> Cameras:
+    """The cameras of a format that has two, numbered from `start`, in the order asked for."""
+    both = {start: first, start + 1: second}
+    numbers = list(both) if cameras is None else cameras
+    if set(numbers) != set(both):
+        raise ValueError(f"the cameras are {start} and {start + 1}, not {list(numbers)}")
+    return Cameras(both[numbers[0]], both[numbers[1]], numbers)
 
 
 def _pose(rotation: Any, translation: Any) -> np.ndarray:
@@ -111,7 +132,9 @@ def find(data: Mapping[str, Any], names: Sequence[str]) -> Any:
 def _size(value: Any, name: str) -> dict[str, int]:
     if value is None:
         return {}
-    width, height = numbers(value, name, 2)
+    width, height = numbers(value, name, 2).tolist()
+    if min(width, height) < 1 or (width % 1, height % 1) != (0, 0):
+        raise ValueError(f"{name} is {width:g}x{height:g} pixels")
     return {"width": int(width), "height": int(height)}
 
 
@@ -158,7 +181,7 @@ def kalibr(data: Mapping[str, Any], cameras: Sequence[int] | None) -> Cameras:
             size = camera.get("resolution")
             lenses[number] = _named_lens(model, kind, own, camera.get("distortion_coeffs"), size)
     left, right = ((lenses[number], poses[number]) for number in cameras)
-    return left, right, notes
+    return Cameras(left, right, cameras, notes)
 
 
 def _step(data: Mapping[str, Any], before: int, number: int) -> np.ndarray:
@@ -219,6 +242,12 @@ def ros(data: Mapping[str, Any]) -> Camera:
     return lens, _pose(turned, turned @ [projection[3] / projection[0], 0, 0])
 
 
+def opencv_whole(data: Mapping[str, Any]) -> bool:
+    """Whether both cameras and how they stand to each other are there."""
+    cameras = [find(data, _sided(_MATRIX, side)) for side in _SIDES]
+    return None not in (*cameras, *(find(data, names) for names in _POSES))
+
+
 def opencv_matrices(data: Mapping[str, Any]) -> list[np.ndarray | None]:
     """The cameras' matrices as far as they are there."""
     values = [find(data, _sided(_MATRIX, side)) for side in _SIDES]
@@ -247,11 +276,7 @@ def opencv(data: Mapping[str, Any], cameras: Sequence[int] | None, model: str | 
             raise ValueError(f"one camera is missing: there is no matrix of the {side[1]} one")
         both.append((_opencv_lens(data, side, matrix, model, notes), pose))
         pose = _opencv_pose(data)
-    if cameras is not None:
-        if set(cameras) != {1, 2}:
-            raise ValueError(f"the cameras of an OpenCV file are 1 and 2, got {list(cameras)}")
-        both = [both[number - 1] for number in cameras]
-    return both[0], both[1], tuple(dict.fromkeys(notes))
+    return two(both[0], both[1], cameras, 1)._replace(notes=tuple(dict.fromkeys(notes)))
 
 
 def _opencv_lens(
@@ -282,8 +307,7 @@ def _opencv_lens(
 
 
 def _opencv_pose(data: Mapping[str, Any]) -> np.ndarray:
-    rotation = find(data, ["r", "rotation", "rotationmatrix", "om", "rvec"])
-    translation = find(data, ["t", "translation", "translationvector", "tvec"])
+    rotation, translation = (find(data, names) for names in _POSES)
     for name, value in (("R", rotation), ("T", translation)):
         if value is None:
             raise ValueError(f"{name} is missing: how the cameras stand to each other")
@@ -313,4 +337,4 @@ def kitti(text: str, cameras: Sequence[int] | None) -> Cameras | None:
         both.append((lens, _pose(values["R"], values["T"])))
     if len(both) < 2:
         raise ValueError("one camera is missing: the file has one")
-    return both[0], both[1], ()
+    return Cameras(both[0], both[1], cameras)

@@ -44,9 +44,14 @@ _METRES_BELOW = 2.0  # an OpenCV baseline beyond is no number of metres
 #: What a file of one camera is called, and the file of the other one, or of the rest.
 _PARTNERS = (("left", "right"), ("cam0", "cam1"), ("intr", "extr"))
 _IN_FOLDERS = (
-    "cam0/sensor.yaml mav0/cam0/sensor.yaml left.yaml left.yml intrinsics.yml intrinsics.yaml "
-    "intrinsics.xml rig.yml camchain.yaml calib_cam_to_cam.txt calib.txt"
+    "calibration.yml calibration.yaml calibration.xml cam0/sensor.yaml mav0/cam0/sensor.yaml "
+    "left.yaml left.yml intrinsics.yml intrinsics.yaml intrinsics.xml rig.yml camchain.yaml "
+    "calib_cam_to_cam.txt calib.txt"
 ).split()
+
+
+class _SwappedError(ValueError):
+    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +61,8 @@ class StereoRig:
     A point x before the left camera is rotation @ x + translation before the right one.
 
     Raises:
-        ValueError: no rotation, no baseline, cameras that are swapped, one above or before the
-            other, or that look apart.
+        ValueError: no rotation, no baseline, cameras that are swapped, one before the other, or
+            that look apart. One above the other, as those are that lie on their side, are a rig.
     """
 
     left: Lens  #: the left camera's
@@ -81,16 +86,15 @@ class StereoRig:
                 "cameras calibrated as a pair?"
             )
         x, y, z = np.abs(self.position)
-        if max(y, z) > x:
-            where = "above or below" if y > z else "before or behind"
+        if z > max(x, y):
             raise ValueError(
-                f"one camera stands {where} the other; the two stand side by side in a stereo rig"
-                + (": turn images and calibration by 90 degrees" if y > z else "")
+                "one camera stands before or behind the other; the two stand side by side in a "
+                "stereo rig"
             )
-        if self.position[0] < 0:
-            raise ValueError(
-                f"the cameras are swapped: the right one stands {x:.3g} m to the left of the left "
-                "one; take them in the other order (--cameras B A, or the files exchanged)"
+        if x >= y and self.position[0] < 0:
+            raise _SwappedError(
+                f"the cameras are swapped, or both upside down: the right one stands {x:.3g} m to "
+                "the left of the left one; take them in the other order"
             )
         if self.rotation[2, 2] < 0.5:
             raise ValueError("the cameras look more than 60 degrees apart")
@@ -134,8 +138,8 @@ def read_rig(
         path: the file; or a folder that holds it by its usual name.
         second: the other file where a rig has two; by default the one beside it that is called
             alike (left and right, cam0 and cam1, intrinsics and extrinsics).
-        cameras: numbers of the left and the right camera in a file of several (Kalibr's, KITTI's;
-            OpenCV's are 1 and 2). By default the first two; KITTI's colour cameras 2 and 3.
+        cameras: numbers of the left and the right camera (OpenCV's are 1 and 2; of two files 0 is
+            that of `path`). By default the first two; KITTI's colour cameras 2 and 3.
         baseline_unit: ``m``, ``cm`` or ``mm``, of the distance between the cameras; by default
             the format's. An OpenCV file says none: up to 2 it is taken as metres, beyond as
             millimetres, and the rig has a note of that.
@@ -144,7 +148,8 @@ def read_rig(
     Raises:
         FileNotFoundError: there is no such file, or it needs another one that is not there.
         ValueError: it is damaged or none of these, a camera or the pose is missing, the lens model
-            is not known, or the rig is impossible (see `StereoRig`).
+            is not known, an option is not for such a file, or the rig is impossible (see
+            `StereoRig`).
     """
     if baseline_unit is not None:
         check_choice("baseline unit", baseline_unit, list(_PER_METRE))
@@ -155,25 +160,50 @@ def read_rig(
     path = _in_folder(Path(path))
     text = read_text(path, "calibration", _FILE_LIMIT)
     try:
-        if re.search(r"^\s*cam0\s*=", text, re.MULTILINE):
-            return _rectified(path, baseline_unit or "mm")
-        if re.search(r"^(K_|P_rect_|P)\d+: *[-\d]", text, re.MULTILINE):
-            found = formats.kitti(text, cameras)
-            return _rectified(path, "m") if found is None else _rig(found, baseline_unit or "m")
-        data = formats.parse(text)
-        if any("intrinsics" in formats.mapping(value) for value in data.values()):
-            return _rig(formats.kalibr(data, cameras), baseline_unit or "m")
-        for keys, read in (("intrinsics", formats.euroc), ("p projectionmatrix", formats.ros)):
-            if formats.find(data, keys.split()) is not None and not formats.opencv_matrices(data):
-                return _rig(_two(read, data, path, second), baseline_unit or "m")
-        if (other := _other(path, second)) is not None:
-            data = {**data, **_second(other, dict)}
-        unit = baseline_unit or formats.find(data, ["unit"])
-        return _rig(formats.opencv(data, cameras, lens), unit)
+        found, unit = _cameras(path, text, second, cameras, lens)
+        return _rig(found, baseline_unit or unit)
     except ValueError as error:
         if str(error).startswith(str(path)):
             raise
         raise ValueError(f"{path}: {error}") from None
+
+
+def _cameras(
+    path: Path,
+    text: str,
+    second: str | os.PathLike | None,
+    cameras: Sequence[int] | None,
+    lens: str | None,
+) -> tuple[formats.Cameras, Any]:
+    """The cameras of a file's text, and the unit of their distance where it is known."""
+    if re.search(r"^\s*cam0\s*=", text, re.MULTILINE):
+        _unused(second=second, cameras=cameras, lens=lens)
+        return _rectified(path), "mm"
+    if re.search(r"^(K_|P_rect_|P)\d+: *[-\d]", text, re.MULTILINE):
+        _unused(second=second, lens=lens)
+        if (found := formats.kitti(text, cameras)) is None:
+            _unused(cameras=cameras)
+        return found or _rectified(path), "m"
+    data = formats.parse(text)
+    if any("intrinsics" in formats.mapping(value) for value in data.values()):
+        _unused(second=second, lens=lens)
+        return formats.kalibr(data, cameras), "m"
+    for keys, read in (("intrinsics", formats.euroc), ("p projectionmatrix", formats.ros)):
+        if formats.find(data, keys.split()) is not None and not formats.opencv_matrices(data):
+            _unused(lens=lens)
+            return formats.two(read(data), _partner(read, path, second), cameras), "m"
+    if formats.opencv_whole(data):
+        _unused(second=second)
+    elif (other := _other(path, second)) is not None:
+        data = {**_second(other, dict), **data}
+    return formats.opencv(data, cameras, lens), formats.find(data, ["unit"])
+
+
+def _unused(**options: Any) -> None:
+    """Refuse what a file of this kind leaves no choice of."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name} is not for this file, which holds that itself")
 
 
 def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
@@ -225,20 +255,18 @@ def _other(path: Path, second: str | os.PathLike | None) -> Path | None:
     return None
 
 
-def _two(
+def _partner(
     read: Callable[[Mapping[str, Any]], formats.Camera],
-    data: Mapping[str, Any],
     path: Path,
     second: str | os.PathLike | None,
-) -> formats.Cameras:
-    """The cameras of a rig of which each has a file."""
-    left, other = read(data), _other(path, second)
-    if other is None:
+) -> formats.Camera:
+    """The other camera of a rig of which each has a file."""
+    if (other := _other(path, second)) is None:
         raise ValueError(
             "one camera is missing: this file is of one, and none is beside it that is called "
             "alike (left and right, cam0 and cam1); name it with --second FILE"
         )
-    return left, _second(other, read), ()
+    return _second(other, read)
 
 
 def _second(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
@@ -249,24 +277,31 @@ def _second(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _rig(found: formats.Cameras, unit: str | None) -> StereoRig:
-    (left, first), (right, last), notes = found
+def _rig(found: formats.Cameras, unit: Any) -> StereoRig:
+    (left, first), (right, last), numbers, notes = found
     if abs(np.linalg.det(first)) < 1e-6:
         raise ValueError("the left camera's pose cannot be inverted")
     between = last @ np.linalg.inv(first)
     length = float(np.linalg.norm(between[:3, 3]))
-    if unit not in _PER_METRE:
+    if unit is None:
         unit = "m" if length <= _METRES_BELOW else "mm"
         notes += (f"the baseline is taken as {length:.4g} {unit} (else --baseline-unit)",)
-    return StereoRig(left, right, between[:3, :3], between[:3, 3] / _PER_METRE[unit], notes)
+    elif unit not in list(_PER_METRE):
+        raise ValueError(f"the unit {unit!r} is none of m, cm, mm (else --baseline-unit)")
+    try:
+        return StereoRig(left, right, between[:3, :3], between[:3, 3] / _PER_METRE[unit], notes)
+    except _SwappedError as error:
+        raise ValueError(f"{error} (--cameras {numbers[1]} {numbers[0]})") from None
 
 
-def _rectified(path: Path, unit: str) -> StereoRig:
-    """A rig that is rectified already."""
-    c = read_calibration(path, unit)
+def _rectified(path: Path) -> formats.Cameras:
+    """The cameras of a file of a rectified pair; lengths in the file's own unit."""
+    c = read_calibration(path, "m")
     if c.cx is None or c.cy is None:
         raise ValueError("the principal point is not in the file")
     focal = (c.focal, c.focal_y or c.focal)
     left = Lens("pinhole", focal, (c.cx, c.cy), width=c.width, height=c.height)
     right = replace(left, centre=(c.cx + c.doffs, c.cy))
-    return StereoRig(left, right, np.eye(3), np.array([-c.baseline, 0, 0]))
+    pose = np.eye(4)
+    pose[0, 3] = -c.baseline
+    return formats.Cameras((left, np.eye(4)), (right, pose))

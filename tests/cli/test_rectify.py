@@ -1,6 +1,7 @@
 """Raw cameras from the command line: calibrate, rectify, infer; one line for whatever is wrong."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from vizoo.datasets.stereo.calibration import read_calibration
 from vizoo.datasets.stereo.rigs import read_rig, write_rig
 from vizoo.stereo import infer
 from vizoo.stereo.rectify import RigRectifier
-from vizoo.vision.io.images import read_image, write_image
+from vizoo.vision.io.images import read_image, read_pixels, write_image
+from vizoo.vision.io.pfm import read_pfm
 
 SIZE = (3, HEIGHT, WIDTH)
 
@@ -103,6 +105,109 @@ def test_infer_raw(raw, tmp_path, capsys):
     assert 0.7 < (found > 0).mean() <= 1
 
 
+def test_infer_raw_with_all_there_is(raw, tmp_path, capsys):
+    sides = ("left/0.png", "right/0.png")
+    rig = str(raw / "rig.yml")
+    assert inferred(raw, "--raw", rig, "--both", sides=sides) == 0
+    rectifier = RigRectifier(read_rig(rig), HEIGHT, WIDTH)
+    sure = read_pfm(tmp_path / "out/0_confidence_raw.pfm")
+    expected = rectifier.in_raw(read_pfm(tmp_path / "out/0_confidence.pfm"))
+    assert sure == pytest.approx(expected) and sure.shape == (HEIGHT, WIDTH)
+    hidden = read_pixels(tmp_path / "out/0_occluded_raw.png")
+    depth = np.load(tmp_path / "out/0_depth_raw.npy")
+    assert set(np.unique(hidden)) <= {0, 255} and (hidden[depth == 0] == 255).all()
+    capsys.readouterr()
+    assert inferred(raw, "--auto-rectify", sides=sides) == 0
+    said = capsys.readouterr().err
+    for name in ("depth_raw.npy", "confidence_raw.pfm", "occluded_raw.png"):
+        assert f"out/0_{name}" in said
+    assert "of an earlier run, not of this one" in said and "out/0_rectified" not in said
+    assert inferred(raw, "--no-check", sides=sides) == 0
+    assert "out/0_rectified.png, out/0_depth_raw.npy" in capsys.readouterr().err
+
+
+def test_pixels_that_are_not_sure_have_no_depth_in_the_raw_image(raw, tmp_path):
+    words = ["--raw", str(raw / "rig.yml"), "--min-confidence", "1"]
+    assert inferred(raw, *words, sides=("left/0.png", "right/0.png")) == 0
+    assert not np.load(tmp_path / "out/0_depth_raw.npy").any()
+
+
+def test_a_calibration_beside_raw_images_is_passed_over(raw, tmp_path, capsys):
+    """It is of other pictures, or of none."""
+    for side in ("left", "right"):
+        write_image(tmp_path / "pairs" / side / "0.png", read_image(raw / side / "0.png"))
+    (tmp_path / "pairs/calib.txt").write_text("M1 = []")
+    words = ["infer", "stereo", "pairs", "--model", "stand-in", "--out", "out"]
+    assert "not a calibration file" in refused(capsys, words)
+    assert main([*words, "--raw", str(raw / "rig.yml")]) == 0
+    found = np.load(tmp_path / "out/0_depth.npy").max()
+    calibration = RigRectifier(read_rig(raw / "rig.yml"), HEIGHT, WIDTH).calibration
+    assert found == pytest.approx(calibration.focal * calibration.baseline / 20)
+    assert main([*words, "--auto-rectify"]) == 0
+
+
+def test_pairs_of_an_earlier_run(raw, tmp_path, capsys):
+    rig = str(raw / "rig.yml")
+    assert main(pair(raw, "rectify", rig)) == 0
+    files = [str(raw / side / "1.png") for side in ("left", "right")]
+    assert main(pair(raw, "rectify", rig)) == 0
+    assert "earlier run" not in capsys.readouterr().err
+    assert main(["rectify", rig, *files, "--out", "out", "--fov", "60"]) == 0
+    said = capsys.readouterr().err
+    assert "of an earlier run, not of this one: out/left/0.png, out/right/0.png; out/calib" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["left/0.png", "left/1.png", "right/0.png", "right/1.png"],
+        ["left/*.png", "right/*.png"],
+        ["."],
+        ["--list", "list.txt"],
+    ],
+)
+def test_ways_to_name_pairs(raw, tmp_path, monkeypatch, words):
+    (raw / "list.txt").write_text("left/0.png right/0.png\nleft/1.png right/1.png\n")
+    monkeypatch.chdir(raw)
+    assert main(["rectify", "rig.yml", *words, "--out", str(tmp_path / "out")]) == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    pairs = [(Path(item["left"]), Path(item["right"])) for item in summary["items"]]
+    assert [(one.parent.name, one.name, two.parent.name, two.name) for one, two in pairs] == [
+        ("left", f"{number}.png", "right", f"{number}.png") for number in range(2)
+    ]
+    (raw / "list.txt").unlink()
+
+
+def test_pairs_that_do_not_go_together(raw, monkeypatch, capsys):
+    monkeypatch.chdir(raw)
+    words = ["left/0.png", "left/1.png", "right/0.png", "--out", "out"]
+    said = refused(capsys, ["rectify", "rig.yml", *words])
+    assert "left/0.png ... gives 2 images and right/0.png gives 1" in said
+    said = refused(capsys, ["rectify", "rig.yml", "--out", "out"])
+    assert "LEFT and RIGHT are missing" in said and "vizoo rectify --help" in said
+
+
+@pytest.mark.parametrize("words", [["--raw", "rig.yml"], ["--auto-rectify"]])
+def test_one_damaged_picture_of_several(raw, tmp_path, capsys, words):
+    """The others are worked on, the first though it be."""
+    for side in ("left", "right"):
+        for number in range(2):
+            write_image(tmp_path / side / f"{number}.png", read_image(raw / side / f"{number}.png"))
+    file = tmp_path / "left/0.png"
+    file.write_bytes(file.read_bytes()[:3000])
+    words = [str(raw / word) if word == "rig.yml" else word for word in words]
+    sides = ["left", "right", "--out", "out", "--model", "stand-in"]
+    assert main(["infer", "stereo", *sides, *words]) == 1
+    assert "left/0.png" in capsys.readouterr().err
+    assert (tmp_path / "out/1_rectified.png").is_file()
+    assert main(["rectify", str(raw / "rig.yml"), "left", "right", "--out", "rectified"]) == 1
+    assert not (tmp_path / "rectified/left/0.png").exists()
+    capsys.readouterr()
+    for words in (["infer", "stereo", "--auto-rectify"], ["rectify", str(raw / "rig.yml")]):
+        files = ["left/0.png", "right/0.png", "--out", "o"]
+        assert "left/0.png" in refused(capsys, [*words, *files])
+
+
 def test_a_pair_that_looks_unrectified_is_told_how(raw, capsys):
     assert inferred(raw) == 0
     said = capsys.readouterr().err
@@ -160,6 +265,26 @@ def test_exchanged_pictures_are_doubted(raw, capsys):
     assert "the calibration does not fit these images" in capsys.readouterr().err
 
 
+def test_pictures_of_any_depth(raw, tmp_path, capsys):
+    for side in ("left", "right"):
+        grey = read_pixels(raw / side / "0.png")[..., 0]
+        (tmp_path / side).mkdir()
+        write_image(tmp_path / side / "0.png", grey)
+        write_image(tmp_path / side / "1.png", grey.astype(np.uint16) * 257)
+    assert main(["rectify", str(raw / "rig.yml"), "left", "right", "--out", "out"]) == 0
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))[:-1] + ["colour"]) == 0
+    for side in ("left", "right"):
+        expected = read_pixels(tmp_path / "colour" / side / "0.png")
+        for number in range(2):
+            assert (read_pixels(tmp_path / "out" / side / f"{number}.png") == expected).all()
+
+
+def test_one_picture_twice(raw, capsys):
+    left = str(raw / "left/0.png")
+    said = refused(capsys, ["rectify", str(raw / "rig.yml"), left, left, "--out", "out"])
+    assert "left and right are the same picture" in said
+
+
 def test_inputs_are_not_written_over(raw, capsys):
     words = ["rectify", str(raw / "rig.yml"), str(raw / "left"), str(raw / "right")]
     assert "name another folder" in refused(capsys, [*words, "--out", str(raw)])
@@ -194,9 +319,24 @@ def test_calibrate(boards, tmp_path, monkeypatch, capsys):
         "calibration.png",
     }
     assert read_rig("out/calibration.yml").baseline == pytest.approx(0.1, rel=0.02)
+    assert read_rig("out").baseline == read_rig("out/calibration.yml").baseline
     assert main([*pair(boards, "calibrate", "stereo"), *BOARD, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["error"] < 0.3 and len(report["views"]) + len(report["skipped"]) == 6
+
+
+def test_a_damaged_picture_of_a_board(boards, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for file in boards.glob("*/*.png"):
+        (tmp_path / file.parent.name).mkdir(exist_ok=True)
+        (tmp_path / file.parent.name / file.name).write_bytes(file.read_bytes())
+    broken = tmp_path / "left/2.png"
+    broken.write_bytes(broken.read_bytes()[:2000])
+    words = [f"left/{number}.png" for number in range(6)]
+    words += [f"right/{number}.png" for number in range(6)]
+    assert main(["calibrate", "stereo", *words, *BOARD, "--out", "out"]) == 0
+    said = capsys.readouterr()
+    assert "of 6 pairs: error 0." in said.out and "warning: left/2.png: " in said.err
 
 
 @pytest.mark.parametrize(

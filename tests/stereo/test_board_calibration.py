@@ -139,6 +139,10 @@ def test_too_few_views(tmp_path, pictures):
         calibrate_rig(pictures, Board("chessboard", 10, 8, SQUARE))
     with pytest.raises(ValueError, match="0 of 0 pairs"):
         calibrate_rig([], CHESS)
+    with pytest.raises(ValueError, match="one of 9x6 squares, .* count squares, not inner corners"):
+        calibrate_rig([(blank, blank), *pictures[:3]], Board("chessboard", 8, 5, SQUARE))
+    with pytest.raises(ValueError, match="8x5 inner corners, DICT_4X4_50. was found in 0"):
+        calibrate_rig([(blank, blank)], CHARUCO)
 
 
 def test_pictures_of_two_sizes(tmp_path, pictures):

@@ -3,11 +3,11 @@
 import cv2
 import numpy as np
 import pytest
-from raw_rigs import HEIGHT, LENSES, WIDTH, Board, chessboard, lines, make_rig, noise
+from raw_rigs import HEIGHT, LENSES, WIDTH, Board, chessboard, lines, make_rig, noise, rolled
 
 from vizoo.datasets.stereo.rigs import StereoRig
 from vizoo.stereo.rectification import check_pair, measure_pair
-from vizoo.stereo.rectify import RigRectifier, rectify
+from vizoo.stereo.rectify import RigRectifier, check_rows, rectify
 from vizoo.vision.lenses import Lens
 
 EVERY = pytest.mark.parametrize("name", LENSES)
@@ -56,6 +56,39 @@ def test_every_pixel_shows_something(name):
     assert rectifier.kept > 0.4
 
 
+@pytest.mark.parametrize("name", ["radtan", "fisheye"])
+@pytest.mark.parametrize(
+    ("left", "right", "turned"),
+    [(0, 90, ""), (0, -90, ""), (0, 180, ""), (15, 195, "")]
+    + [(90, 90, " clockwise"), (-90, -90, " counterclockwise"), (90, -90, " clockwise")],
+)
+def test_cameras_that_are_rolled(name, left, right, turned):
+    rig = rolled(make_rig(name), left, right)
+    rectifier = RigRectifier(rig, HEIGHT, WIDTH)
+    one, two = rectifier(*Board((0, 0, 0.9), (0.2, 0.3, 0)).pair(rig, noise()))
+    assert one.shape[:2] == ((WIDTH, HEIGHT) if turned else (HEIGHT, WIDTH))
+    found = measure_pair(one, two)
+    assert found.row_offset < 0.3 and found.row_trend < 0.5 and found.swapped_share == 0
+    points = rig.left.unproject(np.random.default_rng(0).uniform(60, 180, (50, 2))) * 0.9
+    first, second, depth = shown(rectifier, points)
+    assert first[:, 1] == pytest.approx(second[:, 1], abs=1e-9)
+    c = rectifier.calibration
+    assert c.focal * c.baseline / (first - second)[:, 0] == pytest.approx(depth, rel=1e-6)
+    for places in rectifier.maps:
+        assert places.min() > -1 and (places.reshape(-1, 2).max(0) < (WIDTH, HEIGHT)).all()
+    assert rectifier.kept > 0.3
+    # Else upright as the left camera sees it.
+    (end,) = [note.partition("degrees")[2] for note in rectifier.notes] or [""]
+    right = np.diff(rectifier.maps[0][100, 50:-50], axis=0).mean(0)
+    along = {"": (1, 0), " clockwise": (0, -1), " counterclockwise": (0, 1)}[end]
+    assert end == turned and right @ along > 0.7 * np.linalg.norm(right)
+
+
+def test_cameras_upside_down_are_swapped():
+    with pytest.raises(ValueError, match="are swapped, or both upside down"):
+        rolled(make_rig(), 180, 180)
+
+
 @EVERY
 @pytest.mark.parametrize("along", [0, 1])
 def test_straight_lines_are_straight(name, along):
@@ -85,7 +118,7 @@ def crossings(picture, pixels, along):
     pixels = pixels[((pixels > 12) & (pixels < limit)).all(1)]
     for at in range(int(pixels[0, 0]) + 1, int(pixels[-1, 0]) - 1, 4) if len(pixels) > 1 else ():
         expected = round(float(np.interp(at, *pixels.T)))
-        rows = np.arange(expected - 3, expected + 4)
+        rows = np.arange(expected - 5, expected + 6)
         curve = np.polyfit(rows - expected, np.log(image[rows, at] + 1), 2, w=image[rows, at] ** 2)
         found.append((at, expected - curve[1] / curve[0] / 2))
     return np.array(found).reshape(-1, 2)
@@ -123,6 +156,8 @@ def test_raw_pairs_are_doubted_and_rectified_ones_are_not():
     left, right, _ = rectify(rig, *pair)
     assert check_pair(left, right) == []
     assert measure_pair(left, right).row_offset < 0.3
+    assert check_rows(left, right)[1] == []
+    assert [note[:26] for note in check_rows(right, left)[1]] == ["left and right look swappe"]
 
 
 @EVERY
@@ -142,6 +177,48 @@ def test_depth_comes_back_to_the_raw_image(name):
     known = (found > 0) & (truth < 4)
     assert known.mean() > 0.3 and (found == 0).any()
     assert np.abs(found[known] / truth[known] - 1).max() < 0.01
+
+
+@EVERY
+def test_surfaces_stay_apart_in_the_raw_depth(name):
+    """No depth between two surfaces, and each to within what interpolation gives."""
+    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    focal, cx, cy = rectifier.camera
+    pinhole = Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT)
+    pose = np.eye(4)
+    pose[:3, :3] = rectifier.turns[0]
+    far, near = Board((0, 0, 2.0), (0.2, -0.1, 0)), Board((0, 0, 1.0), (-0.1, 0.2, 0))
+
+    def two(*camera):
+        with np.errstate(invalid="ignore"):
+            (_, behind), (places, before) = (board.seen(*camera, fine=1) for board in (far, near))
+            hit = (np.abs(places) < 0.15).all(-1)
+        return np.where(hit, before, behind), behind, before
+
+    shown_there, truth = two(pinhole, pose)[0].astype(np.float32), two(rectifier.rig.left)
+    found = rectifier.depth_in_raw(shown_there)
+    known = found > 0
+    off = np.stack([np.abs(found / depth - 1)[known] for depth in truth])
+    assert known.mean() > 0.4 and off[1:].min(0).max() < 0.005
+    assert (off[0] > 0.005).mean() < 0.01  # beside the step alone, by less than a pixel
+
+
+@EVERY
+def test_other_maps_come_back_to_the_raw_image(name):
+    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    focal, cx, cy = rectifier.camera
+    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+    found = np.stack([rectifier.in_raw(x), rectifier.in_raw(y)], -1)
+    raw = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT)), -1)
+    rays = rectifier.rig.left.unproject(raw) @ rectifier.turns[0].T
+    places = rays[..., :2] / rays[..., 2:] * focal + [cx, cy]
+    shown_there = ((places >= 0) & (places <= (WIDTH - 1, HEIGHT - 1))).all(-1)
+    assert np.abs(found - places)[shown_there].max() < 0.02 and 0.4 < shown_there.mean() < 1
+    assert not found[~shown_there].any()
+    left = rectifier.in_raw(x < 100, beyond=1)
+    assert left.dtype == bool and left[~shown_there].all()
+    sure = np.abs(places[..., 0] - 99.5) > 0.6
+    assert (left == (places[..., 0] < 99.5))[sure & shown_there].all()
 
 
 def test_field_of_view_and_size():

@@ -36,6 +36,12 @@ def make_rig(name: str = "radtan", baseline: float = 0.1) -> StereoRig:
     )
 
 
+def rolled(rig: StereoRig, left: float, right: float) -> StereoRig:
+    """The rig with cameras rolled about their axes by degrees, clockwise as they see it."""
+    one, two = (cv2.Rodrigues(np.array([0, 0, -np.radians(roll)]))[0] for roll in (left, right))
+    return StereoRig(rig.left, rig.right, two @ rig.rotation @ one.T, two @ rig.translation)
+
+
 @lru_cache(maxsize=4)
 def _rays(lens, height, width, fine):
     """Which way the pixels look, each in fine x fine places."""

@@ -156,5 +156,6 @@ def test_impossible_lenses(model, numbers, message):
         Lens(model, distortion=numbers, **CAMERA)
     with pytest.raises(ValueError, match="focal length must be positive"):
         Lens("pinhole", (0, 1), (0, 0))
-    with pytest.raises(ValueError, match="0x480"):
-        Lens("pinhole", (1, 1), (0, 0), width=0, height=480)
+    for width, height in ((0, 480), (-640, -480), (640, None)):
+        with pytest.raises(ValueError, match=f"{width}x{height}"):
+            Lens("pinhole", (1, 1), (0, 0), width=width, height=height)

@@ -190,6 +190,27 @@ def test_opencv_in_two_files(tmp_path):
         read_rig(tmp_path / "intrinsics.yml")
 
 
+@pytest.mark.parametrize("names", [("left.yml", "right.yml"), ("intrinsics.yml", "extrinsics.yml")])
+def test_a_whole_file_is_taken_as_it_is(tmp_path, names):
+    """Whatever lies beside it, even what cannot be read."""
+    size = {"image_width": 640, "image_height": 480}
+    other = StereoRig(lens(shift=40), lens(), np.eye(3), np.array([-0.5, 0, 0]))
+    file = opencv(tmp_path / names[0], rig(), **size)
+    opencv(tmp_path / names[1], other, **size)
+    assert same(read_rig(file), rig())
+    (tmp_path / names[1]).write_text("{")
+    assert same(read_rig(file), rig())
+    with pytest.raises(ValueError, match="--second is not for this file"):
+        read_rig(file, tmp_path / names[1])
+
+
+def test_the_named_file_comes_before_the_one_beside_it(tmp_path):
+    size = {"image_width": 640, "image_height": 480}
+    opencv(tmp_path / "intrinsics.yml", rig(), ("M1", "D1", "M2", "D2", "", ""), **size)
+    opencv(tmp_path / "extrinsics.yml", rig(), ("M1", "", "", "", "R", "T"), image_width=320)
+    assert same(read_rig(tmp_path / "intrinsics.yml"), rig())
+
+
 def test_opencv_units(tmp_path):
     size = {"image_width": 640, "image_height": 480}
     file = opencv(tmp_path / "a.yml", rig(), unit=1000, **size)
@@ -199,6 +220,34 @@ def test_opencv_units(tmp_path):
     assert found.baseline == pytest.approx(1.1024, abs=1e-3) and "baseline" not in str(found.notes)
     with pytest.raises(ValueError, match="'inch' is none of m, cm, mm"):
         read_rig(file, baseline_unit="inch")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("unit: [m]", r"the unit \['m'\] is none of m, cm, mm \(else --baseline-unit"),
+        ("unit: {m: 1}", "is none of m, cm, mm"),
+        ("unit: inch", "the unit 'inch' is none of m, cm, mm"),
+        ("image_size: [-640, -480]", "image size is -640x-480 pixels"),
+        ("image_size: [0, 480]", "image size is 0x480 pixels"),
+        ("image_size: [640.5, 480]", "image size is 640.5x480 pixels"),
+        ("image_size: [640]", "image size has 1 numbers, it should have 2"),
+    ],
+)
+def test_impossible_units_and_sizes(tmp_path, line, message):
+    file = opencv(tmp_path / "a.yml", rig())
+    file.write_text(f"{file.read_text()}{line}\n")
+    with pytest.raises(ValueError, match=message):
+        read_rig(file)
+
+
+def test_units_of_the_file(tmp_path):
+    file = opencv(tmp_path / "a.yml", rig())
+    whole = file.read_text()
+    file.write_text(f"{whole}unit: mm\n")
+    assert read_rig(file).baseline == pytest.approx(rig().baseline / 1000)
+    file.write_text(f"{whole}unit: inch\n")
+    assert read_rig(file, baseline_unit="m").baseline == pytest.approx(rig().baseline)
 
 
 def test_opencv_lenses(tmp_path):
@@ -272,8 +321,11 @@ def test_euroc(tmp_path):
     for path in (file, tmp_path, tmp_path / "mav0"):
         assert same(read_rig(path), rig())
     assert same(read_rig(file, tmp_path / "mav0/cam1/sensor.yaml"), rig())
-    with pytest.raises(ValueError, match="swapped"):
+    with pytest.raises(ValueError, match=r"swapped.*\(--cameras 1 0\)"):
         read_rig(tmp_path / "mav0/cam1/sensor.yaml")
+    assert same(read_rig(tmp_path / "mav0/cam1/sensor.yaml", cameras=(1, 0)), rig())
+    with pytest.raises(ValueError, match=r"the cameras are 0 and 1, not \[2, 3\]"):
+        read_rig(file, cameras=(2, 3))
 
 
 @pytest.mark.parametrize("model", [("pinhole", RADTAN), ("fisheye", (0.01, -0.02, 0.003, 0.001))])
@@ -358,7 +410,6 @@ def test_another_size():
         (np.eye(3), [0, 0, 0], "baseline must be positive"),
         (np.eye(3), [np.inf, 0, 0], "baseline must be positive"),
         (np.eye(3), [0.11, 0, 0], "the right one stands 0.11 m to the left"),
-        (np.eye(3), [0, -0.11, 0], "above or below the other.*turn images"),
         (np.eye(3), [0, 0, -0.11], "before or behind the other"),
         (TURNED, TURNED @ [-0.1, 0, 0], "60 degrees apart"),
     ],
@@ -368,8 +419,63 @@ def test_impossible_rigs(rotation, translation, message):
         StereoRig(lens(), lens(), np.array(rotation), np.array(translation))
 
 
+def test_one_camera_above_the_other_is_a_rig():
+    assert StereoRig(lens(), lens(), np.eye(3), np.array([0, -0.11, 0])).baseline == 0.11
+
+
 def replaced(old, new):
     return lambda text: text.replace(old, new)
+
+
+def exchanged(of):
+    """The same cameras, the right one first."""
+    turn = of.rotation.T
+    swapped = object.__new__(StereoRig)
+    values = {"left": of.right, "right": of.left, "rotation": turn, "notes": ()}
+    for name, value in (values | {"translation": -turn @ of.translation}).items():
+        object.__setattr__(swapped, name, value)
+    return swapped
+
+
+@pytest.mark.parametrize(
+    ("write", "numbers"), [(opencv, (2, 1)), (kalibr, (1, 0)), (euroc, (1, 0)), (kitti, (3, 2))]
+)
+def test_swapped_cameras_by_what_the_message_says(tmp_path, write, numbers):
+    file = write(tmp_path / "calibration", exchanged(rig()))
+    with pytest.raises(ValueError, match="are swapped.*--cameras {} {}".format(*numbers)) as caught:
+        read_rig(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    found = read_rig(file, cameras=numbers, baseline_unit="m")
+    assert found.translation == pytest.approx(TRANSLATION, abs=1e-9)
+    assert found.left.focal == rig().left.focal
+
+
+def test_swapped_ros_cameras(tmp_path):
+    ros(tmp_path, rig())
+    with pytest.raises(ValueError, match=r"swapped.*\(--cameras 1 0\)"):
+        read_rig(tmp_path / "right.yaml")
+    assert same(read_rig(tmp_path / "right.yaml", cameras=(1, 0)), rig())
+
+
+def test_options_that_are_not_for_a_file(tmp_path):
+    chain, whole = kalibr(tmp_path / "a.yaml", rig()), tmp_path / "calib.txt"
+    whole.write_text("cam0=[9 0 4; 0 9 3; 0 0 1]\nbaseline=10\n")
+    for file, options in (
+        (chain, {"second": chain}),
+        (chain, {"lens": "mei"}),
+        (euroc(tmp_path / "mav0", rig()), {"lens": "fisheye"}),
+        (whole, {"cameras": (0, 1)}),
+    ):
+        with pytest.raises(ValueError, match=f"--{next(iter(options))} is not for this file"):
+            read_rig(file, **options)
+
+
+def test_folders_of_every_kind(tmp_path):
+    whole = tmp_path / "board"
+    whole.mkdir()
+    write_rig(whole / "calibration.yml", rig())
+    ros(whole, StereoRig(lens(), lens(), np.eye(3), TRANSLATION))
+    assert same(read_rig(whole), rig())
 
 
 @pytest.mark.parametrize(
