@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._work import say_warnings, warn
+from ._work import warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,40 +18,6 @@ if TYPE_CHECKING:
 
 # Pairs by whose matches a rig without a calibration is estimated.
 _ESTIMATED = 5
-
-
-def add_raw_pairs(parser: argparse.ArgumentParser) -> None:
-    """Add what names pairs of raw cameras; `find_raw_pairs` finds them."""
-    parser.add_argument(
-        "images",
-        nargs="*",
-        metavar="LEFT RIGHT",
-        help="images, folders or globs: the left ones, then as many right ones; or one folder of "
-        "pairs, such as left/ and right/",
-    )
-    parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT instead")
-
-
-def find_raw_pairs(args: argparse.Namespace, command: str) -> dict[str, Pair]:
-    """The pairs that a command was asked for, by name; says its doubts.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: nothing, or two things, are asked for, or they do not make pairs.
-    """
-    from ._pairs import asked_pairs, find_pairs
-
-    words, folders = args.images, [Path(word).parent for word in args.images]
-    with say_warnings():
-        if args.list is None and len(words) > 2:
-            # A shell puts the files of two globs one after the other.
-            half = folders.count(folders[0]) if len(set(folders)) == 2 else len(words) // 2
-            pairs = find_pairs(words[:half], words[half:])
-        else:
-            left, right = (*words, None, None)[:2]
-            asked = argparse.Namespace(left=left, right=right, list=args.list)
-            pairs = asked_pairs(asked, command)
-    return {pair.name: pair for pair in pairs}
 
 
 def add_rig_arguments(parser: argparse._ActionsContainer) -> None:

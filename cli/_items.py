@@ -26,14 +26,13 @@ T = TypeVar("T")
 def add_pairs(parser: argparse.ArgumentParser) -> None:
     """Add what names pairs; `_pairs.asked_pairs` finds them."""
     parser.add_argument(
-        "left",
-        nargs="?",
-        metavar="LEFT",
-        help="image, folder or quoted glob; alone: a folder of pairs (im0 im1, left right, "
-        "view1 view5, image_0 image_1, image_2 image_3: as names of images in folders of their "
-        "own, or of folders of images)",
+        "images",
+        nargs="*",
+        metavar="LEFT RIGHT",
+        help="images, folders or globs: the left ones, then as many right ones; or one folder of "
+        "pairs (im0 im1, left right, view1 view5, image_0 image_1, image_2 image_3: as names of "
+        "images in folders of their own, or of folders of images)",
     )
-    parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right images")
     parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
 
 

@@ -118,13 +118,19 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
         FileNotFoundError: nothing is there.
         ValueError: nothing, or two things, are asked for, or they do not make pairs.
     """
+    words = args.images
     if args.list is not None:
-        if args.left is not None:
+        if words:
             raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
         return read_list(args.list)
-    if args.left is None:
+    if not words:
         raise ValueError(f"LEFT and RIGHT are missing (or --list FILE); see {command} --help")
-    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
+    if len(words) == 1:
+        return find_folders(*words)
+    # A shell puts the files of two globs one after the other.
+    folders = [Path(word).parent for word in words]
+    half = folders.count(folders[0]) if len(set(folders)) == 2 else len(words) // 2
+    return find_pairs(words[:half], words[half:])
 
 
 def find_pairs(left: str | Iterable[str], right: str | Iterable[str]) -> list[Pair]:

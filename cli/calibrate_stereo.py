@@ -8,15 +8,15 @@ import re
 from pathlib import Path
 
 from ..common.progress import progress
-from ._cameras import add_raw_pairs, find_raw_pairs
-from ._work import check_apart, check_folder, warn
+from ._items import add_pairs
+from ._work import check_apart, check_folder, say_warnings, warn
 
 _PER_METRE = {"mm": 1000, "cm": 100, "m": 1}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add_raw_pairs(parser)
+    add_pairs(parser)
     parser.add_argument("--board", choices=("chessboard", "charuco"), required=True)
     parser.add_argument(
         "--squares",
@@ -55,13 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate, write the files, say the errors; return 0."""
     from ..stereo.board_calibration import Board, calibrate_rig, write_calibrated
+    from ._pairs import asked_pairs
 
     size = re.fullmatch(r"(\d{1,3})x(\d{1,3})", args.squares)
     if size is None:
         raise ValueError(f"--squares {args.squares}: give columns and rows as in --squares 10x7")
     columns, rows = map(int, size.groups())
     board = Board(args.board, columns, rows, args.square, args.marker, args.dictionary)
-    pairs = list(find_raw_pairs(args, "vizoo calibrate stereo").values())
+    with say_warnings():
+        pairs = asked_pairs(args, "vizoo calibrate stereo")
     out = check_folder(args.out)
     check_apart((file for pair in pairs for file in (pair.left, pair.right)), out)
     with progress() as report:

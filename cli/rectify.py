@@ -6,9 +6,9 @@ import argparse
 import math
 import time
 
-from ._cameras import add_raw_pairs, add_rig_arguments, find_raw_pairs, rig_rectifier
-from ._items import end_run, infer_items
-from ._work import check_apart, check_folder, collect_warnings, parse_size, warn
+from ._cameras import add_rig_arguments, rig_rectifier
+from ._items import add_pairs, end_run, infer_items
+from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings, warn
 
 # Pairs whose rows are compared: one rig is wrong throughout.
 _CHECKED = 5
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CALIBRATION",
         help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder",
     )
-    add_raw_pairs(parser)
+    add_pairs(parser)
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -46,8 +46,10 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.rectify import check_rows
     from ..vision.io.images import read_image, write_image
     from ..vision.io.pairing import images_in
+    from ._pairs import asked_pairs
 
-    pairs = find_raw_pairs(args, "vizoo rectify")
+    with say_warnings():
+        pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):

@@ -1,6 +1,7 @@
 """`vizoo infer stereo`: what it writes, and one line for whatever is wrong."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -97,6 +98,19 @@ def test_metric(scene, capsys, words):
     (pair,) = report["pairs"]
     assert pair["disparity"] == {"min": 5, "median": 5, "max": 5} and pair["size"] == [32, 48]
     assert len(pair["files"]) == 8
+
+
+def test_globs_as_a_shell_expands_them(scene, capsys):
+    for side in ("left", "right"):
+        (scene / side).mkdir()
+        for name in ("a.png", "b.png", "c.png"):
+            shutil.copy(scene / f"{side[0]}.png", scene / side / name)
+    words = [f"{side}/{name}.png" for side in ("left", "right") for name in "abc"]
+    assert call(*words, "--no-check", "--json", "--out", "out") == 0
+    found = json.loads(capsys.readouterr().out)["pairs"]
+    assert [pair["right"][-5:] for pair in found] == ["a.png", "b.png", "c.png"]
+    assert call(*words[:-1], "--out", "out") == 2
+    assert "gives 3 images and right/a.png ... gives 2" in capsys.readouterr().err
 
 
 def test_calibration_at_another_scale_is_said(scene, capsys):
