@@ -62,8 +62,8 @@ def _place(path: str | Path) -> Path:
 def _matching_folders(word: str) -> list[str]:
     if Path(word).exists():
         return []
-    found = sorted(glob.glob(word, recursive=True))
-    return found if all(Path(name).is_dir() for name in found) else []
+    names = sorted(glob.glob(word, recursive=True))
+    return names if all(Path(name).is_dir() for name in names) else []
 
 
 def _folders_in(word: str) -> list[str]:

@@ -141,9 +141,9 @@ def check_version(data: Any, version: int, what: str) -> None:
     Raises:
         ValueError: the mapping's `version` is another.
     """
-    found = data.get("version")
-    if isinstance(found, bool) or found != version:
-        raise ValueError(f"{what} of version {shortened(found)}; this vizoo reads {version}")
+    given = data.get("version")
+    if isinstance(given, bool) or given != version:
+        raise ValueError(f"{what} of version {shortened(given)}; this vizoo reads {version}")
 
 
 def shortened(value: Any) -> str:

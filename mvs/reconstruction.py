@@ -202,7 +202,7 @@ def default_size(scene: Scene) -> tuple[int, int]:
         first, second = (f"{sizes[i][1]}x{sizes[i][0]}" for i in (0, other))
         raise ValueError(
             f"{scene.views[other].describe()}: {second} pixels, but "
-            f"{scene.views[0].describe()} has {first}; give one size for all (--size HxW)"
+            f"{scene.views[0].describe()} has {first}; give one size for all"
         )
     height, width = sizes[0]
     scale = _LONGEST / max(height, width)
@@ -210,8 +210,8 @@ def default_size(scene: Scene) -> tuple[int, int]:
         return height, width
     smaller = round(height * scale), round(width * scale)
     warnings.warn(
-        f"images of {width}x{height} are resized to {smaller[1]}x{smaller[0]}; --size HxW "
-        "chooses another size",
+        f"images of {width}x{height} are resized to {smaller[1]}x{smaller[0]}; size chooses "
+        "another",
         stacklevel=3,
     )
     return smaller
@@ -227,7 +227,7 @@ def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
     warnings.warn(
         f"no depth range is given for {len(assumed)} of {len(plan)} views: assumed "
         f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} ({told}); "
-        "--range MIN MAX sets it",
+        "Scene.with_range sets it",
         stacklevel=3,
     )
 
@@ -531,8 +531,8 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
             if record.get(name) != wanted:
                 raise ValueError(
                     f"{path}: computed from other {_SAID.get(name, name)} "
-                    f"({_show(record.get(name))}, now {_show(wanted)}); name another --out, or "
-                    "--restart to compute all views anew"
+                    f"({_show(record.get(name))}, now {_show(wanted)}); name another folder, or "
+                    "restart to compute all views anew"
                 )
         finished[index] = done
     return finished

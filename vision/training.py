@@ -261,7 +261,7 @@ def read_subnet(path: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{path}: no such file of a subnet: a search by `vizoo fit` writes architecture.json "
-            "in its folder; name it by --model.model_args.subnet"
+            "in its folder; name it as `subnet` in model_args"
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: not an architecture: no JSON ({error})") from error

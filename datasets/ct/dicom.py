@@ -336,7 +336,7 @@ def _choose(
         raise ValueError(f"{where}: no series {series}; there is {shown}")
     if series is None and len(groups) > 1:
         raise ValueError(
-            f"{where}: {len(groups)} series mixed: name one (series, --series) of {shown}"
+            f"{where}: {len(groups)} series mixed: name one as `series`: {shown}"
         )
     series = series or next(iter(groups))
     if series in unusable:

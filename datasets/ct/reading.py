@@ -50,8 +50,8 @@ def read_slices(
     first = _plane(files[0])
     if first.dtype != np.uint8 and value_range is None:
         raise ValueError(
-            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range, --value-range): "
-            "the file does not"
+            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range): the file does "
+            "not"
         )
     values = np.empty((len(files), *first.shape), first.dtype)
 
@@ -191,5 +191,4 @@ def _check_unused(path: Path, kind: str, **arguments: object) -> None:
     """Refuse what says nothing about scans of this kind."""
     for name, value in arguments.items():
         if value is not None:
-            option = "--slices" if name == "order" else f"--{name.replace('_', '-')}"
-            raise ValueError(f"{path}: {kind}, which takes no {name} ({option}): leave it out")
+            raise ValueError(f"{path}: {kind}, which takes no {name}: leave it out")

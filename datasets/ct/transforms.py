@@ -95,8 +95,8 @@ def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     noise = transforms.RandGaussianNoised(["volume"], prob=0.5, std=0.03)
     change = transforms.Compose([turn, blur, noise])
     change.set_random_state(seed=seed)
-    found = change({name: value.float() for name, value in maps.items()})
-    plain = {name: found[name].as_tensor().contiguous() for name in names}
+    changed = change({name: value.float() for name, value in maps.items()})
+    plain = {name: changed[name].as_tensor().contiguous() for name in names}
     plain["volume"] = plain["volume"].clamp(0, 1)
     return {name: value.to(maps[name].dtype) for name, value in plain.items()}
 

@@ -142,7 +142,7 @@ def test_search_then_retrain_then_resume_and_test(generated, capsys):
 def test_retraining_wants_what_a_search_wrote(generated, capsys):
     said = _error(capsys, "fit", "--config", generated["retrain"])
     assert "architecture.json: no such file of a subnet" in said
-    assert "--model.model_args.subnet" in said
+    assert "`subnet` in model_args" in said
     Path("architecture.json").write_text('{"version": 1}')
     assert "not an architecture" in _error(capsys, "fit", "--config", generated["retrain"])
     Path("architecture.json").write_text("{")

@@ -223,7 +223,7 @@ def test_evaluation_counts_every_pair_once():
     whole = [f"a{i}" for i in range(13)] + [f"b{i}" for i in range(7)]
     assert sorted(seen) == sorted(whole)
     data.trainer = SimpleNamespace(world_size=21, global_rank=0)
-    with pytest.raises(ValueError, match=r"20 samples to evaluate on 21 .*--trainer\.devices 20"):
+    with pytest.raises(ValueError, match=r"20 samples to evaluate on 21 .*trainer\.devices 20"):
         data.test_dataloader()
 
 
