@@ -121,10 +121,10 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
     if args.list is not None:
         if args.left is not None:
             raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
-        return read_list(args.list)
+        return _read_list(args.list)
     if args.left is None:
         raise ValueError(f"LEFT and RIGHT are missing (or --list FILE); see {command} --help")
-    return find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
+    return _find_folders(args.left) if args.right is None else find_pairs(args.left, args.right)
 
 
 def find_pairs(left: str, right: str) -> list[Pair]:
@@ -146,7 +146,7 @@ def find_pairs(left: str, right: str) -> list[Pair]:
     return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
 
 
-def find_folders(text: str) -> list[Pair]:
+def _find_folders(text: str) -> list[Pair]:
     """Find the pairs in a folder of one of the usual layouts.
 
     Those are a folder of left images beside one of right images (``image_2/*.png`` and
@@ -188,7 +188,7 @@ def _calibration(folder: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def read_list(path: str) -> list[Pair]:
+def _read_list(path: str) -> list[Pair]:
     """Read a list: a line holds a left and a right image and, if wanted, a calibration file.
 
     A list of a data set will do too, whose third column is the true disparity: it is not used,

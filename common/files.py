@@ -17,8 +17,10 @@ __all__ = [
     "check_formats",
     "check_version",
     "read_json",
+    "write_bytes",
     "write_csv",
     "write_json",
+    "write_text",
 ]
 
 _Read = TypeVar("_Read", bound="JsonFile")
@@ -66,12 +68,21 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> Path:
+    """Write a file, atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+    return Path(path)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write text as UTF-8, atomically."""
+    return write_bytes(path, text.encode())
+
+
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write ``data`` as indented JSON, atomically; NaN and infinities are refused."""
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return Path(path)
+    return write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def write_csv(
@@ -102,7 +113,7 @@ def read_json(
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {what} was to be read from it")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not {what}: this is not valid JSON ({reason})") from error

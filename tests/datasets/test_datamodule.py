@@ -191,7 +191,7 @@ def test_every_sample_is_used_before_any_is_used_again():
         ({"val_share": 1.0}, "val_share 1.0"),
         ({"batch_size": 0}, "batch_size 0"),
         ({"min_batches": 0}, "min_batches 0"),
-        ({"augmentation": "storng"}, "no augmentation 'storng'"),
+        ({"augmentation": "storng"}, "augmentation 'storng' is none of"),
     ],
 )
 def test_settings_that_do_not_fit(arguments, message):

@@ -181,8 +181,9 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
         )
     if path.suffix.lower() not in Image.registered_extensions():
         raise ValueError(f"{path}: no image format is known by the suffix {path.suffix!r}")
+    fine = {"quality": 95, "subsampling": 0} if path.suffix.lower() in (".jpg", ".jpeg") else {}
     with atomic_write(path) as temporary:
-        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary)
+        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, **fine)
 
 
 def _check_png(data: bytes, path: Path) -> None:
