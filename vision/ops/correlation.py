@@ -352,13 +352,23 @@ def _launch_backward(
     return grads
 
 
+_CORRELATION_CUDA = _kernels(
+    _correlation_shape, lambda displacements: (1, 1, displacements, 0, False)
+)
+_GROUPED_CUDA = _kernels(
+    _grouped_shape, lambda displacements, groups: (groups, 1, displacements, 0, False)
+)
+_SQUARE_CUDA = _kernels(
+    _square_shape, lambda radius: (1, 2 * radius + 1, 2 * radius + 1, radius, True)
+)
+
 register_pair_operator(
     "correlation",
     "displacements",
     _correlation_forward,
     _correlation_backward,
     _correlation_shape,
-    _kernels(_correlation_shape, lambda displacements: (1, 1, displacements, 0, False)),
+    _CORRELATION_CUDA,
 )
 register_pair_operator(
     "group_wise_correlation",
@@ -366,7 +376,7 @@ register_pair_operator(
     _grouped_forward,
     _grouped_backward,
     _grouped_shape,
-    _kernels(_grouped_shape, lambda displacements, groups: (groups, 1, displacements, 0, False)),
+    _GROUPED_CUDA,
 )
 register_pair_operator(
     "correlation_2d",
@@ -374,5 +384,5 @@ register_pair_operator(
     _square_forward,
     _square_backward,
     _square_shape,
-    _kernels(_square_shape, lambda radius: (1, 2 * radius + 1, 2 * radius + 1, radius, True)),
+    _SQUARE_CUDA,
 )
