@@ -16,7 +16,9 @@ __all__ = [
     "atomic_write",
     "check_formats",
     "check_version",
+    "few",
     "read_json",
+    "shortened",
     "write_bytes",
     "write_csv",
     "write_json",
@@ -161,6 +163,13 @@ def shortened(value: Any) -> str:
     """How Python writes a value, in one line of at most 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def few(names: Iterable[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    names = list(names)
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:

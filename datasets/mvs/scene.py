@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from ...common.files import few
 from ...vision.io.images import read_image, read_pixels, to_bytes
 from ...vision.io.pfm import read_pfm
 from .cameras import (
@@ -118,8 +119,7 @@ class Scene:
         """
         names = [view.name for view in self.views]
         if name not in names:
-            some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-            raise ValueError(f"scene {self.name} has no view {name!r}; its views are {some}")
+            raise ValueError(f"scene {self.name} has no view {name!r}; its views are {few(names)}")
         return names.index(name)
 
     def sources(self, index: int, count: int | None = None) -> list[int]:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...common.files import write_json, write_text
+from ...common.files import few, write_json, write_text
 from ._http import SourceError
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
 from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
-from .weights import build, few, weights_of, write_weights
+from .weights import build, weights_of, write_weights
 
 if TYPE_CHECKING:
     import torch
