@@ -113,7 +113,7 @@ def read_json(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; {what} was to be read from it")
+        raise FileNotFoundError(f"{path}: no such file to read {what} from")
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
