@@ -82,10 +82,10 @@ class ConvNorm(nn.Module):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         limit = 6.0 if isinstance(self.activation, nn.ReLU6) else None
-        return FusedConvNorm(self.conv, self.norm, limit, dtype)
+        return _FusedConvNorm(self.conv, self.norm, limit, dtype)
 
 
-class Doubled(nn.Module):
+class _Doubled(nn.Module):
     """The published identity of a cell with a residual."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class Cell(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedCell(self.calibrate, self.operation, dtype)
+        return _FusedCell(self.calibrate, self.operation, dtype)
 
 
 class CovidNet3D(nn.Module):
@@ -198,7 +198,7 @@ class CovidNet3D(nn.Module):
         return net
 
 
-class FusedConvNorm(nn.Module):
+class _FusedConvNorm(nn.Module):
     """A `ConvNorm` for inference: batch norm folded, activation and residual in it."""
 
     def __init__(
@@ -220,7 +220,7 @@ class FusedConvNorm(nn.Module):
         return self.conv(x, add)
 
 
-class FusedCell(nn.Module):
+class _FusedCell(nn.Module):
     """A `Cell` of one operation, likewise."""
 
     def __init__(self, conv: nn.Conv3d, operation: nn.Module, dtype: torch.dtype) -> None:
@@ -239,7 +239,7 @@ class _FusedInvertedResidual(nn.Module):
     def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
         super().__init__()
         self.expand, self.depthwise, self.project = (
-            cast("Callable[[torch.dtype], FusedConvNorm]", layer.fused)(dtype)
+            cast("Callable[[torch.dtype], _FusedConvNorm]", layer.fused)(dtype)
             for layer in (block.expand, block.depthwise, block.project)
         )
         self.residual = block.residual
@@ -269,7 +269,7 @@ def _operation(name: str, width: int, residual: bool) -> nn.Module:
     if name == "skip":
         return nn.Identity()
     if name == "identity":
-        return Doubled() if residual else nn.Identity()
+        return _Doubled() if residual else nn.Identity()
     kernel, ratio = CONVOLUTIONS[name]
     return _inverted_residual(width, width, kernel, ratio, residual)
 

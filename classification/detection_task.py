@@ -17,7 +17,7 @@ from ..common.extras import installs
 from ..vision.hub.weights import check_state
 from ..vision.training import OptimisedTask
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
-from .task import sets_of
+from .task import check_same_classes, sets_of
 
 __all__ = ["DetectionTask"]
 
@@ -156,11 +156,7 @@ class DetectionTask(OptimisedTask):
                 f"{where} has {len(classes)} classes ({', '.join(classes)}), the detector "
                 f"{self.hparams.classes}: set model.classes"
             )
-        if self.classes and classes != self.classes:
-            raise ValueError(
-                f"{where} has the classes {', '.join(classes)}, not {', '.join(self.classes)} as "
-                "what came before: names and order have to be the same"
-            )
+        check_same_classes(classes, self.classes, where)
         self.classes, self.preset = classes, self.preset or preset
 
     def _scores(self, detections: Sequence[Detections]) -> Tensor:

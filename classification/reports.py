@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..common.files import atomic_write, write_csv
+from ..common.files import write_csv, write_text
 from ..vision.viz.colour import draw_figure
 from . import NOTICE
 from .metrics import class_report
@@ -44,8 +44,7 @@ def write_report(
         "confusion": confusion.tolist(),
         "by_class": class_report(confusion, classes),
     }
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=1) + "\n")
     rows = ([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
     write_csv(path.with_name("test_confusion.csv"), ["true \\ predicted", *classes], rows)
     return path

@@ -195,11 +195,7 @@ class ClassificationTask(NetworkTask):
 
     def _take_classes(self, names: Sequence[str], where: str) -> None:
         names = tuple(map(str, names))
-        if self.classes and names != self.classes:
-            raise ValueError(
-                f"{where} has the classes {', '.join(names)}, not {', '.join(self.classes)} as "
-                "what came before: names and order have to be the same"
-            )
+        check_same_classes(names, self.classes, where)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{where} has the class {', '.join(twice)} more than once")
         architecture = cast("dict[str, Any]", self.net.architecture)
@@ -260,6 +256,15 @@ class ClassificationTask(NetworkTask):
             )
         log_picture(self, f"{stage}/confusion", lambda: confusion_picture(confusion, self.classes))
         return confusion
+
+
+def check_same_classes(names: Sequence[str], before: Sequence[str], where: str) -> None:
+    """Raise a ValueError where names of classes differ from those that are known, if any are."""
+    if before and names != before:
+        raise ValueError(
+            f"{where} has the classes {', '.join(names)}, not {', '.join(before)} as what came "
+            "before: names and order have to be the same"
+        )
 
 
 def sets_of(data: Any, stage: str) -> Iterator[tuple[str, Any]]:

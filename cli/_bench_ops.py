@@ -41,7 +41,7 @@ from ._work import warn
 
 
 @dataclass
-class Case:
+class _Case:
     """One operator at one size, in standard operators too, and the inputs to differentiate by.
 
     It takes so many multiplications and additions forward, backward twice as many, and reads
@@ -70,7 +70,7 @@ class _Maps:
         return torch.randn(shape, device=self.device, dtype=self.dtype)
 
 
-def cases(device: torch.device, dtype: torch.dtype, shrink: int) -> Iterator[Callable[[], Case]]:
+def cases(device: torch.device, dtype: torch.dtype, shrink: int) -> Iterator[Callable[[], _Case]]:
     """For each case what makes it, so that only one is held at a time; `shrink` divides sides."""
     maps = _Maps(device, dtype, shrink)
     return (partial(build, maps) for build in _CASES)
@@ -87,10 +87,10 @@ def _pair(
     arguments: tuple[int, ...],
     places: int,
     maps: _Maps,
-) -> Case:
+) -> _Case:
     left, right = maps(*shape), maps(*shape)
     size = f"{_size(left)}, {','.join(map(str, arguments))}"
-    return Case(
+    return _Case(
         function.__name__,
         size,
         lambda a, b: function(a, b, *arguments),
@@ -102,7 +102,7 @@ def _pair(
 
 def _epipolar(
     channels: int, height: int, width: int, levels: int, radius: int, texels: float, maps: _Maps
-) -> Case:
+) -> _Case:
     """Four pairs; a pixel reads `texels` distinct texels of a view on average."""
     last = torch.channels_last
     reference = maps(1, channels, height, width).contiguous(memory_format=last)
@@ -115,7 +115,7 @@ def _epipolar(
     base = torch.stack((x, y)).float().expand(1, 4, 2, -1, -1).contiguous()
     along = F.normalize(torch.randn(1, 4, 2, 1, 1, device=maps.device), dim=2)
     lines = base, along.expand_as(base).contiguous(), torch.randn_like(base[:, :, 0])
-    return Case(
+    return _Case(
         "epipolar_correlation",
         f"4 pairs, {channels}x{height}x{width}, {levels} levels, {radius}",
         lambda r, *p: epipolar_correlation(r, p, *lines, radius),
@@ -126,27 +126,27 @@ def _epipolar(
     )
 
 
-def _regression(maps: _Maps) -> Case:
+def _regression(maps: _Maps) -> _Case:
     cost = maps(1, 64, 192, 320)
     plain = partial(_soft_argmin, start=0.0, step=1.0)
-    return Case("soft_argmin", _size(cost), soft_argmin, plain, [cost], 0.0)
+    return _Case("soft_argmin", _size(cost), soft_argmin, plain, [cost], 0.0)
 
 
-def _warping(maps: _Maps) -> Case:
+def _warping(maps: _Maps) -> _Case:
     image = maps(1, 32, 192, 320)
     ramp = torch.linspace(0, 40, image.shape[3], device=maps.device)
     disparity = ramp.expand(1, 1, *image.shape[2:]).contiguous()
     plain = partial(_warp, padding="border", align_corners=True)
     given = [image, disparity]
-    return Case("warp_by_disparity", _size(image), warp_by_disparity, plain, given, 0.0)
+    return _Case("warp_by_disparity", _size(image), warp_by_disparity, plain, given, 0.0)
 
 
-def _mesh(maps: _Maps) -> Case:
+def _mesh(maps: _Maps) -> _Case:
     faces, channels = 20 * 4**6 // maps.shrink**2, 64
     near = ((torch.arange(faces)[:, None] + torch.tensor([1, 5, 9])) % faces).int()
     near, inverse = near.to(maps.device), inverse_table(near, faces).to(maps.device)
     shapes = (1, faces, channels), (channels, channels, 4), (channels,)
-    return Case(
+    return _Case(
         "mesh_convolution",
         f"{faces} faces, {channels} channels",
         lambda x, weight, bias: mesh_convolution(x, weight, bias, near, inverse),
@@ -207,7 +207,7 @@ def run(device: torch.device, dtype: torch.dtype, seconds: float) -> int:
     return 0
 
 
-def _lines(case: Case, copies: float, products: float, seconds: float) -> Iterator[str]:
+def _lines(case: _Case, copies: float, products: float, seconds: float) -> Iterator[str]:
     """The forward and the backward pass."""
     device = case.inputs[0].device
     torch.compiler.reset()  # else a size seen before makes the next one dynamic

@@ -166,7 +166,7 @@ def recalibrated(
     return told
 
 
-def error_lines(errors: dict[str, Any] | None) -> list[str]:
+def _error_lines(errors: dict[str, Any] | None) -> list[str]:
     """What the command says of them."""
     if errors is None:
         return ["  errors are not measured: --evaluate CONFIG|FOLDER does"]
@@ -213,7 +213,7 @@ def lines(report: dict[str, Any]) -> str:
         lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} with {value}{told}")
     same = report["difference_to_supernet"]
     lines.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
-    lines += error_lines(report["errors"])
+    lines += _error_lines(report["errors"])
     if report["recalibrated"]:
         lines.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
     else:

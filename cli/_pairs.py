@@ -62,8 +62,8 @@ def _place(path: str | Path) -> Path:
 def _matching_folders(word: str) -> list[str]:
     if Path(word).exists():
         return []
-    found = sorted(glob.glob(word, recursive=True))
-    return found if all(Path(name).is_dir() for name in found) else []
+    names = sorted(glob.glob(word, recursive=True))
+    return names if all(Path(name).is_dir() for name in names) else []
 
 
 def _folders_in(word: str) -> list[str]:
@@ -122,11 +122,11 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
     if args.list is not None:
         if words:
             raise ValueError("give either LEFT and RIGHT or --list FILE, not both")
-        return read_list(args.list)
+        return _read_list(args.list)
     if not words:
         raise ValueError(f"LEFT and RIGHT are missing (or --list FILE); see {command} --help")
     if len(words) == 1:
-        return find_folders(*words)
+        return _find_folders(*words)
     # A shell puts the files of two globs one after the other.
     folders = [Path(word).parent for word in words]
     half = folders.count(folders[0]) if len(set(folders)) == 2 else len(words) // 2
@@ -156,7 +156,7 @@ def find_pairs(left: str | Iterable[str], right: str | Iterable[str]) -> list[Pa
     return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
 
 
-def find_folders(text: str) -> list[Pair]:
+def _find_folders(text: str) -> list[Pair]:
     """Find the pairs in a folder of one of the usual layouts.
 
     Those are a folder of left images beside one of right images (``image_2/*.png`` and
@@ -198,7 +198,7 @@ def _calibration(folder: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def read_list(path: str) -> list[Pair]:
+def _read_list(path: str) -> list[Pair]:
     """Read a list: a line holds a left and a right image and, if wanted, a calibration file.
 
     A list of a data set will do too, whose third column is the true disparity: it is not used,

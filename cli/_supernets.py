@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
-from ._work import parse_size
+from ._work import check_least, parse_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,10 +86,8 @@ def set_up(
     from ..vision.subnets.bench import Bench
 
     given = table.conditions if table is not None else None
-    threads = args.threads if args.threads is not None else getattr(given, "threads", None)
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"--threads {threads}: must be at least 1")
+    check_least(args, threads=1)
+    if threads := args.threads or getattr(given, "threads", None):
         torch.set_num_threads(threads)
     sized = given or (near.conditions if near is not None else None)
     if args.input is None and sized is not None:

@@ -14,6 +14,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._work import check_least
+
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
 
@@ -44,9 +46,8 @@ def run(args: argparse.Namespace) -> int:
         _check_device(args.device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         _measure(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", words)
         return 0
-    processes = 2 if args.processes is None else args.processes
-    if processes < 2:
-        raise ValueError(f"--processes {processes}: at least 2")
+    check_least(args, processes=2)
+    processes = args.processes or 2
     _check_device(args.device, processes)
     import torch.multiprocessing
 

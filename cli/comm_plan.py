@@ -87,9 +87,9 @@ def _link(args: argparse.Namespace) -> Link:
     from pathlib import Path
 
     from ..nas.distributed.schedule.link import LINKS, Link
+    from ._work import check_least
 
-    if args.processes is not None and args.processes < 2:
-        raise ValueError(f"--processes {args.processes}: at least 2")
+    check_least(args, processes=2)
     given = args.alpha is not None, args.beta is not None
     if args.link is None and not all(given):
         raise ValueError("give the link: --link, or --alpha and --beta")

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> Path:
-    from ._work import check_folder
+    from ._work import check_folder, check_least
 
     if (args.left is None) != (args.right is None):
         raise ValueError("give both LEFT and RIGHT, or neither")
@@ -74,16 +74,13 @@ def _check(args: argparse.Namespace) -> Path:
         raise ValueError("--calib belongs to a pair of yours: give LEFT and RIGHT too")
     if args.seed is not None and args.left is not None:
         raise ValueError("--seed is of the generated room; with LEFT and RIGHT there is none")
-    if args.seed is not None and args.seed < 0:
-        raise ValueError(f"--seed must not be negative, got {args.seed}")
     for option in ("left", "model", "seed"):
         if args.train and getattr(args, option) is not None:
             name = "LEFT and RIGHT" if option == "left" else f"--{option}"
             raise ValueError(f"give either --train or {name}, not both")
     if args.epochs is not None and not args.train:
         raise ValueError("--epochs belongs to --train")
-    if args.epochs is not None and args.epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, not {args.epochs}")
+    check_least(args, seed=0, epochs=1)
     return check_folder(args.out)
 
 

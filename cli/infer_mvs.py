@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..common.progress import progress
 from ._items import add_run_arguments, end_run
-from ._work import check_folder, parse_size, say_warnings
+from ._work import check_folder, check_least, parse_size, say_warnings
 
 if TYPE_CHECKING:
     from ..mvs.fusion import Thresholds
@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("voxel", "mesh"):
         if getattr(args, name) is not None and not getattr(args, name) > 0:
             raise ValueError(f"--{name} must be positive, got {getattr(args, name):g}")
-    if args.views < 2:
-        raise ValueError(f"--views {args.views}: multi-view stereo needs 2 views or more")
+    check_least(args, views=2)
     thresholds = _thresholds(args)
 
     from ..datasets.mvs import open_scene

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ._supernets import add_conditions, set_up
+from ._work import check_least
 from .latency_show import lines, summary
 
 
@@ -36,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write and show the table."""
-    if args.samples < 8 or args.held_out < 2:
-        raise ValueError("--samples must be at least 8 and --held-out at least 2")
+    check_least(args, samples=8, held_out=2)
     if not 0 <= args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     out = Path(args.out)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.files import read_json
+
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
 
@@ -132,10 +134,7 @@ def _python_record(record: WeightsRecord) -> str:
 def _metrics(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     metrics: dict[str, dict[str, float]] = {}
     if args.metrics is not None:
-        try:
-            metrics = json.loads(args.metrics.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{args.metrics}: no JSON ({error})") from error
+        metrics = read_json(args.metrics, "metrics")
         if not isinstance(metrics, dict) or not all(isinstance(v, dict) for v in metrics.values()):
             raise ValueError(f'{args.metrics}: must hold {{"data set": {{"metric": value}}}}')
     for text in args.metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..common.progress import progress
-from ._work import add_size, check_folder, parse_size
+from ._work import add_size, check_folder, check_least, parse_size
 
 _LAYOUTS = ("cc-ccii", "mosmed", "covid-ctset", "dicom")
 
@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Make the scans, write them, say where; return 0."""
     from ..datasets.ct import write_scans
 
-    if args.slices < 2:
-        raise ValueError(f"--slices {args.slices}: a scan has several")
+    check_least(args, slices=2)
     shape = (args.slices, *parse_size(args.size))
     out = check_folder(args.out)
     with progress() as report:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._work import check_folder, parse_size
+from ._work import check_folder, check_least, parse_size
 
 if TYPE_CHECKING:
     from ..datasets.worlds.panorama import WorldPanoramas
@@ -63,8 +63,7 @@ def _worlds(args: argparse.Namespace) -> WorldPanoramas | WorldStereo | WorldVie
     from ..datasets.worlds.views import WorldViews
 
     height, width = parse_size(args.size or _SIZES[args.camera])
-    if args.count < 1:
-        raise ValueError(f"--count {args.count}: want 1 or more")
+    check_least(args, count=1)
     common = {
         "seed": args.seed,
         "layouts": args.place,

@@ -16,9 +16,13 @@ __all__ = [
     "atomic_write",
     "check_formats",
     "check_version",
+    "few",
     "read_json",
+    "shortened",
+    "write_bytes",
     "write_csv",
     "write_json",
+    "write_text",
 ]
 
 _Read = TypeVar("_Read", bound="JsonFile")
@@ -66,12 +70,21 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> Path:
+    """Write a file, atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(data)
+    return Path(path)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write text as UTF-8, atomically."""
+    return write_bytes(path, text.encode())
+
+
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write ``data`` as indented JSON, atomically; NaN and infinities are refused."""
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return Path(path)
+    return write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def write_csv(
@@ -100,9 +113,9 @@ def read_json(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; {what} was to be read from it")
+        raise FileNotFoundError(f"{path}: no such file to read {what} from")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not {what}: this is not valid JSON ({reason})") from error
@@ -141,15 +154,22 @@ def check_version(data: Any, version: int, what: str) -> None:
     Raises:
         ValueError: the mapping's `version` is another.
     """
-    found = data.get("version")
-    if isinstance(found, bool) or found != version:
-        raise ValueError(f"{what} of version {shortened(found)}; this vizoo reads {version}")
+    given = data.get("version")
+    if isinstance(given, bool) or given != version:
+        raise ValueError(f"{what} of version {shortened(given)}; this vizoo reads {version}")
 
 
 def shortened(value: Any) -> str:
     """How Python writes a value, in one line of at most 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def few(names: Iterable[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    names = list(names)
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:

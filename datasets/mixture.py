@@ -190,7 +190,7 @@ class ShareSampler(DistributedSampler):
         if len(dataset) < processes:
             raise ValueError(
                 f"{len(dataset)} samples to evaluate on {processes} processes: take fewer "
-                f"(--trainer.devices {max(1, len(dataset))})"
+                f"(trainer.devices {max(1, len(dataset))})"
             )
         super().__init__(dataset, processes, rank, shuffle=False)
         self.num_samples = len(range(rank, len(dataset), processes))

@@ -46,6 +46,9 @@ TANKS_DISTANCES = {
 }
 """Distance of the F-score, metres, of the scenes whose truth is public."""
 
+_SPACING = 0.2  # mm that DTU's thinning leaves between points
+_FARTHEST = 60.0  # mm within which it looks for nearest neighbours
+_CUT = 20.0  # mm; it leaves out distances of this and more
 _PAIRS = 1 << 24  # of neighbours looked at together while thinning
 _QUERY = 1 << 20  # points looked up together
 
@@ -70,7 +73,7 @@ class DTUScore:
         accuracy_median, completeness_median: of the same distances.
         thinned: points of the cloud after thinning.
         observed: of these, inside the observed space.
-        far: share of those that lie ``cut`` or more from the scan, and of the scan's points above
+        far: share of those that lie 20 mm or more from the scan, and of the scan's points above
             the table that lie so far from the cloud; both are left out of the means.
     """
 
@@ -105,23 +108,12 @@ class FScore:
         return 2 * self.precision * self.recall / total if total else 0.0
 
 
-def dtu_score(
-    points: np.ndarray,
-    truth: DTUTruth,
-    *,
-    spacing: float = 0.2,
-    search: float = 60.0,
-    cut: float = 20.0,
-    seed: int = 0,
-) -> DTUScore:
+def dtu_score(points: np.ndarray, truth: DTUTruth, *, seed: int = 0) -> DTUScore:
     """Score a cloud as the DTU benchmark does.
 
     Args:
         points: (N, 3), mm, in the scan's frame.
         truth: of the scan, from `read_dtu_truth`.
-        spacing: least distance of the points that thinning leaves, mm.
-        search: nearest neighbours are looked for up to here, mm.
-        cut: distances of this and more are left out, mm.
         seed: of the random order in which points are thinned.
 
     Raises:
@@ -130,7 +122,7 @@ def dtu_score(
     """
     points = _points(points, "the cloud")
     scan = _points(truth.points, "the scan")
-    kept = points[thin(points, spacing, seed=seed)]
+    kept = points[thin(points, _SPACING, seed=seed)]
     observed = kept[_inside(kept, truth)]
     above = scan[scan @ truth.plane[:3] + truth.plane[3] > 0]
     for part, what in ((observed, "point of the cloud lies in the observed space"),
@@ -141,11 +133,11 @@ def dtu_score(
                 f"{_span(truth.box)} (mm)"
             )
     # The neighbours of observed points may be any of the scan's, and the other way round.
-    to_scan = _distances(observed, scan, search)
-    to_cloud = _distances(above, kept, search)
-    near = [distances[distances < cut] for distances in (to_scan, to_cloud)]
+    to_scan = _distances(observed, scan, _FARTHEST)
+    to_cloud = _distances(above, kept, _FARTHEST)
+    near = [distances[distances < _CUT] for distances in (to_scan, to_cloud)]
     if not all(len(part) for part in near):
-        raise ValueError(f"no point of the cloud lies within {cut:g} mm of the scan")
+        raise ValueError(f"no point of the cloud lies within {_CUT:g} mm of the scan")
     return DTUScore(
         accuracy=float(near[0].mean()),
         completeness=float(near[1].mean()),

@@ -14,7 +14,6 @@ The folder of results::
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import time
@@ -31,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
 from ..common.summaries import item_summary, run_summary
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene
@@ -43,15 +42,7 @@ from .classical import PlaneSweep
 from .fusion import DEFAULT, PRESETS, DepthView, FusedView, Thresholds, fuse_to_file
 from .infer import MVSPredictor, view_seed
 
-__all__ = [
-    "Planned",
-    "default_size",
-    "finished_views",
-    "mark_begun",
-    "mark_finished",
-    "plan_views",
-    "reconstruct",
-]
+__all__ = ["reconstruct"]
 
 _LONGEST = 1920  # pixels; the largest images of the published evaluations
 _SHOWN = 1_500_000  # points in the picture of the cloud
@@ -113,17 +104,17 @@ def reconstruct(
     if voxel is not None or normals or mesh is not None:
         open3d()
     report = report or (lambda what, done, total: None)
-    size = default_size(scene) if size is None else size
+    size = _default_size(scene) if size is None else size
     settings = {
         "network": predictor.fingerprint,
         "dtype": str(predictor.dtype).removeprefix("torch."),
         "size": list(size),
         "seed": seed,
     }
-    plan = plan_views(scene, views, settings, None if restart else out, report)
+    plan = _plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)
     scene = _settled(scene, plan)
-    done = {} if restart else finished_views(out, plan)
+    done = {} if restart else _finished_views(out, plan)
     entries = _compute(predictor, scene, plan, done, out, size, seed, report)
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
     if len(plan) > 1:
@@ -190,7 +181,7 @@ def _agreement(first: str, second: str) -> float:
     return round(float((np.abs(mine - yours) < 0.05 * yours).mean()), 4)
 
 
-def default_size(scene: Scene) -> tuple[int, int]:
+def _default_size(scene: Scene) -> tuple[int, int]:
     """Return (height, width) that all images have, made smaller if that is very large.
 
     Raises:
@@ -202,7 +193,7 @@ def default_size(scene: Scene) -> tuple[int, int]:
         first, second = (f"{sizes[i][1]}x{sizes[i][0]}" for i in (0, other))
         raise ValueError(
             f"{scene.views[other].describe()}: {second} pixels, but "
-            f"{scene.views[0].describe()} has {first}; give one size for all (--size HxW)"
+            f"{scene.views[0].describe()} has {first}; give one size for all"
         )
     height, width = sizes[0]
     scale = _LONGEST / max(height, width)
@@ -210,14 +201,14 @@ def default_size(scene: Scene) -> tuple[int, int]:
         return height, width
     smaller = round(height * scale), round(width * scale)
     warnings.warn(
-        f"images of {width}x{height} are resized to {smaller[1]}x{smaller[0]}; --size HxW "
-        "chooses another size",
+        f"images of {width}x{height} are resized to {smaller[1]}x{smaller[0]}; size chooses "
+        "another",
         stacklevel=3,
     )
     return smaller
 
 
-def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
+def _say_ranges(scene: Scene, plan: dict[int, _Planned]) -> None:
     assumed = [i for i in plan if scene.views[i].depth_range is None]
     if not assumed:
         return
@@ -227,7 +218,7 @@ def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
     warnings.warn(
         f"no depth range is given for {len(assumed)} of {len(plan)} views: assumed "
         f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} ({told}); "
-        "--range MIN MAX sets it",
+        "Scene.with_range sets it",
         stacklevel=3,
     )
 
@@ -235,7 +226,7 @@ def _say_ranges(scene: Scene, plan: dict[int, Planned]) -> None:
 def _compute(
     predictor: MVSPredictor,
     scene: Scene,
-    plan: dict[int, Planned],
+    plan: dict[int, _Planned],
     done: dict[int, dict],
     out: Path,
     size: tuple[int, int],
@@ -257,7 +248,8 @@ def _compute(
         except ValueError as error:
             raise ValueError(f"view {name}: {error}") from error
         seconds = time.perf_counter() - started
-        mark_begun(out, entry)
+        mark = out / "views" / f"{entry.file}.json"  # says that all other files are there
+        mark.unlink(missing_ok=True)
         files = result.save(out, entry.file)
         facts = {
             "sources": [scene.views[i].name for i in entry.sources],
@@ -266,7 +258,7 @@ def _compute(
         }
         relative = [file.relative_to(out) for file in files]  # the folder may be moved
         entries[index] = item_summary(name, facts, seconds, relative)
-        mark_finished(out, entry, entries[index])
+        write_json(mark, {"settings": entry.record, "entry": entries[index]})
     report("views", len(plan), len(plan))
     return entries
 
@@ -284,7 +276,7 @@ def _samples(scene: Scene, wanted: dict[int, list[int]], size: tuple[int, int]) 
             yield ahead.result()
 
 
-def _settled(scene: Scene, plan: dict[int, Planned]) -> Scene:
+def _settled(scene: Scene, plan: dict[int, _Planned]) -> Scene:
     """Return the scene with the planned ranges, and without truth: what is not read cannot fail."""
     views = [replace(view, truth=None) for view in scene.views]
     for index, entry in plan.items():
@@ -292,7 +284,7 @@ def _settled(scene: Scene, plan: dict[int, Planned]) -> Scene:
     return replace(scene, views=views, points=None, tracks=None)
 
 
-def _thresholds(scene: Scene, plan: dict[int, Planned], given: Thresholds | None) -> Thresholds:
+def _thresholds(scene: Scene, plan: dict[int, _Planned], given: Thresholds | None) -> Thresholds:
     """Return what was asked for, else what the data set was published with, as far as it goes."""
     if given is not None:
         return given
@@ -312,7 +304,7 @@ def _thresholds(scene: Scene, plan: dict[int, Planned], given: Thresholds | None
 
 def _fuse(
     scene: Scene,
-    plan: dict[int, Planned],
+    plan: dict[int, _Planned],
     entries: dict[int, dict],
     out: Path,
     size: tuple[int, int],
@@ -423,7 +415,7 @@ _SAID = {"network": "weights", "inputs": "images or cameras", "depth_range": "de
 
 
 @dataclass(frozen=True)
-class Planned:
+class _Planned:
     """A view to compute."""
 
     file: str  #: name of its files, without suffix
@@ -433,13 +425,13 @@ class Planned:
     record: dict  #: all that the result depends on, as JSON has it
 
 
-def plan_views(
+def _plan_views(
     scene: Scene,
     views: int,
     settings: dict,
     out: Path | None = None,
     report: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> dict[int, Planned]:
+) -> dict[int, _Planned]:
     """Return what each view is to be computed from; views without a source are left out.
 
     The network gets so many views at once. Settings are what else a result depends on, as JSON. A
@@ -449,7 +441,7 @@ def plan_views(
     Raises:
         ValueError: no view has a source.
     """
-    plan: dict[int, Planned] = {}
+    plan: dict[int, _Planned] = {}
     files: set[str] = set()
     alone = []
     for index, view in enumerate(scene.views):
@@ -470,7 +462,7 @@ def plan_views(
             "depth_range": [float(limit) for limit in span],
             "inputs": _digest(scene, [index, *sources]),
         }
-        plan[index] = Planned(name, sources, tuple(record["depth_range"]), origin, record)
+        plan[index] = _Planned(name, sources, tuple(record["depth_range"]), origin, record)
     if not plan:
         raise ValueError(f"{scene.pair_file or scene.name}: no view has a source to match it with")
     if alone:
@@ -485,7 +477,7 @@ def plan_views(
 def _kept_range(out: Path, name: str) -> tuple[float, float] | None:
     """The range that an earlier run in the folder took for a view."""
     try:
-        kept = json.loads((out / "views" / f"{name}.json").read_text(encoding="utf-8"))
+        kept = read_json(out / "views" / f"{name}.json")
         least, greatest = map(float, kept["settings"]["depth_range"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -508,7 +500,7 @@ def _digest(scene: Scene, indices: list[int]) -> str:
     return digest.hexdigest()[:16]
 
 
-def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
+def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
     """Return the summary's entries of views that are done.
 
     Raises:
@@ -520,7 +512,7 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
         if not path.is_file():
             continue
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_json(path)
             record, done = kept["settings"], dict(kept["entry"])
             maps = [out / file for file in done["files"] if file.endswith(".pfm")]
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -531,21 +523,11 @@ def finished_views(out: Path, plan: dict[int, Planned]) -> dict[int, dict]:
             if record.get(name) != wanted:
                 raise ValueError(
                     f"{path}: computed from other {_SAID.get(name, name)} "
-                    f"({_show(record.get(name))}, now {_show(wanted)}); name another --out, or "
-                    "--restart to compute all views anew"
+                    f"({_show(record.get(name))}, now {_show(wanted)}); name another folder, or "
+                    "restart to compute all views anew"
                 )
         finished[index] = done
     return finished
-
-
-def mark_begun(out: Path, planned: Planned) -> None:
-    """Forget an earlier run's word on a view; call it before its files are written anew."""
-    (out / "views" / f"{planned.file}.json").unlink(missing_ok=True)
-
-
-def mark_finished(out: Path, planned: Planned, entry: dict) -> None:
-    """Say that all files of a view are written; call it last."""
-    write_json(out / "views" / f"{planned.file}.json", {"settings": planned.record, "entry": entry})
 
 
 def _show(value: object) -> str:

@@ -144,7 +144,7 @@ def _read(
     path: str | os.PathLike[str], shape: tuple[int, int], codes: int, names: Sequence[str]
 ) -> tuple[NDArray, dict[str, NDArray]]:
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file; a table of accuracies was to be read")
+        raise FileNotFoundError(f"{path}: no such file to read a table of accuracies from")
     try:
         with np.load(path, allow_pickle=False) as file:
             arch, *values = (file[name] for name in ("arch", *names))

@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from ..common.files import atomic_write
+from ..common.files import write_bytes
 from .schedule import run_steps, steps_of
 
 __all__ = ["AveragedWeights", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
@@ -134,8 +134,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         # Through memory, because torch.save says of a full disk only that writing failed.
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(content.getbuffer())
+        write_bytes(path, content.getbuffer())
 
 
 class StopTogether(Callback):

@@ -32,8 +32,6 @@ from .inputs import example_inputs, input_names
 __all__ = [
     "Check",
     "Exported",
-    "Trial",
-    "check_bytes",
     "export",
     "open_named",
     "stored_bytes",
@@ -139,7 +137,7 @@ def export(
             with _one_line(f"{name} cannot be exported to {form.name}"):
                 form.write(job, temporary)
             what, size_written = f"{name} as {form.name}", temporary.stat().st_size
-            check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
+            _check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
             progress("comparing with PyTorch")
             with _one_line(f"{what} was written, but does not run"):
                 run, metadata = form.read(temporary)
@@ -188,18 +186,18 @@ def _trials(
     batch: int,
     given: Sequence[Tensor] | None,
     dynamic: bool,
-) -> list[Trial]:
+) -> list[_Trial]:
     """One at the exported size; where that is dynamic one at another, as odd as the network takes.
 
     Raises:
         ValueError: the network does not take the size.
     """
-    trials = [Trial.run(net, _inputs(net, *size, batch, given, seed=1))]
+    trials = [_Trial.run(net, _inputs(net, *size, batch, given, seed=1))]
     height, width = size
     others = [(height // 2 + 5, width + 37), (2 * height, width), (height, 2 * width)]
     while dynamic and len(trials) < 2:
         try:
-            trials.append(Trial.run(net, _inputs(net, *others.pop(0), batch, None, seed=1)))
+            trials.append(_Trial.run(net, _inputs(net, *others.pop(0), batch, None, seed=1)))
         except ValueError:
             if not others:
                 raise
@@ -288,7 +286,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Trial:
+class _Trial:
     """Inputs, what the network makes of them, and how much of that is rounding."""
 
     inputs: tuple[Tensor, ...]
@@ -296,7 +294,7 @@ class Trial:
     rounding: float
 
     @classmethod
-    def run(cls, net: nn.Module, inputs: tuple[Tensor, ...]) -> Trial:
+    def run(cls, net: nn.Module, inputs: tuple[Tensor, ...]) -> _Trial:
         """Run the network, and once more on inputs moved by a rounding.
 
         Raises:
@@ -341,7 +339,7 @@ class Trial:
         return Check(self.shapes, maximum, mean, scale, allowed)
 
 
-def check_bytes(net: nn.Module, size: int, per_tensor: int, what: str) -> None:
+def _check_bytes(net: nn.Module, size: int, per_tensor: int, what: str) -> None:
     """Refuse a file whose `stored_bytes` are more than the network's; an error calls it `what`.
 
     Raises:

@@ -181,7 +181,7 @@ def _disk() -> Check:
 
 def _writable() -> Check:
     ok = os.access(".", os.W_OK)
-    todo = "" if ok else "run in a folder of your own, or name one by --out"
+    todo = "" if ok else "run in a folder of your own, or let results go to another"
     return Check("working folder", ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo)
 
 

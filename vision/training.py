@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import accumulate, pairwise
 from math import ceil, cos, isinf, pi
-from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -20,6 +18,7 @@ from timm.optim import create_optimizer_v2, list_optimizers
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from ..common.files import read_json
 from .hub.create import create_model
 from .hub.registry import REMOTE
 from .schedule import run_steps, steps_of
@@ -256,15 +255,8 @@ def read_subnet(path: str) -> dict[str, Any]:
         FileNotFoundError: no such file.
         ValueError: it is not such a file.
     """
-    try:
-        architecture = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{path}: no such file of a subnet: a search by `vizoo fit` writes architecture.json "
-            "in its folder; name it by --model.model_args.subnet"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{path}: not an architecture: no JSON ({error})") from error
+    what = "the architecture that a search by `vizoo fit` wrote (`subnet` in model_args)"
+    architecture = read_json(path, what)
     if not isinstance(architecture, dict) or "choices" not in architecture:
         raise ValueError(f'{path}: not an architecture, which reads {{"version": 1, "choices": …}}')
     return architecture

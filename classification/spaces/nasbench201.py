@@ -34,7 +34,7 @@ class Zero(nn.Module):
         return x * 0
 
 
-class ReLUConvNorm(nn.Sequential):
+class _ReLUConvNorm(nn.Sequential):
     """ReLU, convolution without bias, batch norm."""
 
     def __init__(self, in_channels: int, channels: int, kernel: int, stride: int = 1) -> None:
@@ -64,13 +64,13 @@ class Cell(nn.Module):
         return edges["0_3"](x) + edges["1_3"](first) + edges["2_3"](second)
 
 
-class Reduction(nn.Module):
+class _Reduction(nn.Module):
     """Halves height and width: a residual block."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.first = ReLUConvNorm(in_channels, channels, 3, 2)
-        self.second = ReLUConvNorm(channels, channels, 3)
+        self.first = _ReLUConvNorm(in_channels, channels, 3, 2)
+        self.second = _ReLUConvNorm(channels, channels, 3)
         self.shortcut = nn.Conv2d(in_channels, channels, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class NASBench201(SearchedClassifier):
         layers: list[nn.Module] = []
         for width in (channels, 2 * channels, 4 * channels):
             if layers:
-                layers.append(Reduction(width // 2, width))
+                layers.append(_Reduction(width // 2, width))
             layers += [Cell(width, choices) for _ in range(cells)]
         self.cells = nn.Sequential(*layers)
         self.norm = nn.BatchNorm2d(4 * channels)
@@ -122,7 +122,7 @@ def _operation(name: str, channels: int) -> nn.Module:
     if name == "avg_pool_3x3":
         return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
     if name.startswith("nor_conv"):
-        return ReLUConvNorm(channels, channels, int(name[-1]))
+        return _ReLUConvNorm(channels, channels, int(name[-1]))
     return Zero() if name == "none" else nn.Identity()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...common.devices import choose_device
-from ...common.files import atomic_write
+from ...common.files import write_text
 from ...datasets.stereo.calibration import write_calibration
 from ...nas.efficiency.provenance import device_name
 from ...nas.search.front import Front
@@ -149,8 +149,7 @@ def _write(
     files: list[Path],
 ) -> dict[str, Any]:
     """Write the page last, so that it is there only if all else is."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
     height, width = sample.size
     weights = findings[0].weights
     return {

@@ -149,7 +149,7 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     """The demo's config, with all that it writes under `out`."""
     import yaml
 
-    from ...common.files import atomic_write
+    from ...common.files import write_text
     from ...vision.configs.builtin import resolve_config
 
     config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
@@ -160,9 +160,7 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
         config["trainer"]["accelerator"] = "gpu" if kind == "cuda" else kind
         config["trainer"]["devices"] = [int(number)] if number else 1
     config["model"]["init_args"]["round_epochs"] = [epochs]
-    with atomic_write(path) as temporary:
-        temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    return path
+    return write_text(path, yaml.safe_dump(config, sort_keys=False))
 
 
 def _middle(config: Path) -> float:

@@ -1,20 +1,6 @@
 """The Lightning data module of CT scans.
 
-In a YAML file of ``vizoo fit``::
-
-    data:
-      class_path: vizoo.datasets.ct.CTDataModule
-      init_args:
-        train:
-          - class_path: vizoo.datasets.ct.CCCCII
-            init_args: {root: $VIZOO_DATA/cc-ccii, list_file: train.json}
-        val:
-          - class_path: vizoo.datasets.ct.CCCCII
-            init_args: {root: $VIZOO_DATA/cc-ccii, list_file: val.json}
-        test:
-          - class_path: vizoo.datasets.ct.CCCCII
-            init_args: {root: $VIZOO_DATA/cc-ccii, list_file: test.json}
-        batch_size: 32
+YAML files of ``vizoo fit`` that name it are in ``configs/classification``.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 
 from ...common.extras import from_extra
+from ...common.files import few
 from .dicom_headers import SKEW, ForeignError, Slice, UnusableError, check_alike, read_slices_of
 from .volume import CTVolume, border, check_axial
 
@@ -37,7 +38,6 @@ _PART = 3  # distances on end that a part of a scan has at least
 _WIDEST = 6.0  # greatest distance between slices in the smallest that is resampled
 _STEEPEST = 35.0  # degrees; gantries tilt by at most 30
 _SAME = 0.05  # mm between slices of one place; scanners take no steps so small
-_LISTED = 5  # names in a message
 _AIR = -1000  # Hounsfield units
 _PLUGINS = "pip install 'vizoo[ct]' brings those that read most"
 
@@ -69,7 +69,7 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
         ]
         raise ValueError(
             f"{where}: {' and '.join(map(_name, two))} lie at one position"
-            f"{f' ({_few(differ)})' if differ else ''}: two scans, or phases, mixed in one series; "
+            f"{f' ({few(differ)})' if differ else ''}: two scans, or phases, mixed in one series; "
             "export each as its own"
         )
     median = float(np.median(steps))
@@ -91,7 +91,7 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
         return (heights - heights[0]) / step, depth
     if missing := depth - len(slices):
         sides = [f"{_name(slices[at])} and {_name(slices[at + 1])}" for at in gaps]
-        what = f"{where}: {missing} of {depth} slices are missing, between {_few(sides)}"
+        what = f"{where}: {missing} of {depth} slices are missing, between {few(sides)}"
         if missing > _MOST_MISSING * depth or np.diff(places).max() > _LONGEST_GAP + 1:
             raise ValueError(f"{what}; copy the whole series")
         warnings.warn(f"{what}; interpolated from their neighbours", stacklevel=4)
@@ -331,13 +331,11 @@ def _choose(
         raise ValueError(next(iter(unusable.values())))
     if not groups and not unusable:
         raise ValueError(f"{where}: only localisers (scouts), which are no scan")
-    shown = _few([f"{uid} ({_described(parts)})" for uid, parts in groups.items()])
+    shown = few([f"{uid} ({_described(parts)})" for uid, parts in groups.items()])
     if series is not None and series not in groups and series not in unusable:
         raise ValueError(f"{where}: no series {series}; there is {shown}")
     if series is None and len(groups) > 1:
-        raise ValueError(
-            f"{where}: {len(groups)} series mixed: name one (series, --series) of {shown}"
-        )
+        raise ValueError(f"{where}: {len(groups)} series mixed: name one as `series`: {shown}")
     series = series or next(iter(groups))
     if series in unusable:
         raise ValueError(unusable.pop(series))
@@ -364,10 +362,6 @@ def _described(parts: list[Slice]) -> str:
 
 def _name(part: Slice) -> str:
     return part.path.name if part.frame is None else f"{part.path.name} (slice {part.frame + 1})"
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
 
 
 def _check_decoder(part: Slice) -> None:

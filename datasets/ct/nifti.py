@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 
 from ...common.extras import from_extra
-from ...common.files import atomic_write
+from ...common.files import write_bytes
 from .volume import CTVolume, check_axial
 
 __all__ = ["SUFFIXES", "is_nifti", "read_nifti", "write_nifti"]
@@ -121,8 +121,7 @@ def write_nifti(
     content = image.to_bytes()
     if path.suffix.lower() == ".gz":
         content = gzip.compress(content, 1, mtime=0)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    write_bytes(path, content)
 
 
 def _hounsfield(stored: np.ndarray, slope: float, intercept: float) -> np.ndarray:

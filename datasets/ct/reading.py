@@ -15,7 +15,7 @@ from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
 from .volume import CTVolume, check_units
 
-__all__ = ["in_order", "read_scan", "read_slices", "scan_kind"]
+__all__ = ["read_scan", "read_slices", "scan_kind"]
 
 _ORDERS = {"feet-first": 1.0, "head-first": -1.0, None: 1.0}
 
@@ -50,8 +50,7 @@ def read_slices(
     first = _plane(files[0])
     if first.dtype != np.uint8 and value_range is None:
         raise ValueError(
-            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range, --value-range): "
-            "the file does not"
+            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range): the file does not"
         )
     values = np.empty((len(files), *first.shape), first.dtype)
 
@@ -84,7 +83,7 @@ def read_slices(
     )
 
 
-def in_order(names: Sequence[Path]) -> list[Path]:
+def _in_order(names: Sequence[Path]) -> list[Path]:
     """Sort files by the numbers in their names: ``2.png`` before ``10.png``."""
 
     def key(path: Path) -> list[tuple[int, str]]:
@@ -145,7 +144,7 @@ def _read(
     if kind == "NIfTI":
         return read_nifti(path)
     if kind == "pictures":
-        return read_slices(in_order(_pictures(path)), value_range, threads, order)
+        return read_slices(_in_order(_pictures(path)), value_range, threads, order)
     if path.is_file():
         return read_dicom(path.parent, series or series_of(path), threads, resample)
     return read_dicom(path, series, threads, resample)
@@ -191,5 +190,4 @@ def _check_unused(path: Path, kind: str, **arguments: object) -> None:
     """Refuse what says nothing about scans of this kind."""
     for name, value in arguments.items():
         if value is not None:
-            option = "--slices" if name == "order" else f"--{name.replace('_', '-')}"
-            raise ValueError(f"{path}: {kind}, which takes no {name} ({option}): leave it out")
+            raise ValueError(f"{path}: {kind}, which takes no {name}: leave it out")

@@ -26,13 +26,12 @@ _SEEDS = 1 << 31
 
 
 class VolumeAugmentation:
-    """Mirror a volume along each axis and, if `full`, turn, scale, move, blur it and add noise.
+    """Mirror a volume along each axis half of the time and, if `full`, change it further.
 
     Entries of four dimensions change together. The scan's geometry no longer holds and is left
     out.
 
     Args:
-        flip: probability of a mirror image, for each axis, 0.5 as published.
         full: whether to go beyond mirrors, with probability 0.5 each: turned by up to 10 degrees in
             the axial plane, scaled by 0.9 to 1.1 and moved by up to 5 % there; blurred by up to 1
             pixel; noise of a standard deviation up to 0.03.
@@ -41,17 +40,15 @@ class VolumeAugmentation:
         ImportError: `full` without MONAI.
     """
 
-    def __init__(self, flip: float = 0.5, full: bool = False) -> None:
-        if not 0 <= flip <= 1:
-            raise ValueError(f"flip {flip} must be 0 to 1")
-        self.flip, self.full = flip, full
+    def __init__(self, full: bool = False) -> None:
+        self.full = full
         if full:
             _monai()
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample with its volume and all maps of it changed alike, by draws of `generator`."""
         draws = torch.rand(3, generator=generator)
-        axes = [axis for axis in (1, 2, 3) if draws[axis - 1] < self.flip]
+        axes = [axis for axis in (1, 2, 3) if draws[axis - 1] < 0.5]
         kept = {name: value for name, value in sample.items() if name not in _GEOMETRY}
         maps = [
             name for name, value in kept.items() if isinstance(value, Tensor) and value.ndim == 4
@@ -95,8 +92,8 @@ def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     noise = transforms.RandGaussianNoised(["volume"], prob=0.5, std=0.03)
     change = transforms.Compose([turn, blur, noise])
     change.set_random_state(seed=seed)
-    found = change({name: value.float() for name, value in maps.items()})
-    plain = {name: found[name].as_tensor().contiguous() for name in names}
+    changed = change({name: value.float() for name, value in maps.items()})
+    plain = {name: changed[name].as_tensor().contiguous() for name in names}
     plain["volume"] = plain["volume"].clamp(0, 1)
     return {name: value.to(maps[name].dtype) for name, value in plain.items()}
 

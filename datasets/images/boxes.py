@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ...common.files import read_json
 from ...vision.io.images import SUFFIXES
 from ..files import check_files, expand_path
 from .dataset import ImageDataset, ImageRecord
@@ -46,7 +46,7 @@ class CocoImages(ImageDataset):
     ) -> None:
         path = expand_path(annotations)
         where = expand_path(root) if root else path.parent
-        content = _read_json(path)
+        content = read_json(path, "COCO annotations")
         try:
             kinds = {kind["id"]: kind["name"] for kind in content["categories"]}
             files = {image["id"]: image["file_name"] for image in content["images"]}
@@ -140,18 +140,6 @@ def _record(
     label = Counter(labels).most_common(1)[0][0]
     corners = tuple(box for _, box in boxes)
     return ImageRecord(name, str(path), label, name, corners, labels)
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such file of annotations") from error
-    except (ValueError, IsADirectoryError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON file of annotations: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: not COCO annotations: want a JSON object")
-    return content
 
 
 def _listed(root: Path, names: str | None) -> list[str]:

@@ -1,17 +1,6 @@
 """The Lightning data module of images with labels.
 
-In a YAML file of ``vizoo fit``::
-
-    data:
-      class_path: vizoo.datasets.images.ImageDataModule
-      init_args:
-        train:
-          - class_path: vizoo.datasets.images.ImageFolders
-            init_args: {root: $VIZOO_DATA/skin10, part: train}
-        val:
-          - class_path: vizoo.datasets.images.ImageFolders
-            init_args: {root: $VIZOO_DATA/skin10, part: val}
-        batch_size: 32
+YAML files of ``vizoo fit`` that name it are in ``configs/classification``.
 """
 
 from __future__ import annotations

@@ -32,18 +32,17 @@ class ImageAugmentation:
             saturation by factors of 0.7 to 1.3 and hue by up to 0.03 of the circle;
             ``randaugment`` adds two operations of RandAugment (Cubuk et al., CVPRW 2020) instead,
             ``trivialaugment`` one of TrivialAugment (Müller and Hutter, ICCV 2021).
-        magnitude: of RandAugment's operations, 0 to 30.
 
     Raises:
         ValueError: an unknown name.
     """
 
-    def __init__(self, name: str = "colour", magnitude: int = 9) -> None:
+    def __init__(self, name: str = "colour") -> None:
         check_choice("augmentation", name, _AUGMENTATIONS[1:])
         more = {
             "flips": [v2.Identity()],
             "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
-            "randaugment": [v2.RandAugment(2, magnitude)],
+            "randaugment": [v2.RandAugment()],
             "trivialaugment": [v2.TrivialAugmentWide()],
         }
         flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]

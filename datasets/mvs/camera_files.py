@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import write_text
 from ..files import read_text
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "read_camera_file",
     "read_pair_file",
     "write_camera_file",
-    "write_lines",
     "write_pair_file",
 ]
 
@@ -146,7 +145,7 @@ def write_camera_file(
     lines += ["intrinsic", *map(_row, intrinsics.tolist()), ""]
     least, greatest = depth_range
     middle = [(greatest - least) / (_PLANES - 1), _PLANES] if form == "interval" else []
-    write_lines(path, [*lines, _row([least, *middle, greatest])])
+    write_text(path, "\n".join([*lines, _row([least, *middle, greatest]), ""]))
 
 
 def read_pair_file(path: str | os.PathLike) -> dict[int, list[tuple[int, float]]]:
@@ -186,7 +185,7 @@ def write_pair_file(
     for view, sources in pairs.items():
         listed = "".join(f" {source} {score:.6g}" for source, score in sources)
         lines += [str(view), f"{len(sources)}{listed}"]
-    write_lines(path, lines)
+    write_text(path, "\n".join([*lines, ""]))
 
 
 def _sources(path: str | os.PathLike, number: int, line: str) -> list[tuple[int, float]]:
@@ -229,9 +228,3 @@ def _show(word: str) -> str:
 def _row(values: Sequence[float]) -> str:
     # Nine significant digits tell every float32 from its neighbours.
     return " ".join(f"{value:.9g}" for value in values)
-
-
-def write_lines(path: str | os.PathLike, lines: Sequence[str]) -> None:
-    """Write the lines of a text file, atomically."""
-    with atomic_write(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n")

@@ -37,7 +37,7 @@ from .colmap_model import Camera, Model, find_model, read_model
 from .pairs import pair_by_poses, pairs_from_scores, score_by_points
 from .scene import Scene, View, known_depth
 
-__all__ = ["FOLDERS", "open_colmap", "open_eth3d", "rotation_of", "scene_of_model"]
+__all__ = ["FOLDERS", "open_colmap", "open_eth3d", "rotation_of"]
 
 _FOCALS = {"SIMPLE_PINHOLE": 1, "PINHOLE": 2, "SIMPLE_RADIAL": 1, "RADIAL": 1}
 _FOCALS |= {"OPENCV": 2, "FULL_OPENCV": 2}
@@ -57,10 +57,10 @@ def open_colmap(path: str | os.PathLike) -> Scene:
             f"COLMAP workspace at {root}: no model; expected {root / 'sparse' / 'cameras.bin'} or "
             ".txt, or the same in sparse/0"
         )
-    return scene_of_model(read_model(folder), root, root / "images", "colmap")
+    return _scene_of_model(read_model(folder), root, root / "images", "colmap")
 
 
-def scene_of_model(
+def _scene_of_model(
     model: Model,
     root: Path,
     images: Path,
@@ -164,7 +164,7 @@ def open_eth3d(path: str | os.PathLike) -> Scene:
         )
     model = read_model(folder)
     truths = _truths(root, model)
-    return scene_of_model(model, root, root / "images", "eth3d", truths.get)
+    return _scene_of_model(model, root, root / "images", "eth3d", truths.get)
 
 
 def _truths(root: Path, model: Model) -> dict[str, partial]:

@@ -16,9 +16,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import write_bytes, write_text
 from ..files import read_text
-from .camera_files import write_lines
 from .cameras import project
 from .scene import Scene
 
@@ -350,41 +349,36 @@ def _write_text(folder: Path, cameras: list, images: list, points: list) -> None
     lines = ["# CAMERA_ID MODEL WIDTH HEIGHT fx fy cx cy"]
     for identifier, width, height, focal in cameras:
         lines.append(f"{identifier} PINHOLE {width} {height} {_words(focal)}")
-    write_lines(folder / "cameras.txt", lines)
+    write_text(folder / "cameras.txt", "\n".join(lines) + "\n")
     lines = ["# IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME", "# X Y POINT3D_ID ..."]
     for identifier, pose, camera, name, keypoints in images:
         lines.append(f"{identifier} {_words(pose)} {camera} {name}")
         lines.append(" ".join(f"{x:.3f} {y:.3f} {point}" for x, y, point in keypoints))
-    write_lines(folder / "images.txt", lines)
+    write_text(folder / "images.txt", "\n".join(lines) + "\n")
     lines = ["# POINT3D_ID X Y Z R G B ERROR IMAGE_ID POINT2D_IDX ..."]
     for identifier, place, colour, members in points:
         track = " ".join(f"{image} {keypoint}" for image, keypoint in members)
         lines.append(f"{identifier} {_words(place)} {' '.join(map(str, colour))} 0 {track}")
-    write_lines(folder / "points3D.txt", lines)
+    write_text(folder / "points3D.txt", "\n".join(lines) + "\n")
 
 
 def _write_binary(folder: Path, cameras: list, images: list, points: list) -> None:
     parts = [struct.pack("<Q", len(cameras))]
     for identifier, width, height, focal in cameras:
         parts.append(struct.pack("<iiQQ4d", identifier, 1, width, height, *focal))
-    _put_bytes(folder / "cameras.bin", parts)
+    write_bytes(folder / "cameras.bin", b"".join(parts))
     parts = [struct.pack("<Q", len(images))]
     for identifier, pose, camera, name, keypoints in images:
         parts.append(struct.pack("<i7di", identifier, *pose, camera) + name.encode() + b"\0")
         parts.append(struct.pack("<Q", len(keypoints)))
         parts += [struct.pack("<ddq", *keypoint) for keypoint in keypoints]
-    _put_bytes(folder / "images.bin", parts)
+    write_bytes(folder / "images.bin", b"".join(parts))
     parts = [struct.pack("<Q", len(points))]
     for identifier, place, colour, members in points:
         parts.append(struct.pack("<Q3d3BdQ", identifier, *place, *colour, 0.0, len(members)))
         parts += [struct.pack("<ii", *member) for member in members]
-    _put_bytes(folder / "points3D.bin", parts)
+    write_bytes(folder / "points3D.bin", b"".join(parts))
 
 
 def _words(values: tuple[float, ...] | list[float]) -> str:
     return " ".join(repr(float(value)) for value in values)
-
-
-def _put_bytes(path: Path, parts: list[bytes]) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(b"".join(parts))

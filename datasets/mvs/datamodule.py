@@ -1,17 +1,6 @@
 """The Lightning data module of multi-view stereo.
 
-In a YAML file of ``vizoo fit``::
-
-    data:
-      class_path: vizoo.datasets.mvs.MVSDataModule
-      init_args:
-        train:
-          - class_path: vizoo.datasets.mvs.DTU
-            init_args: {root: $VIZOO_DATA/dtu, split: train, views: 5}
-        val:
-          - class_path: vizoo.datasets.mvs.DTU
-            init_args: {root: $VIZOO_DATA/dtu, split: val, views: 5}
-        batch_size: 4
+YAML files of ``vizoo fit`` that name it are in ``configs/mvs``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ in any view, pairs are scored by the poses; with them, the best come first.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...common.files import read_json
 from ..files import check_files, expand_path, read_text
 from .cameras import check_camera, invert_pose
 from .pairs import pair_by_poses
@@ -58,10 +58,7 @@ def open_folder(path: str | os.PathLike) -> Scene:
     path = expand_path(path)
     file = path if path.suffix == ".json" else path / CAMERAS_FILE
     root = file.parent
-    try:
-        content = json.loads(read_text(file, "cameras"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{file}: not JSON: {error}") from None
+    content = read_json(file, "cameras")
     entries = content.get("views") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{file}: want an object with a list 'views' of objects")

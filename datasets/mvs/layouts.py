@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...common.files import few
 from ..files import check_choice, expand_path
 from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
@@ -34,10 +35,9 @@ def _is_dtu(path: Path) -> bool:
 def _open_dtu_training(path: Path, form: str, light: int) -> Scene:
     if path.parent.name != "Rectified":
         scans = sorted(p.name for p in (path / "Rectified").glob("scan*_train"))
-        some = ", ".join(scans[:3]) + (", ..." if len(scans) > 3 else "")
         raise ValueError(
             f"{path}: DTU's training layout is opened by scan: {path / 'Rectified' / 'SCAN'}, with "
-            f"SCAN of {some or 'scan1_train (none is here)'}"
+            f"SCAN of {few(scans) or 'scan1_train (none is here)'}"
         )
     scan = path.name.removesuffix("_train")
     return dtu.open_dtu_training(path.parent.parent, scan, (light,), form)

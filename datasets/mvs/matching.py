@@ -69,10 +69,10 @@ def depths_in_common(
     place, far = (vector[:, :2] / vector[:, 2:] for vector in (point, turned))
     off = other.focal * (place - ray[:, :2]).norm(dim=1)
     parallax = other.focal * (place - far).norm(dim=1)
-    found = (depth > 0) & (point[:, 2] > 0) & (off < _OFF)
-    measured = found & (parallax > _PARALLAX)
+    met = (depth > 0) & (point[:, 2] > 0) & (off < _OFF)
+    measured = met & (parallax > _PARALLAX)
     beyond = other.focal * (far - ray[:, :2]).norm(dim=1) < _OFF
-    distant = (turned[:, 2] > 0) & ~measured & (found | beyond)
+    distant = (turned[:, 2] > 0) & ~measured & (met | beyond)
     moved = shift[:, :2] - far * shift[:, 2:]
     bound = other.focal * moved.norm(dim=1) / turned[:, 2] / _PARALLAX
     return depth[measured], bound[distant]

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from ...common.files import few
 from ...vision.io.images import read_image, read_pixels, to_bytes
 from ...vision.io.pfm import read_pfm
 from .cameras import (
@@ -118,8 +119,7 @@ class Scene:
         """
         names = [view.name for view in self.views]
         if name not in names:
-            some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-            raise ValueError(f"scene {self.name} has no view {name!r}; its views are {some}")
+            raise ValueError(f"scene {self.name} has no view {name!r}; its views are {few(names)}")
         return names.index(name)
 
     def sources(self, index: int, count: int | None = None) -> list[int]:
@@ -331,14 +331,14 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
         limits = range_from_points(depth)
         if limits is not None:
             return limits, "1st and 99th percentile of its sparse points' depths"
-    found = [
+    measured = [
         depths_in_common(
             scene.features(index), scene.features(other), view.extrinsics, views[other].extrinsics
         )
         for other in scene.sources(index, _MATCHED)
     ]
-    if found:
-        depths, bounds = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if measured:
+        depths, bounds = (torch.cat(parts) for parts in zip(*measured, strict=True))
         limits = range_from_features(depths, bounds)
         if limits is not None:
             return limits, "from features in common with its sources"
@@ -355,8 +355,8 @@ def check_range(depth_range: tuple[float, float], where: str) -> None:
     if not (0 < least < greatest < float("inf")):
         raise ValueError(
             f"{where}: depth range {least:g} to {greatest:g}: want 0 < least < greatest; if the "
-            "camera file's last line is 'min interval', or 'min max', say which with range_form "
-            "(--range-form): 'interval' or 'max'"
+            "camera file's last line is 'min interval', or 'min max', say which with range_form: "
+            "'interval' or 'max'"
         )
 
 

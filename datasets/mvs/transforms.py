@@ -8,13 +8,11 @@ import torch
 from torch import Generator, Tensor
 
 from ...vision.windows import brightness
+from ..files import check_choice
 from ..stereo.transforms import Compose
 from .cameras import crop_intrinsics
 
 __all__ = ["ColourJitter", "RandomCrop", "augmentation"]
-
-#: Names that ``augmentation`` knows.
-_AUGMENTATIONS = ("none", "colour")
 
 
 class ColourJitter:
@@ -90,8 +88,7 @@ def augmentation(
     Raises:
         ValueError: there is none of that name, or only one side of the crop is given.
     """
-    if name not in _AUGMENTATIONS:
-        raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
+    check_choice("augmentation", name, ("none", "colour"))
     if (crop_height is None) != (crop_width is None):
         raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
     steps: list[Callable] = []

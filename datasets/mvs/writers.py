@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ...common.files import atomic_write, write_json
-from ...vision.io.images import to_bytes, write_image
+from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from .camera_files import write_camera_file, write_pair_file
@@ -25,7 +24,6 @@ from .scene import Scene, sparse_points
 
 __all__ = ["WRITERS", "write_scene"]
 
-_JPEG_QUALITY = 95
 _LIGHTS = (  # gain and offset of each of DTU's; the fourth (number 3) changes nothing
     (0.55, 0.02),
     (0.70, 0.00),
@@ -62,7 +60,7 @@ def write_scene(
 def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
     """DTU's evaluation layout, and Tanks and Temples'."""
     for index in range(len(scene)):
-        _write_photograph(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
+        write_image(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
         _write_camera(folder / "cams_1" / f"{index:08d}_cam.txt", scene, index, "max")
     write_pair_file(folder / "pair.txt", dict(enumerate(scene.pairs)))
     return folder
@@ -71,7 +69,7 @@ def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
 def _write_blendedmvs(scene: Scene, folder: Path, suffix: str) -> Path:
     for index in range(len(scene)):
         image = folder / "blended_images" / f"{index:08d}.{suffix}"
-        _write_photograph(image, scene.image(index))
+        write_image(image, scene.image(index))
         _write_camera(folder / "cams" / f"{index:08d}_cam.txt", scene, index, "interval")
         write_pfm(folder / "rendered_depth_maps" / f"{index:08d}.pfm", _depth(scene, index))
     write_pair_file(folder / "cams" / "pair.txt", dict(enumerate(scene.pairs)))
@@ -108,7 +106,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
 def _write_colmap(scene: Scene, folder: Path, suffix: str, binary: bool = False) -> Path:
     names = [f"{view.name}.{suffix}" for view in scene.views]
     for index, name in enumerate(names):
-        _write_photograph(folder / "images" / name, scene.image(index))
+        write_image(folder / "images" / name, scene.image(index))
     write_model(scene, folder / "sparse", names, *_points(scene), binary=binary)
     return folder
 
@@ -117,7 +115,7 @@ def _write_eth3d(scene: Scene, folder: Path, suffix: str) -> Path:
     suffix = suffix.upper()
     names = [f"dslr_images_undistorted/{view.name}.{suffix}" for view in scene.views]
     for index, name in enumerate(names):
-        _write_photograph(folder / "images" / name, scene.image(index))
+        write_image(folder / "images" / name, scene.image(index))
     points = _points(scene)
     write_model(scene, folder / "dslr_calibration_undistorted", names, *points)
     if scene.has_truth:
@@ -136,7 +134,7 @@ def _write_folder(scene: Scene, folder: Path, suffix: str) -> Path:
     for index, view in enumerate(scene.views):
         name = view.name.replace("/", "_")
         image = f"images/{name}.{suffix}"
-        _write_photograph(folder / image, scene.image(index))
+        write_image(folder / image, scene.image(index))
         entry: dict[str, Any] = {
             "image": image,
             "intrinsics": view.intrinsics.tolist(),
@@ -173,14 +171,6 @@ def _write_camera(path: Path, scene: Scene, index: int, form: str) -> None:
     view = scene.views[index]
     limits = scene.depth_range(index)[0]
     write_camera_file(path, view.intrinsics, view.extrinsics, limits, form)
-
-
-def _write_photograph(path: Path, image: Tensor) -> None:
-    if path.suffix.lower() == ".png":
-        write_image(path, image)
-        return
-    with atomic_write(path) as temporary:
-        Image.fromarray(to_bytes(image)).save(temporary, quality=_JPEG_QUALITY, subsampling=0)
 
 
 def _depth(scene: Scene, index: int) -> np.ndarray:

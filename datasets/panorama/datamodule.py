@@ -1,17 +1,6 @@
 """The Lightning data module of panorama depth.
 
-In a YAML file of ``vizoo fit``::
-
-    data:
-      class_path: vizoo.datasets.panorama.PanoramaDataModule
-      init_args:
-        train:
-          - class_path: vizoo.datasets.panorama.Stanford2D3D
-            init_args: {root: $VIZOO_DATA/stanford2d3d, list_file: train.txt}
-        val:
-          - class_path: vizoo.datasets.panorama.Stanford2D3D
-            init_args: {root: $VIZOO_DATA/stanford2d3d, list_file: val.txt}
-        batch_size: 4
+YAML files of ``vizoo fit`` that name it are in ``configs/panorama``.
 """
 
 from __future__ import annotations

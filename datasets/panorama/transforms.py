@@ -14,42 +14,39 @@ import torch
 from torch import Generator, Tensor
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["SphereAugmentation", "augmentation", "sphere_rotation"]
+from ..files import check_choice
 
-#: Names that ``augmentation`` knows.
-_AUGMENTATIONS = ("none", "sphere")
+__all__ = ["SphereAugmentation", "augmentation", "sphere_rotation"]
 
 
 class SphereAugmentation:
-    """Turn the sphere by any angle, mirror it, change its colours.
+    """Turn the sphere by any angle; mirror it half of the time, and change its colours as often.
 
-    Distances from the camera stay as they are, and nothing is resampled: the sample gets a
-    ``rotation``, by which the network's directions are turned before it looks.
+    Colours change as in UniFuse (Jiang et al., RA-L 2021): brightness, contrast and saturation by
+    factors of 0.8 to 1.2, hue by up to 0.1 of the circle. Distances from the camera stay as they
+    are, and nothing is resampled: the sample gets a ``rotation``, by which the network's directions
+    are turned before it looks.
 
     Args:
         tilt: the largest angle in degrees by which the vertical axis is tilted.
-        flip: probability of a mirror image, left and right exchanged.
-        jitter: probability of other colours: brightness, contrast and saturation by factors of
-            0.8 to 1.2, hue by up to 0.1 of the circle, as UniFuse (Jiang et al., RA-L 2021).
     """
 
-    def __init__(self, tilt: float = 0.0, flip: float = 0.5, jitter: float = 0.5) -> None:
-        if not (0 <= flip <= 1 and 0 <= jitter <= 1 and 0 <= tilt <= 180):
-            raise ValueError(
-                f"flip {flip} and jitter {jitter} must be 0 to 1, tilt {tilt} 0 to 180 degrees"
-            )
-        self.tilt, self.flip, self.jitter = tilt, flip, jitter
+    def __init__(self, tilt: float = 0.0) -> None:
+        if not 0 <= tilt <= 180:
+            raise ValueError(f"tilt {tilt} must be 0 to 180 degrees")
+        self.tilt = tilt
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample in other colours, with a `rotation` (3, 3) of directions."""
         draws = torch.rand(9, generator=generator, dtype=torch.float64).tolist()
         yaw, towards = (2 * math.pi * draw for draw in draws[:2])
         tilt = math.radians(self.tilt) * draws[2]
-        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < self.flip)
+        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < 0.5)
         image = sample["image"]
-        if draws[4] < self.jitter:
+        if draws[4] < 0.5:
             brightness, contrast, saturation = (0.8 + 0.4 * draw for draw in draws[5:8])
-            image = _other_colours(image, brightness, contrast, saturation, 0.2 * draws[8] - 0.1)
+            image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
+            image = F.adjust_hue(F.adjust_saturation(image, saturation), 0.2 * draws[8] - 0.1)
         return {**sample, "image": image, "rotation": rotation.float()}
 
 
@@ -77,16 +74,8 @@ def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
     Raises:
         ValueError: there is none of that name, or the tilt is out of its range.
     """
-    if name not in _AUGMENTATIONS:
-        raise ValueError(f"no augmentation {name!r}: choose {', '.join(_AUGMENTATIONS)}")
+    check_choice("augmentation", name, ("none", "sphere"))
     return SphereAugmentation(tilt) if name == "sphere" else None
-
-
-def _other_colours(
-    image: Tensor, brightness: float, contrast: float, saturation: float, hue: float
-) -> Tensor:
-    image = F.adjust_contrast(F.adjust_brightness(image, brightness), contrast)
-    return F.adjust_hue(F.adjust_saturation(image, saturation), hue)
 
 
 def _about_vertical(angle: float) -> Tensor:

@@ -9,18 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
-from ...common.files import atomic_write
+from ...common.files import write_text
 from ...vision.io.exr import write_exr
-from ...vision.io.images import to_bytes, write_image
+from ...vision.io.images import write_image
 from ..files import check_choice, expand_path
 from ..mixture import Samples
 from .base import ListedPanoramas, Matterport3D, Stanford2D3D
 
 __all__ = ["LAYOUTS", "write_panoramas"]
-
-_JPEG_QUALITY = 95
 
 
 def write_panoramas(
@@ -58,8 +55,7 @@ def write_panoramas(
             lines.append(LAYOUTS[layout](root, key, number, sample, depth))
             if report is not None:
                 report(name, number + 1, len(samples))
-        with atomic_write(root / f"{name}.txt") as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
     return root
 
 
@@ -75,10 +71,7 @@ def _write_stanford(root: Path, key: str, number: int, sample: dict, depth: np.n
 def _write_matterport(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:
     house = ("17DRP5sb8fy", "1LXtFkjw3qL")[number % 2]
     files = f"{house}/pano_skybox_color/{key}.jpg", f"{house}/pano_depth/{key}.png"
-    with atomic_write(root / files[0]) as temporary:
-        Image.fromarray(to_bytes(sample["image"])).save(
-            temporary, quality=_JPEG_QUALITY, subsampling=0
-        )
+    write_image(root / files[0], sample["image"])
     _write_depth_png(root / files[1], depth, Matterport3D)
     return " ".join(files)
 

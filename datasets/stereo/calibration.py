@@ -20,7 +20,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 
-from ...common.files import atomic_write
+from ...common.files import write_text
 from ..files import read_text
 
 __all__ = ["StereoCalibration", "read_calibration", "write_calibration"]
@@ -158,8 +158,7 @@ def write_calibration(path: str | os.PathLike, calibration: StereoCalibration) -
         f"height={c.height}",
         *([] if c.ndisp is None else [f"ndisp={c.ndisp}"]),
     ]
-    with atomic_write(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="ascii")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _from_middlebury(fields: dict[str, str], per_metre: int) -> StereoCalibration:

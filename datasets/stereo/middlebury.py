@@ -24,7 +24,7 @@ from pathlib import Path
 from ..files import check_choice, expand_path
 from .base import StereoDataset, StereoRecord, published_records
 
-__all__ = ["ETH3D", "Middlebury2014", "MiddleburyV3", "scene_records"]
+__all__ = ["ETH3D", "Middlebury2014", "MiddleburyV3"]
 
 _NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 
@@ -98,13 +98,13 @@ class MiddleburyV3(StereoDataset):
         half = ("training" if split == "train" else "test") + resolution
         folder = base / "MiddEval3" / half
         folder = folder if folder.is_dir() else base / half
-        records = scene_records(
+        records = _scene_records(
             "Middlebury v3", base, folder, folder, split == "train", occluded, published=15
         )
         super().__init__(records, transform)
 
 
-def scene_records(
+def _scene_records(
     title: str,
     base: Path,
     folder: Path,
@@ -161,5 +161,5 @@ class ETH3D(StereoDataset):
         if not truths.is_dir() and any(folder.glob("*/disp0GT.pfm")):
             truths = folder
         truth, published = (True, 27) if split == "train" else (False, 20)
-        records = scene_records("ETH3D", base, folder, truths, truth, occluded, published)
+        records = _scene_records("ETH3D", base, folder, truths, truth, occluded, published)
         super().__init__(records, transform)

@@ -45,8 +45,8 @@ _SPECIES = (
 class _Uniform:
     """Columns of one table of uniform numbers: a single draw for a whole scene."""
 
-    def __init__(self, rows: int, generator: torch.Generator, columns: int = 96) -> None:
-        self.table = torch.rand(columns, rows, generator=generator)
+    def __init__(self, rows: int, generator: torch.Generator) -> None:
+        self.table = torch.rand(96, rows, generator=generator)
         self.next = 0
 
     def __call__(self, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:

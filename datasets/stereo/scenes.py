@@ -316,14 +316,14 @@ def generate_scenes(
             if photometric:
                 pairs = [photograph(pair, g) for pair, g in zip(pairs, generators, strict=True)]
             disparity = left.nearest[:, None]
-            sample = {
+            made = {
                 "left": torch.stack([pair[0] for pair in pairs]).clamp(0, 1),
                 "right": torch.stack([pair[1] for pair in pairs]).clamp(0, 1),
                 "disparity": disparity.contiguous(),
                 "valid": torch.ones_like(disparity, dtype=torch.bool),
                 "occluded": _occluded(left, right, tilt),
             }
-        parts.append(sample)
+        parts.append(made)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ...vision.windows import brightness
+from ..files import check_choice
 
 __all__ = [
     "RECIPES",
@@ -298,10 +299,9 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
     Raises:
         ValueError: there is no recipe of that name, or the crop is empty.
     """
+    check_choice("augmentation", name, (*RECIPES, "none"))
     if name == "none":
         return None
-    if name not in RECIPES:
-        raise ValueError(f"no augmentation {name!r}: choose {', '.join(RECIPES)} or none")
     if height < 1 or width < 1:
         raise ValueError(f"a crop of {width}x{height} pixels is empty")
     return RECIPES[name](height, width)

@@ -142,11 +142,11 @@ def cone(radius: float, top: float, height: float, steps: int = 20) -> Shape:
     return join([side, *caps])
 
 
-def torus(radius: float, thickness: float, steps: int = 24) -> Shape:
+def torus(radius: float, thickness: float) -> Shape:
     """A ring in the plane y = 0."""
-    angles = np.linspace(0, 2 * math.pi, steps // 2 + 1)
+    angles = np.linspace(0, 2 * math.pi, 13)
     outline = np.stack([radius + thickness * np.cos(angles), thickness * np.sin(angles)], axis=-1)
-    return revolution(outline, steps)
+    return revolution(outline)
 
 
 def revolution(outline: np.ndarray, steps: int = 24) -> Shape:

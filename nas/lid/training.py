@@ -159,8 +159,8 @@ class FewShotTraining(SupernetTask):
         self.task.on_fit_start()
         check_strategy(
             self.trainer.strategy,
-            ", or let every device train nodes of its own by --trainer.devices 1 "
-            f"--model.processes {self.trainer.world_size}",
+            ", or let every device train nodes of its own by trainer.devices 1 and "
+            f"processes {self.trainer.world_size}",
         )
         if not self._brief:
             # What was stopped behind its last epoch may have a node to finish, or others to train.
@@ -171,7 +171,7 @@ class FewShotTraining(SupernetTask):
         if self.trainer.fit_loop.restarted_mid_epoch and self.trainer.ckpt_path:
             raise ValueError(
                 f"{self.trainer.ckpt_path} was written within an epoch: resume from one of an "
-                f"epoch's end, or leave --ckpt_path out to go on with what {self.folder} lacks"
+                f"epoch's end, or leave ckpt_path out to go on with what {self.folder} lacks"
             )
         resumed = bool(self._begun)
         if not resumed:

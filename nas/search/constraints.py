@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from ...common.files import few
 from ..space import Architecture, SearchSpace
 
 __all__ = ["Constraint", "Limits", "UnreachableError", "smallest_reachable"]
@@ -180,5 +181,4 @@ def _described(space: SearchSpace, architecture: Architecture) -> str:
     if architecture == smallest:
         return "the smallest architecture"
     other = [f"{n}={v!r}" for n, v in architecture.items() if v is not None and v != smallest[n]]
-    rest = f" and {len(other) - 8} more" if len(other) > 8 else ""
-    return f"the smallest architecture but for {', '.join(other[:8])}{rest}"
+    return f"the smallest architecture but for {few(other, 8)}"

@@ -292,7 +292,7 @@ def _perceptrons(inputs: int, hidden: Sequence[int], members: int, seed: int) ->
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; an accuracy predictor was to be read")
+        raise FileNotFoundError(f"{path}: no such file to read an accuracy predictor from")
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_KEY, "null"))

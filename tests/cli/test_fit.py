@@ -92,7 +92,7 @@ def test_a_checkpoint_may_not_override_the_config(toy, capsys):
     last = ["--ckpt_path", "checkpoints/last.ckpt"]
     line = error(capsys, *FIT, "--model.width=5", "--model.lr=0.3", *last)
     assert "model.lr is 0.3 here and 0.1 there; model.width is 5 here and 3 there" in line
-    assert "--model.init_weights" in line
+    assert "model.init_weights instead of ckpt_path" in line
     # What the user leaves to its default does not contradict: the checkpoint's value stays.
     assert main(["fit", "-c", "toy.yaml", "--model.lr=0.5"]) == 0
     assert main(["fit", "-c", "toy.yaml", "--trainer.max_epochs=3", *last]) == 0

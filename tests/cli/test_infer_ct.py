@@ -95,7 +95,7 @@ def test_which_end_of_pictures_is_the_head(weights, tmp_path, capsys):
     assert "do not say which end is the head" in told.err and "from the first" in told.out
     assert not list((tmp_path / "out").glob("*.nii.gz"))
     said = json.loads((tmp_path / "out/slices.json").read_text())
-    assert said["ends_known"] is False and "--slices" in said["warnings"][0]
+    assert said["ends_known"] is False and "order says it" in said["warnings"][0]
     heats = []
     for order in ("feet-first", "head-first"):
         assert call(*words, "--slices", order) == 0
@@ -103,7 +103,7 @@ def test_which_end_of_pictures_is_the_head(weights, tmp_path, capsys):
         heats.append(nibabel.load(tmp_path / "out/slices_map.nii.gz"))
     assert [nibabel.aff2axcodes(heat.affine)[2] for heat in heats] == ["S", "I"]
     assert call("scan.nii.gz", "--model", weights, "--slices", "feet-first") == 2
-    assert "NIfTI, which takes no order (--slices)" in capsys.readouterr().err
+    assert "NIfTI, which takes no order: leave it out" in capsys.readouterr().err
 
 
 def test_a_head_is_not_taken_for_a_chest(weights, tmp_path, capsys, scan):
@@ -305,7 +305,7 @@ def test_mixed_series(weights, tmp_path, capsys, scan):
     uids = list_series(tmp_path / "series")
     assert call("series", "--model", weights) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "2 series mixed" in line and all(uid in line for uid in uids) and "--series" in line
+    assert "2 series mixed" in line and all(uid in line for uid in uids) and "`series`" in line
     for uid in uids:
         assert call("series", "--model", weights, "--series", uid) == 0
     capsys.readouterr()
@@ -386,7 +386,7 @@ def bad(tmp_path, scan, what):
         ("nothing", "nothing: no scan: no DICOM file, no NIfTI file"),
         ("text", "notes.txt: not a scan; give a NIfTI file"),
         ("one picture", "1.png: 1 slices; a scan has several"),
-        ("16 bits", "0.png: 16 bits; say which values become 0 and 1.*--value-range"),
+        ("16 bits", "0.png: 16 bits; say which values become 0 and 1 .value_range."),
         ("sagittal", "bad: sagittal slices; take the scan's axial series"),
         ("no spacing", "0001.dcm: no usable PixelSpacing in its header"),
         ("magnetic", "bad: modality MR; wants a CT series"),

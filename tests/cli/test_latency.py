@@ -102,7 +102,7 @@ def test_a_file_of_weights_will_do(capsys):
         (("--input", "16"), "--input 16: give height and width as in --input 288x576"),
         (("--device", "nowhere"), "device 'nowhere' cannot be used here"),
         (("--threads", "0"), "--threads 0: must be at least 1"),
-        (("--samples", "3"), "--samples must be at least 8"),
+        (("--samples", "3"), "--samples 3: must be at least 8"),
         (("--seconds", "-1"), "--seconds -1: must be a time"),
         (("--out", "table.txt"), "--out table.txt: tables are JSON"),
     ],

@@ -91,7 +91,7 @@ def test_half(checkpoint, micro, capsys):
         (["--metric", "epe=0.7", "--command", "x"], "write DATA:NAME=VALUE"),
         (["--metric", "kitti:epe=low", "--command", "x"], "the value as JSON"),
         (["--metric", "kitti:epe=0.7"], "metrics need --command"),
-        (["--metrics", "none.json"], "none.json: No such file"),
+        (["--metrics", "none.json"], "none.json: no such file"),
         (["--input", "mean"], "write KEY=VALUE"),
         (["--mirror", "x.safetensors"], "is no source of weights"),
         (["--private"], "--private goes with --push"),

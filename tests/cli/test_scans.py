@@ -33,7 +33,7 @@ def test_the_choices_are_the_writers():
     ("words", "said"),
     [
         (["--size", "16"], "--size 16: give height and width"),
-        (["--slices", "1"], "--slices 1: a scan has several"),
+        (["--slices", "1"], "--slices 1: must be at least 2"),
         (["--scans", "2", "0", "1"], "three numbers"),
         (["--layout", "lidc"], "invalid choice: 'lidc'"),
     ],

@@ -230,7 +230,7 @@ def test_weights_that_the_training_began_from_may_be_gone():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--metric", "val/epe"), "--metric val/epe: ToyTask logs val/error"),
+        (("--metric", "val/epe"), "metric val/epe: ToyTask logs val/error"),
         (("--cost", "latency"), "latency needs --table FILE; `vizoo latency build` makes one"),
         (("--samples", "3"), "--samples 3: must be at least 10"),
         (("--population", "0"), "--population 0: must be at least 4"),

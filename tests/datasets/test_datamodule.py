@@ -191,7 +191,7 @@ def test_every_sample_is_used_before_any_is_used_again():
         ({"val_share": 1.0}, "val_share 1.0"),
         ({"batch_size": 0}, "batch_size 0"),
         ({"min_batches": 0}, "min_batches 0"),
-        ({"augmentation": "storng"}, "no augmentation 'storng'"),
+        ({"augmentation": "storng"}, "augmentation 'storng' is none of"),
     ],
 )
 def test_settings_that_do_not_fit(arguments, message):
@@ -223,7 +223,7 @@ def test_evaluation_counts_every_pair_once():
     whole = [f"a{i}" for i in range(13)] + [f"b{i}" for i in range(7)]
     assert sorted(seen) == sorted(whole)
     data.trainer = SimpleNamespace(world_size=21, global_rank=0)
-    with pytest.raises(ValueError, match=r"20 samples to evaluate on 21 .*--trainer\.devices 20"):
+    with pytest.raises(ValueError, match=r"20 samples to evaluate on 21 .*trainer\.devices 20"):
         data.test_dataloader()
 
 

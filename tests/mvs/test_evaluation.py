@@ -57,9 +57,11 @@ def test_only_the_scan_above_the_table_counts_for_completeness():
 
 def test_far_points_are_left_out_of_the_means():
     points = np.concatenate([LATTICE + [0.1, 0, 0], [[24.0, 24, 24]]])
-    score = dtu_score(points, lattice_truth(), cut=5)
+    score = dtu_score(points, lattice_truth())
     assert score.accuracy == pytest.approx(0.1) and score.far[0] == pytest.approx(1 / len(points))
-    beyond = dtu_score(points, lattice_truth(), search=2, cut=1)
+    wide = lattice_truth(mask=np.ones((80, 80, 80), bool), box=np.array([[-5.0] * 3, [75.0] * 3]))
+    points[-1] = 70  # farther than neighbours are looked for
+    beyond = dtu_score(points, wide)
     assert beyond.accuracy == pytest.approx(0.1) and np.isfinite(beyond.completeness)
 
 

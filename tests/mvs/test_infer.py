@@ -200,7 +200,7 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
 def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     reconstruct(predictor, scene, tmp_path)
-    with pytest.raises(ValueError, match=message + ".*name another --out, or --restart"):
+    with pytest.raises(ValueError, match=message + ".*name another folder, or restart"):
         reconstruct(predictor, altered(scene, **changes), tmp_path, **settings)
     assert len(oracle.calls) == 4
 
@@ -238,7 +238,7 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
 
 def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
     monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
-    with pytest.warns(UserWarning, match="images of 64x48 are resized to 32x24; --size"):
+    with pytest.warns(UserWarning, match="images of 64x48 are resized to 32x24; size chooses"):
         summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     assert summary["size"] == [24, 32]
 

@@ -33,7 +33,7 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
     if not isinstance(stored, dict) or "pytorch-lightning_version" not in stored:
         raise ValueError(
             f"{path}: not a Lightning checkpoint, so nothing can resume from it; "
-            f"weights are given by --model.{START}"
+            f"weights are given as {START} of the model"
         )
     stored = dict(stored.get("hyper_parameters") or {})
     wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
@@ -49,7 +49,7 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
         instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
         raise ValueError(
             f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
-            f"agree, or {instead} its weights alone by --model.{START} instead of --ckpt_path"
+            f"agree, or {instead} its weights alone: model.{START} instead of ckpt_path"
         )
 
 

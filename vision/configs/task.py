@@ -124,7 +124,7 @@ class FitConfig:
         values, _ = self.metrics(net, device, batches)
         if metric not in values:
             raise ValueError(
-                f"--metric {metric}: {type(self.module).__name__} logs "
+                f"metric {metric}: {type(self.module).__name__} logs "
                 f"{', '.join(sorted(values)) or 'nothing in validation'}"
             )
         return values[metric]

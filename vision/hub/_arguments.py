@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+from ...common.files import shortened
+
 __all__ = ["check_arguments"]
 
 
@@ -36,7 +38,7 @@ def check_arguments(name: str, function: Callable[..., Any], given: Mapping[str,
         if not _fits(value, hints.get(key, Any)):
             wanted = parameters[key].annotation
             wanted = wanted if isinstance(wanted, str) else inspect.formatannotation(wanted)
-            raise ValueError(f"{name}: {key} must be of type {wanted}, not {_shown(value)}")
+            raise ValueError(f"{name}: {key} must be of type {wanted}, not {shortened(value)}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -59,9 +61,3 @@ def _fits(value: Any, hint: Any) -> bool:
             _fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items()
         )
     return isinstance(value, origin or hint)
-
-
-def _shown(value: Any) -> str:
-    """The value in one short line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -16,8 +16,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-_SHOWN = 12
-"""How many blocked names an error lists before it only counts."""
+from ...common.files import few
 
 # What the pickle of a NumPy number names: checkpoints of older programs keep losses as such.
 # NumPy 2 calls the module otherwise than NumPy 1 did; either reads files of both.
@@ -53,10 +52,9 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
     except pickle.UnpicklingError as error:
         names = _blocked_globals(path)
         if names:
-            more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise ValueError(
                 f"{path}: refused, because its pickle would run more than tensors need: "
-                f"{', '.join(names[:_SHOWN])}{more}; save its state dict alone"
+                f"{few(names, 12)}; save its state dict alone"
             ) from error
         what = stand_in(path) or "not a checkpoint that can be read safely"
         raise ValueError(f"{path}: {what}") from error

@@ -30,10 +30,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ...common.files import few
 from ._pickles import load_pickle
 from .download import sha256_of
 from .registry import family_modules
-from .weights import StoredWeights, all_tensors, check_stored, existing_file, few, open_safetensors
+from .weights import StoredWeights, all_tensors, check_stored, existing_file, open_safetensors
 
 __all__ = ["read_published", "recognise"]
 

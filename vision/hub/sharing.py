@@ -16,19 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...common.files import atomic_write
+from ...common.files import few, write_json, write_text
 from ._http import SourceError
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
 from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
-from .weights import build, few, weights_of, write_weights
+from .weights import build, weights_of, write_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["from_pretrained", "model_card", "push_to_hub", "read_record", "save_pretrained"]
+__all__ = ["from_pretrained", "push_to_hub", "read_record", "save_pretrained"]
 
 _WEIGHTS = "model.safetensors"
 _CARD = "README.md"
@@ -88,12 +88,8 @@ def save_pretrained(
     path = write_weights(stored, folder / _WEIGHTS)
     record = WeightsRecord((), sha256_of(path), path.stat().st_size, **facts)
     config = {"library": "vizoo", "format": FORMAT, "model": name, "file": _WEIGHTS}
-    for file, text in (
-        (CONFIG, json.dumps({**config, "record": record.to_json()}, indent=2) + "\n"),
-        (_CARD, model_card(name, model_info(name).task, record)),
-    ):
-        with atomic_write(folder / file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    write_json(folder / CONFIG, {**config, "record": record.to_json()})
+    write_text(folder / _CARD, _model_card(name, model_info(name).task, record))
     return record
 
 
@@ -228,7 +224,7 @@ def _cast(name: str, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> 
     return cast
 
 
-def model_card(name: str, task: str, record: WeightsRecord) -> str:
+def _model_card(name: str, task: str, record: WeightsRecord) -> str:
     """Markdown with the Hub's header, how to load, the metrics and what is known of the weights."""
     parts = [_header(name, task, record), f"# {name}", ""]
     parts += [f"Weights of the {task} network `{name}` of vizoo, trained on {record.trained_on}."]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, few
 from ...common.system import installed_version
 from ...nas.supernet import activate_part
 from ._pickles import load_pickle, stand_in
@@ -46,8 +46,6 @@ __all__ = [
 
 KEY = "vizoo"
 _FORMAT = 1
-_SHOWN = 4
-"""How many tensor names an error lists before it only counts."""
 
 
 @dataclass(frozen=True)
@@ -387,13 +385,6 @@ def all_tensors(file: Any) -> dict[str, Tensor]:
     """Every tensor of an `open_safetensors` handle."""
     names = file.keys()
     return {name: file.get_tensor(name) for name in names}
-
-
-def few(names: Iterable[str]) -> str:
-    """The first few names and how many more there are."""
-    names = list(names)
-    more = f", … {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _casts(given: torch.dtype, own: torch.dtype) -> bool:

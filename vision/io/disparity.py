@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, write_bytes
 from .exr import read_exr
 from .images import read_pixels
 from .pfm import read_pfm, write_pfm
@@ -217,5 +217,4 @@ def _quantise(
 def _write_png(path: Path, pixels: np.ndarray) -> None:
     import cv2
 
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    write_bytes(path, cv2.imencode(".png", pixels)[1].tobytes())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.files import atomic_write
+from ...common.files import write_bytes
 
 __all__ = ["read_exr", "write_exr"]
 
@@ -88,8 +88,7 @@ def write_exr(path: str | os.PathLike, values: np.ndarray) -> None:
         chunks.append(struct.pack("<2i", top, len(packed)) + packed)
     first = len(header) + 8 * len(chunks)
     offsets = np.cumsum([first, *(len(chunk) for chunk in chunks[:-1])]).astype("<u8")
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(header + offsets.tobytes() + b"".join(chunks))
+    write_bytes(path, header + offsets.tobytes() + b"".join(chunks))
 
 
 class _OtherCompression(Exception):

@@ -12,6 +12,7 @@ import os
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -181,8 +182,10 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
         )
     if path.suffix.lower() not in Image.registered_extensions():
         raise ValueError(f"{path}: no image format is known by the suffix {path.suffix!r}")
+    jpeg = path.suffix.lower() in (".jpg", ".jpeg")
+    options: dict[str, Any] = {"quality": 95, "subsampling": 0} if jpeg else {}
     with atomic_write(path) as temporary:
-        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary)
+        Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, **options)
 
 
 def _check_png(data: bytes, path: Path) -> None:

@@ -27,7 +27,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import write_bytes
 
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
@@ -333,8 +333,7 @@ def write_entry(path: Path, name: str, code: bytes) -> None:
     """Keeps a compiled kernel; several processes may write the same one."""
     payload = json.dumps(name).encode() + b"\n" + code
     try:
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(hashlib.sha256(payload).digest() + payload)
+        write_bytes(path, hashlib.sha256(payload).digest() + payload)
     except OSError as error:
         _warn_once(f"compiled kernels cannot be kept ({error}); set VIZOO_HOME to another folder")
 

@@ -10,7 +10,7 @@ Kernels are in ``kernels/correlation.cu``; forwards, rows of many channels have 
 types on tensor cores, ``kernels/banded.cu``, and float32, ``kernels/sliced.cu``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -248,39 +248,24 @@ def _square_backward(
     return grads[0].to(left.dtype), grads[1].to(right.dtype)
 
 
-def _correlation_forward_cuda(left: Tensor, right: Tensor, displacements: int) -> Tensor:
-    shape = _correlation_shape(left, right, displacements)
-    return _launch_forward(left, right, shape, 1, 1, displacements, 0, False)
+_Window = tuple[int, int, int, int, bool]
+"""Groups, lines, displacements of a line, their shift, and whether they run to the right."""
 
 
-def _correlation_backward_cuda(
-    gradient: Tensor, left: Tensor, right: Tensor, displacements: int
-) -> tuple[Tensor, Tensor]:
-    return _launch_backward(gradient, left, right, 1, 1, displacements, 0, False)
+def _kernels(
+    shape: Callable[..., tuple[int, ...]], window: Callable[..., _Window]
+) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
+    """Forward and backward by kernels, of an operator whose sizes mean a shape and a window."""
 
+    def forward(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
+        return _launch_forward(left, right, shape(left, right, *sizes), *window(*sizes))
 
-def _grouped_forward_cuda(left: Tensor, right: Tensor, displacements: int, groups: int) -> Tensor:
-    shape = _grouped_shape(left, right, displacements, groups)
-    return _launch_forward(left, right, shape, groups, 1, displacements, 0, False)
+    def backward(
+        gradient: Tensor, left: Tensor, right: Tensor, *sizes: int
+    ) -> tuple[Tensor, Tensor]:
+        return _launch_backward(gradient, left, right, *window(*sizes))
 
-
-def _grouped_backward_cuda(
-    gradient: Tensor, left: Tensor, right: Tensor, displacements: int, groups: int
-) -> tuple[Tensor, Tensor]:
-    return _launch_backward(gradient, left, right, groups, 1, displacements, 0, False)
-
-
-def _square_forward_cuda(left: Tensor, right: Tensor, radius: int) -> Tensor:
-    side = 2 * radius + 1
-    shape = _square_shape(left, right, radius)
-    return _launch_forward(left, right, shape, 1, side, side, radius, True)
-
-
-def _square_backward_cuda(
-    gradient: Tensor, left: Tensor, right: Tensor, radius: int
-) -> tuple[Tensor, Tensor]:
-    side = 2 * radius + 1
-    return _launch_backward(gradient, left, right, 1, side, side, radius, True)
+    return forward, backward
 
 
 def _launch_forward(
@@ -367,13 +352,23 @@ def _launch_backward(
     return grads
 
 
+_CORRELATION_CUDA = _kernels(
+    _correlation_shape, lambda displacements: (1, 1, displacements, 0, False)
+)
+_GROUPED_CUDA = _kernels(
+    _grouped_shape, lambda displacements, groups: (groups, 1, displacements, 0, False)
+)
+_SQUARE_CUDA = _kernels(
+    _square_shape, lambda radius: (1, 2 * radius + 1, 2 * radius + 1, radius, True)
+)
+
 register_pair_operator(
     "correlation",
     "displacements",
     _correlation_forward,
     _correlation_backward,
     _correlation_shape,
-    (_correlation_forward_cuda, _correlation_backward_cuda),
+    _CORRELATION_CUDA,
 )
 register_pair_operator(
     "group_wise_correlation",
@@ -381,7 +376,7 @@ register_pair_operator(
     _grouped_forward,
     _grouped_backward,
     _grouped_shape,
-    (_grouped_forward_cuda, _grouped_backward_cuda),
+    _GROUPED_CUDA,
 )
 register_pair_operator(
     "correlation_2d",
@@ -389,5 +384,5 @@ register_pair_operator(
     _square_forward,
     _square_backward,
     _square_shape,
-    (_square_forward_cuda, _square_backward_cuda),
+    _SQUARE_CUDA,
 )

@@ -36,7 +36,6 @@ __all__ = [
     "constraints",
     "cost_predictors",
     "cut",
-    "most_macs",
     "moved_table",
     "search_within",
 ]
@@ -141,7 +140,7 @@ def best_subnet(
     architecture, costs, told = search_within(
         bench,
         predictors,
-        most_macs(predictors) if objective is None else objective,
+        _most_macs(predictors) if objective is None else objective,
         bounds,
         seed=seed,
         population=population,
@@ -232,7 +231,7 @@ def cost_predictors(
     }
 
 
-def most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
+def _most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
     """The objective that prefers capacity, since nobody has measured accuracy."""
     return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...common.files import read_json, write_json
+from ...common.files import check_version, read_json, write_json
 from ...nas.search.predictor import Predictor
 from ...nas.space import Architecture, SearchSpace
 
@@ -77,11 +77,7 @@ class Evaluations:
         content = read_json(path, "evaluations of subnets")
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f"{path}: no evaluations of subnets; `vizoo search` writes them")
-        if content.get("version") != _VERSION:
-            raise ValueError(
-                f"{path}: evaluations of version {content.get('version')}; "
-                f"this vizoo reads {_VERSION}"
-            )
+        check_version(content, _VERSION, f"{path}: evaluations")
         try:
             same = SearchSpace.from_json(content["space"]) == space
             errors = {

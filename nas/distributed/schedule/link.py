@@ -58,7 +58,7 @@ class Link(JsonFile):
         if not beta:
             raise ValueError(
                 "large messages took no longer than small ones: measure again, on a machine and a "
-                "link with less to do, or with more --seconds"
+                "link with less to do, or for more seconds"
             )
         return cls(processes, alpha, beta)
 

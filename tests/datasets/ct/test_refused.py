@@ -195,10 +195,10 @@ def test_what_does_not_apply(series, tmp_path, scan, line):
     path = tmp_path / "a.nii.gz"
     write(path, scan[0], scan[2])
     said = line(lambda: read_scan(path, series="1.2"))
-    assert "a.nii.gz: NIfTI, which takes no series (--series)" in said
+    assert "a.nii.gz: NIfTI, which takes no series: leave it out" in said
     for place, kind in ((path, "NIfTI"), (series, "DICOM"), (series / "0001.dcm", "DICOM")):
         said = line(lambda place=place: read_scan(place, value_range=(0, 9)))
-        assert f"{kind}, which takes no value_range (--value-range)" in said
+        assert f"{kind}, which takes no value_range: leave it out" in said
 
 
 class TestNifti:

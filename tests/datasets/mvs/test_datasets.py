@@ -224,7 +224,7 @@ class TestAugmentation:
 
     def test_names(self):
         assert augmentation("none") is None
-        with pytest.raises(ValueError, match="no augmentation 'flip': choose none, colour"):
+        with pytest.raises(ValueError, match="augmentation 'flip' is none of none, colour"):
             augmentation("flip")
         with pytest.raises(ValueError, match="give both sides, or neither"):
             augmentation("none", 64)

@@ -348,7 +348,7 @@ class TestFolder:
 
     def test_not_json(self, tmp_path):
         (tmp_path / "cameras.json").write_text("{")
-        with pytest.raises(ValueError, match="cameras.json: not JSON"):
+        with pytest.raises(ValueError, match="cameras.json: not cameras: this is not valid JSON"):
             open_scene(tmp_path)
 
 

@@ -57,7 +57,7 @@ def test_augmentation():
     assert min(seen) >= math.cos(math.radians(5)) - 1e-6 and min(seen) < 0.9999
     assert "rotation" not in sample
     assert augmentation("none") is None
-    with pytest.raises(ValueError, match="no augmentation 'spin'"):
+    with pytest.raises(ValueError, match="augmentation 'spin' is none of none, sphere"):
         augmentation("spin")
     with pytest.raises(ValueError, match="tilt 200"):
         augmentation("sphere", 200)

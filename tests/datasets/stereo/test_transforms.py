@@ -216,7 +216,7 @@ def test_erase_fills_the_right_image_with_its_mean(sample):
 def test_recipe_names():
     assert recipe("none", 1, 1) is None
     assert isinstance(recipe("fadnet", 8, 8), Compose)
-    with pytest.raises(ValueError, match="no augmentation 'fadnett': choose crop, fadnet, kitti"):
+    with pytest.raises(ValueError, match="augmentation 'fadnett' is none of crop, fadnet, kitti"):
         recipe("fadnett", 8, 8)
     with pytest.raises(ValueError, match="empty"):
         recipe("crop", 0, 8)

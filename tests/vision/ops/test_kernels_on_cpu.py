@@ -110,20 +110,17 @@ def mesh_backward(function):
 
 # Arguments, forward and backward kernels, forward and backward reference.
 CORRELATION = (
-    BASE._correlation_forward_cuda,
-    BASE._correlation_backward_cuda,
+    *BASE._CORRELATION_CUDA,
     BASE._correlation_forward,
     BASE._correlation_backward,
 )
 GROUPED = (
-    BASE._grouped_forward_cuda,
-    BASE._grouped_backward_cuda,
+    *BASE._GROUPED_CUDA,
     BASE._grouped_forward,
     BASE._grouped_backward,
 )
 SQUARE = (
-    BASE._square_forward_cuda,
-    BASE._square_backward_cuda,
+    *BASE._SQUARE_CUDA,
     BASE._square_forward,
     BASE._square_backward,
 )
