@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME|FILE",
         help="networks to choose from: NAME or NAME.TAG of `vizoo models --pretrained`, "
-        "hf-hub:ORG/NAME, or weight files; of a supernet the page also cuts subnets for a time limit "
-        "(default: all stereo networks that have trained weights)",
+        "hf-hub:ORG/NAME, or weight files; of a supernet the page also cuts subnets for a time "
+        "limit (default: all stereo networks that have trained weights)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument(

@@ -132,7 +132,9 @@ def build_page(
                     picture.preprocess = lambda payload: payload and payload.path
                 examples = gradio.Column()
                 offered = trials.choices.offered
-                model = gradio.Dropdown(offered, value=offered[0], label="Network", elem_id="model")
+                model = gradio.Dropdown(
+                    offered, value=offered[0], label="Network", elem_id="model", filterable=False
+                )
                 limit = gradio.Number(
                     500,
                     label="Time limit, ms for a pair",

@@ -199,11 +199,18 @@ def test_in_a_browser(site, pair, tmp_path, width):
             tab.wait("document.querySelectorAll('tbody tr').length === 2")
             tab.run("document.querySelector('tbody tr').click()")
             tab.wait("document.querySelector('#right img')?.naturalWidth === 384")
+        tab.wait("document.querySelector('#limit input') === null")
+        tab.click("#model input")
+        tab.wait("document.querySelectorAll('[role=option]').length === 3")
+        tab.click("[role=option]:last-of-type")  # the slowest within a limit
+        tab.wait("document.querySelector('#limit input') !== null")
         tab.run("document.querySelector('#match').click()")
         for shown in ("disparity", "confidence"):
             tab.wait(f"document.querySelector('#{shown} img')?.naturalWidth >= 384")
-        assert re.search(r"network \d+ ms, in all \d+ ms", tab.run("document.body.innerText"))
-        tab.wait("document.querySelector('#cloud canvas') !== null")
+        assert re.search(
+            r"network \d+ ms \(limit 500 ms\), in all \d+ ms", tab.run("document.body.innerText")
+        )
+        tab.wait("document.querySelector('#cloud canvas') !== null", 120)
         tab.run("document.querySelector('#cloud').scrollIntoView()")
         time.sleep(2)
         tab.screenshot(tmp_path / "page.png")
