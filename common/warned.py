@@ -27,9 +27,11 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
         warnings.simplefilter("always")
         show = warnings.showwarning
 
-        def collect(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def collect(
+            message: Warning | str, category: type[Warning], *place: Any, **how: Any
+        ) -> None:
             if thread not in (None, threading.get_ident()):
-                show(message, category, *place)
+                show(message, category, *place, **how)
             elif category is UserWarning:
                 found.append(str(message))
 

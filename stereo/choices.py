@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
@@ -9,9 +10,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..datasets.stereo.scenes import GeneratedStereo
 from ..nas.supernet import search_space
+from ..vision.configs.task import FitConfig
 from ..vision.hub.create import is_name, load_network
 from ..vision.hub.registry import list_models
 from ..vision.subnets.bench import Bench, load_supernet
@@ -33,6 +36,7 @@ _CUT = "{}: a subnet within the time limit"
 _SIZE = (192, 384)  # height and width at which subnets are measured where no table says another
 _SEARCH = {"generations": 12, "rounds": 3}  # what more would find is less than times scatter
 _KEPT = 8  # subnets of each supernet
+_JUDGE, _BATCHES, _SCENES = "evaluate/stereo.yaml", 10, 4  # of batch norms
 
 Report = Callable[[str, int, int], None]
 
@@ -137,8 +141,7 @@ class Choices:
             place = self.network(next(iter(self._sources))).device
             supernet = _Supernet(name, self._sources[name], str(place), report)
             self._supernets[offer] = supernet
-        report("searching", 0, 1)
-        return supernet.within(limit, height, width)
+        return supernet.within(limit, height, width, report)
 
     def _slowest(self, limit: float, height: int, width: int) -> str:
         """The slowest network that keeps to a limit by a measurement at a small size."""
@@ -175,7 +178,7 @@ class _Supernet:
         self.predictors = cost_predictors(self.bench, table)
         self.cut: dict[float, tuple[Network, float]] = {}
 
-    def within(self, limit: float, height: int, width: int) -> tuple[str, Network]:
+    def within(self, limit: float, height: int, width: int, report: Report) -> tuple[str, Network]:
         """The subnet of the most multiply-adds that keeps to a limit, and what it is called."""
         scale = height * width / math.prod(self.bench.inputs("meta")[0].shape[-2:])
         # In steps, so that another pair of nearly this size takes what was cut for this one.
@@ -184,7 +187,7 @@ class _Supernet:
         if bound not in self.cut:
             while len(self.cut) >= _KEPT:
                 del self.cut[next(iter(self.cut))]
-            self.cut[bound] = self._searched(bound)
+            self.cut[bound] = self._searched(bound, report)
         network, milliseconds = self.cut[bound]
         if milliseconds > limit / scale:
             what = f"subnet of {self.name}"
@@ -192,17 +195,35 @@ class _Supernet:
         parameters = sum(values.numel() for values in network.net.parameters())
         return f"{self.name}, a subnet of {parameters / 1e6:.2g} M parameters", network
 
-    def _searched(self, bound: float) -> tuple[Network, float]:
+    def _searched(self, bound: float, report: Report) -> tuple[Network, float]:
         bench, latency = self.bench, self.predictors["latency"]
         architecture = bench.space.smallest()
         milliseconds = latency(architecture)
         if milliseconds <= bound:
+            report("searching", 0, 1)
             limits, objective = {"latency": bound}, most_macs(self.predictors)
             architecture, costs, _ = search_within(
                 bench, self.predictors, objective, limits, **_SEARCH
             )
             milliseconds = costs["measured"]["median"]
-        return Network(bench.network(architecture), str(bench.device)), milliseconds
+        report("estimating batch norms", 0, 1)
+        return self._normed(bench.network(architecture)), milliseconds
+
+    def _normed(self, subnet: nn.Module) -> Network:
+        """A subnet with the supernet's batch norms or with its own, whichever errs less."""
+        device, own = self.bench.device, copy.deepcopy(subnet)
+        FitConfig.read(_JUDGE).recalibrate(own.to(device), _BATCHES, device)
+        networks = [Network(net, str(device)) for net in (subnet, own)]
+        scenes = [GeneratedStereo(_SCENES, *_SIZE, seed=1)[i] for i in range(_SCENES)]
+
+        def error(network: Network) -> float:
+            gaps = [
+                (network.maps(scene["left"], scene["right"])[:1] - scene["disparity"]).abs().mean()
+                for scene in scenes
+            ]
+            return float(sum(gaps))
+
+        return min(networks, key=error)
 
 
 def _warn_none(

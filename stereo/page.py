@@ -23,7 +23,7 @@ _EXAMPLE = (240, 384)  # height and width
 _ROOM: dict[str, Any] = {"layouts": ("room",), "floating": 0, "photometric": False}
 _STYLE: dict[str, Any] = {"analytics_enabled": False, "title": "vizoo: stereo", "fill_width": True}
 _VIEW: dict[str, Any] = {
-    "camera_position": (90, 90, 1.3),  # from behind the left camera, which lies at 1
+    "camera_position": (90, 90, None),  # ahead, as the left camera looked
     "clear_color": (0.07, 0.08, 0.1, 1.0),
     "height": 420,
 }
@@ -119,7 +119,7 @@ def build_page(
         with gradio.Row():
             with gradio.Column(scale=5, min_width=300):
                 with gradio.Row():
-                    given = {
+                    given: dict[str, Any] = {
                         "type": "filepath",
                         "image_mode": None,
                         "height": 220,
@@ -168,7 +168,10 @@ def build_page(
             with gradio.Column(scale=7, min_width=300):
                 facts = gradio.Markdown("Results come here.", elem_id="facts")
                 with gradio.Row():
-                    shown = {"interactive": False, "buttons": ["download", "fullscreen"]}
+                    shown: dict[str, Any] = {
+                        "interactive": False,
+                        "buttons": ["download", "fullscreen"],
+                    }
                     shown["min_width"] = 240
                     disparity = gradio.Image(label="Disparity", elem_id="disparity", **shown)
                     confidence = gradio.Image(label="Confidence", elem_id="confidence", **shown)

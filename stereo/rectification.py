@@ -56,7 +56,7 @@ class PairGeometry:
         return doubts
 
 
-def check_pair(left: np.ndarray, right: np.ndarray, remedy: str = REMEDY) -> list[str]:
+def check_pair(left: np.ndarray, right: np.ndarray, *, remedy: str = REMEDY) -> list[str]:
     """Return warnings, one line each, for a pair that looks swapped or not rectified.
 
     Images are (H, W, 3) uint8, and the remedy is what to do where they are not rectified. There

@@ -120,7 +120,8 @@ class Trials:
                 camera = None
             if camera is not None:
                 camera.fitted(width, height)
-            for note in check_pair(*map(to_bytes, views), _REMEDY):
+            first, second = map(to_bytes, views)
+            for note in check_pair(first, second, remedy=_REMEDY):
                 warnings.warn(note, stacklevel=1)
             alone = limit and limit / (1 + both)
             name, predictor = self.choices.choose(model, alone, height, width, report)

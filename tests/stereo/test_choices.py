@@ -10,6 +10,7 @@ import torch
 from vizoo.nas.space import Architecture
 from vizoo.stereo import choices as module
 from vizoo.stereo.choices import WITHIN, Choices
+from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.subnets import best
@@ -98,6 +99,8 @@ def quick(monkeypatch):
 
     monkeypatch.setattr(Bench, "costs", told)
     monkeypatch.setattr(module, "_SIZE", (48, 96))
+    monkeypatch.setattr(module, "_SCENES", 1)
+    monkeypatch.setattr(FitConfig, "recalibrate", lambda *_: None)
     monkeypatch.setattr(module, "_SEARCH", {"generations": 2, "population": 8, "rounds": 1})
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 2)
@@ -112,7 +115,10 @@ def test_a_subnet_is_cut_once_for_a_limit(quick, monkeypatch):
     assert choices.offered == [LIGHT, CUT]
     steps = []
     name, network = choices.choose(CUT, 61_900.0, 48, 96, lambda *step: steps.append(step))
-    assert ("measuring subnets, once", 5, 5) in steps and steps[-1][0] == "searching"
+    assert ("measuring subnets, once", 5, 5) in steps and [step[0] for step in steps[-2:]] == [
+        "searching",
+        "estimating batch norms",
+    ]
     assert name.startswith(f"{LIGHT}, a subnet of ") and name.endswith(" M parameters")
     assert torch.isfinite(network.maps(*torch.rand(2, 3, 48, 96))).all()
     assert len(quick) == 1
@@ -140,3 +146,27 @@ def test_the_table_beside_the_weights_is_moved_here(quick, monkeypatch):
     assert quick[0] == bench.space.smallest() and len(quick) == 2
     # Half as wide, half the time.
     assert choices.choose(CUT, 75.0, 540, 480)[1] is choices.choose(CUT, 150.0, 540, 960)[1]
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_batch_norms_are_those_that_err_less(quick, monkeypatch, better):
+    def recalibrate(self, net, batches, device):
+        for norm in net.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
+                norm.running_var.mul_(1e4)
+
+    monkeypatch.setattr(FitConfig, "recalibrate", recalibrate)
+    monkeypatch.setattr(Bench, "costs", lambda *_: {"measured": {"median": 100.0}})
+    supernet = module._Supernet(LIGHT, LIGHT, "cpu", lambda *_: None)
+    subnet = supernet.bench.network(supernet.bench.space.largest())
+    if better:  # the supernet's are the damaged ones
+        recalibrate(None, subnet, 1, None)
+        monkeypatch.setattr(FitConfig, "recalibrate", lambda self, net, *_: restore(net))
+    whole = supernet.bench.network(supernet.bench.space.largest())
+
+    def restore(net):
+        net.load_state_dict(whole.state_dict())
+
+    views = torch.rand(2, 3, 48, 96)
+    found = supernet._normed(subnet).maps(*views)
+    assert torch.allclose(found, module.Network(whole, "cpu").maps(*views), atol=1e-3)
