@@ -206,6 +206,9 @@ def test_in_a_browser(site, pair, tmp_path, width):
         tab.wait("document.querySelector('#limit input') !== null")
         tab.run("document.querySelector('#match').click()")
         for shown in ("disparity", "confidence"):
+            # Pictures are loaded once they are in view.
+            tab.wait(f"document.querySelector('#{shown} img') !== null")
+            tab.run(f"document.querySelector('#{shown} img').scrollIntoView()")
             tab.wait(f"document.querySelector('#{shown} img')?.naturalWidth >= 384")
         assert re.search(
             r"network \d+ ms \(limit 500 ms\), in all \d+ ms", tab.run("document.body.innerText")
