@@ -68,6 +68,8 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "a page in the browser to try stereo on: two images in, disparity and a cloud out",
         "vizoo serve",
         "vizoo serve --model easnet_small last.ckpt --port 8000",
+        "vizoo serve --model supernet.safetensors --device cuda",
+        "vizoo serve --host 0.0.0.0 --name stereo.example.org --max-upload 50",
     ),
     "fit": Command("cli.fit", "train a model from a config", raw=True),
     "validate": Command("cli.fit", "run the validation set through a model", raw=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
@@ -106,17 +106,12 @@ def table_of_weights(
     args: argparse.Namespace, net: nn.Module, space: SearchSpace
 ) -> LatencyTable | None:
     """The latency table that lies beside a supernet's weights, where it fits what is asked for."""
-    from ..nas.efficiency.table import LatencyTable
-    from ..vision.hub.create import beside_weights
+    from ..vision.subnets.best import table_beside
 
-    path = beside_weights(args.supernet, ".latency.json")
-    if path is None or not path.is_file():
+    table = table_beside(args.supernet, net, space)
+    if table is None:
         return None
-    table = LatencyTable.load(path)
-    size = f"{table.conditions.height}x{table.conditions.width}"
+    given = table.conditions
+    size = f"{given.height}x{given.width}"
     asked = (args.device or "cpu", args.dtype or "float32", args.input or size)
-    if asked != (table.conditions.device, table.conditions.dtype, size):
-        return None
-    model = dict(cast("dict[str, Any]", net.architecture))
-    same = table.model == model and table.space.holds(space)
-    return table if same and table.complete else None
+    return table if asked == (given.device, given.dtype, size) else None

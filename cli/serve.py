@@ -18,13 +18,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME|FILE",
         help="networks to choose from: NAME or NAME.TAG of `vizoo models --pretrained`, "
-        "hf-hub:ORG/NAME, or weight files (default: all stereo networks that have trained weights)",
+        "hf-hub:ORG/NAME, or weight files; of a supernet the page also cuts subnets for a time "
+        "limit (default: all stereo networks that have trained weights)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="address to listen at (default: 127.0.0.1, which this machine alone reaches)",
+    )
+    parser.add_argument(
+        "--name",
+        nargs="+",
+        default=[],
+        help="names by which browsers may call the page besides addresses, localhost and this "
+        "machine's own name, such as that of a proxy in front",
     )
     parser.add_argument("--port", type=int, default=7860, help="default: 7860")
     parser.add_argument(
@@ -37,19 +45,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of one image (default: 4 million)",
     )
+    parser.add_argument(
+        "--max-kept",
+        type=int,
+        default=2000,
+        metavar="MB",
+        help="of all uploads and results, which lie in the folder for temporary files; the oldest "
+        "go first, and all after an hour (default: 2000)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C; return 0."""
-    check_least(args, port=1, max_upload=1, max_pixels=1)
+    check_least(args, port=1, max_upload=1, max_pixels=1, max_kept=1)
     from ..stereo.page import build_page
     from ..vision.serving import is_local, page_folder, served
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), page_folder() as folder:
         page = build_page(folder, args.model, args.device, args.max_pixels)
-        where = {"host": args.host, "port": args.port, "max_upload": 1e6 * args.max_upload}
-        with served(page, folder, **where) as address:
+        limits = {"max_upload": 1e6 * args.max_upload, "max_kept": 1e6 * args.max_kept}
+        where = {"host": args.host, "port": args.port, "names": args.name}
+        with served(page, folder, **where, **limits) as address:
             if not is_local(args.host):
                 warn(f"--host {args.host}: anyone who can reach this machine may use the page")
             print(f"{address} (Ctrl+C ends it)", flush=True)

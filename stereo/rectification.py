@@ -18,6 +18,10 @@ _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked 
 _FEWEST = 25  # matches below which nothing is said
 _ROWS_OFF = 2.0  # pixels: networks tolerate about one
 _SWAPPED_SHARE = 0.75
+REMEDY = (
+    "`vizoo rectify` does that by the cameras' calibration, and `vizoo infer stereo "
+    "--auto-rectify` without one"
+)
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,18 @@ class PairGeometry:
     #: part of the matches with a negative x_left - x_right, of those that move by over half a pixel
     swapped_share: float
 
-    def warnings(self) -> list[str]:
-        """Why this is no rectified pair, one line each; empty where it looks like one."""
+    def warnings(self, remedy: str = REMEDY) -> list[str]:
+        """Why this is no rectified pair, one line each; empty where it looks like one.
+
+        Args:
+            remedy: what to do about it.
+        """
         doubts = []
         if self.row_offset > _ROWS_OFF or self.row_trend > 3 * _ROWS_OFF:
             doubts.append(
                 f"the pair is not rectified: median vertical offset {self.row_offset:.1f} px, "
                 f"varying by {self.row_trend:.1f} px over the image ({self.matches} matches); "
-                "`vizoo rectify` does that by the cameras' calibration, and `vizoo infer stereo "
-                "--auto-rectify` without one"
+                f"{remedy}"
             )
         if self.swapped_share > _SWAPPED_SHARE and self.shift < -0.5:
             doubts.append(
@@ -49,13 +56,14 @@ class PairGeometry:
         return doubts
 
 
-def check_pair(left: np.ndarray, right: np.ndarray) -> list[str]:
+def check_pair(left: np.ndarray, right: np.ndarray, *, remedy: str = REMEDY) -> list[str]:
     """Return warnings, one line each, for a pair that looks swapped or not rectified.
 
-    Images are (H, W, 3) uint8. There are none where too few keypoints match to tell.
+    Images are (H, W, 3) uint8, and the remedy is what to do where they are not rectified. There
+    are no warnings where too few keypoints match to tell.
     """
     geometry = measure_pair(left, right)
-    return [] if geometry is None else geometry.warnings()
+    return [] if geometry is None else geometry.warnings(remedy)
 
 
 def require_content(left: Tensor, right: Tensor) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import re
+import shutil
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..common.extras import from_extra
 
-__all__ = ["Gate", "is_local", "page_folder", "served"]
+__all__ = ["Gate", "Store", "is_local", "page_folder", "served"]
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,6 +41,13 @@ _POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; base-uri 'self'; "
     "object-src 'none'; frame-ancestors 'none'"
 )
+_SAID = {
+    "content-security-policy": _POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+_KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that is looked at
 
 
 @contextmanager
@@ -65,11 +77,14 @@ def served(
     host: str = "127.0.0.1",
     port: int = 7860,
     max_upload: float = 20e6,
+    max_kept: float = 2e9,
+    names: Collection[str] = (),
 ) -> Iterator[str]:
     """Serve a page as long as the block runs.
 
     One request is worked on at a time, sixteen wait. No file is given out but those in the page's
-    folder, and nothing is asked of any other server.
+    folder, and nothing is asked of any other server. Uploads and results go after an hour, or
+    earlier where they become too many.
 
     Args:
         page: ``gradio.Blocks``.
@@ -78,6 +93,9 @@ def served(
             reach it may use the page.
         port: of that address.
         max_upload: bytes of one file.
+        max_kept: bytes of all uploads and results; the oldest go first.
+        names: by which browsers call the page besides addresses, ``localhost`` and this machine's
+            own name, such as that of a proxy in front.
 
     Yields:
         The page's address.
@@ -88,13 +106,19 @@ def served(
     """
     gradio = from_extra("serve", "gradio", "a page")
     middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
+    host = host.strip("[]")
     _check_free(host, port)
-    hosts = {host, "localhost", "127.0.0.1", "[::1]"} if is_local(host) else None
-    gate = middleware(Gate, folder=folder, max_upload=max_upload, hosts=hosts)
+    hosts = {host, "localhost"}
+    if not is_local(host):
+        own = socket.gethostname()
+        hosts |= {own, f"{own}.local", socket.getfqdn()}
+    store = Store(folder, max_kept)
+    settings = {"store": store, "max_upload": max_upload, "hosts": hosts, "names": names}
+    gate = middleware(Gate, **settings)
     page.queue(default_concurrency_limit=1, max_size=16, api_open=False)
     plain = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     page.launch(
-        server_name=host,
+        server_name=f"[{host}]" if ":" in host else host,
         server_port=port,
         max_file_size=int(max_upload),
         app_kwargs={"middleware": [gate]},
@@ -110,18 +134,58 @@ def served(
         prevent_thread_lock=True,
         quiet=True,
     )
+    ended = threading.Event()
+
+    def clear() -> None:
+        while not ended.wait(_LOOKED):
+            store.clear()
+
+    threading.Thread(target=clear, daemon=True).start()
     try:
         yield page.local_url
     finally:
+        ended.set()
         page.close(verbose=False)
 
 
 def is_local(host: str) -> bool:
     """Say whether nobody but this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    host = host.strip("[]")
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+class Store:
+    """The files of a page: those that are there now stay, later ones go when they are old.
+
+    Args:
+        folder: theirs.
+        most: bytes of all that do not stay; the oldest go first.
+        seconds: after which a file goes anyway.
+    """
+
+    def __init__(self, folder: Path, most: float = 2e9, seconds: float = _KEPT) -> None:
+        self.folder, self.most, self.seconds = folder, most, seconds
+        self._staying = set(folder.iterdir())
+        self._one = threading.Lock()
+
+    def clear(self) -> None:
+        """Delete what is too old or too much."""
+        with self._one:
+            found = []
+            for path in set(self.folder.iterdir()) - self._staying:
+                with contextlib.suppress(OSError):  # another request moved it
+                    parts = [part.lstat() for part in (path, *path.rglob("*"))]
+                    newest = max(part.st_mtime for part in parts)
+                    found.append((newest, sum(part.st_size for part in parts), path))
+            total = sum(size for _, size, _ in found)
+            for newest, size, path in sorted(found):
+                if total <= self.most and time.time() - newest <= self.seconds:
+                    break
+                total -= size
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
 
 class Gate:
@@ -129,16 +193,25 @@ class Gate:
 
     Args:
         app: what it stands before (ASGI).
-        folder: whose files are given out, and taken as inputs.
+        store: whose files are given out, and taken as inputs.
         max_upload: bytes of one upload.
-        hosts: names by which the page may be called; None for any. Another site's page could
-            otherwise point its own name here.
+        hosts: names by which the page may be called besides addresses: another site could point
+            its own name here.
+        names: more of these, also where what stands in front hides them.
     """
 
     def __init__(
-        self, app: Any, *, folder: Path, max_upload: float, hosts: set[str] | None
+        self,
+        app: Any,
+        *,
+        store: Store,
+        max_upload: float,
+        hosts: Collection[str] = ("localhost",),
+        names: Collection[str] = (),
     ) -> None:
-        self.app, self.folder, self.hosts = app, folder, hosts
+        self.app, self.store = app, store
+        self.names = {name.lower() for name in names}
+        self.hosts = {name.lower() for name in hosts} | self.names
         self.most = {"/gradio_api/upload": max_upload + _FORM}
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
@@ -147,42 +220,61 @@ class Gate:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return None
-        status = self._refused(scope)
-        if not status and scope["path"].rstrip("/") in _CALLS:
+        status, why = self._refused(scope)
+        path = scope["path"].rstrip("/")
+        if not status and path in _CALLS:
             body = await _body(receive)
             receive = _again(body, receive)
-            status = 0 if self._fits(body) else 403
+            status, why = (0, "") if self._fits(body) else (403, "names files that are not here")
         if status:
             start = {"type": "http.response.start", "status": status}
-            await send({**start, "headers": [(b"content-type", b"text/plain")]})
-            return await send({"type": "http.response.body", "body": b"refused"})
+            kinds = {"content-type": "text/plain; charset=utf-8", **_SAID}
+            await send({**start, "headers": _encoded(kinds)})
+            return await send({"type": "http.response.body", "body": f"refused: {why}".encode()})
+        if path in (*self.most, *_CALLS):
+            self.store.clear()
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                more = [(b"content-security-policy", _POLICY.encode())]
-                message["headers"] = [*message["headers"], *more]
+                message["headers"] = [*message["headers"], *_encoded(_SAID)]
             await send(message)
 
         return await self.app(scope, receive, guarded)
 
-    def _refused(self, scope: _Scope) -> int:
-        """The status by which a request is refused; 0 where it is not."""
+    def _refused(self, scope: _Scope) -> tuple[int, str]:
+        """The status by which a request is refused, 0 where it is not, and why."""
         path = scope["path"]
         headers = {name.decode("latin1"): text.decode("latin1") for name, text in scope["headers"]}
-        host = re.sub(r":\d+$", "", headers.get("host", ""))
-        if self.hosts is not None and host not in self.hosts:
-            return 421
+        host = headers.get("host", "")
+        if not _is_address(name := _hostname(host)) and name not in self.hosts:
+            return (
+                421,
+                f"this page does not go by the name {name}; `vizoo serve --name` gives it one",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._same(origin, host):
+            return 403, "asked for by another page"
         if not _ASKED.fullmatch(path):
-            return 404
+            return 404, "there is no such thing"
         if path.startswith(_FILE) and not self._ours(path.removeprefix(_FILE)):
-            return 403
+            return 403, "not a file of this page"
         if scope["method"] in ("GET", "HEAD"):
-            return 0
+            return 0, ""
         length = headers.get("content-length", "")
         # A body in chunks would be as long as it likes, whatever the length says.
         if not length.isdecimal() or "transfer-encoding" in headers:
-            return 411
-        return 413 if int(length) > self.most.get(path.rstrip("/"), _WORDS) else 0
+            return 411, "without a length"
+        most = self.most.get(path.rstrip("/"), _WORDS)
+        return (413, f"more than {most / 1e6:.3g} MB") if int(length) > most else (0, "")
+
+    def _same(self, origin: str, host: str) -> bool:
+        """Say whether a request comes from this very page."""
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        own = parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+        return own or _hostname(parts.netloc) in self.names
 
     def _fits(self, body: bytes) -> bool:
         """Say whether all files that a request names were uploaded."""
@@ -193,9 +285,25 @@ class Gate:
 
     def _ours(self, name: str) -> bool:
         try:
-            return Path(name).resolve().is_relative_to(self.folder)
+            return Path(name).resolve().is_relative_to(self.store.folder)
         except (OSError, ValueError):
             return False
+
+
+def _hostname(netloc: str) -> str:
+    """The name or address before the port, without an address's brackets."""
+    return re.sub(r":\d+$", "", netloc).strip("[]").lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), text.encode()) for name, text in headers.items()]
 
 
 def _files(value: Any) -> Iterator[str]:

@@ -27,7 +27,8 @@ from vizoo.vision.io.disparity import read_disparity
 from vizoo.vision.serving import page_folder, served
 
 TINY = "fadnet_plus_tiny.generated"
-DEFAULTS = [0, 0, TINY, 500, False, 0]  # focal length, baseline, network, limit, both, least
+# focal length, baseline, calibration, network, limit, both, rectify, least
+DEFAULTS = [0, 0, None, TINY, 500, False, False, 0]
 
 
 def free_port() -> int:
@@ -65,9 +66,9 @@ def test_a_program_gets_what_the_page_shows(site, pair):
 
     client = Client(site[0], verbose=False)
     files = [handle_file(file) for file in pair]
-    options = [300, 0.1, TINY, 500, True, 0]
+    options = [300, 0.1, None, TINY, 500, True, False, 0]
     shown = client.predict(*files, *options, api_name="/match")
-    disparity, confidence, occluded, cloud, facts, results = shown
+    facts, disparity, confidence, occluded, cloud, results = shown
     for file in (disparity, confidence, occluded["value"]):
         assert Image.open(file).size[0] >= 384
     assert Path(cloud).read_bytes()[:4] == b"glTF"
@@ -78,7 +79,7 @@ def test_a_program_gets_what_the_page_shows(site, pair):
     assert (folder / "pair_cloud.ply").is_file()
 
 
-def test_errors_are_the_librarys_own_line(site, pair, tmp_path):
+def test_errors_are_the_librarys_own_line(site, pair, tmp_path, capfd):
     from gradio_client import Client, handle_file
 
     client = Client(site[0], verbose=False)
@@ -94,6 +95,8 @@ def test_errors_are_the_librarys_own_line(site, pair, tmp_path):
         with pytest.raises(Exception, match=words) as told:
             client.predict(*files, *DEFAULTS, api_name="/match")
         assert str(site[1]) not in str(told.value)
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
 
 
 def test_uploads_have_a_limit_and_names_are_no_paths(site):
@@ -149,25 +152,30 @@ def test_one_at_a_time(site, pair, monkeypatch):
     def find(*_, **__):
         at_once.append(None)
         most.append(len(at_once))
-        time.sleep(0.5)
+        time.sleep(1)
         at_once.pop()
         raise ValueError("enough")
 
-    monkeypatch.setattr(pages.Bench, "find", find)
-    jobs = []
-    for _ in range(3):
-        client = Client(site[0], verbose=False)
-        files = [handle_file(file) for file in pair]
+    monkeypatch.setattr(pages.Trials, "find", find)
+    clients = [Client(site[0], verbose=False) for _ in range(3)]
+    files = [handle_file(file) for file in pair]
+    jobs, ranks = [], set()
+    for client in clients:
         jobs.append(client.submit(*files, *DEFAULTS, api_name="/match"))
+    while not all(job.done() for job in jobs):
+        ranks |= {job.status().rank for job in jobs}
+        time.sleep(0.02)
     for job in jobs:
         with pytest.raises(Exception, match="enough"):
             job.result(timeout=60)
     assert most == [1, 1, 1]
+    assert {0, 1} <= ranks  # those who wait are told how many are before them
 
 
 def test_nobody_is_told(site):
     assert json.loads(ask(site, "GET", "/config")[1])["analytics_enabled"] is False
     assert ask(site, "GET", "/", Host="evil.example")[0] == 421
+    assert ask(site, "GET", "/config", Origin="https://evil.example")[0] == 403
     with pytest.raises(OSError):  # this machine's other addresses are not listened at
         socket.create_connection(("127.0.0.2", urlsplit(site[0]).port), timeout=5)
 
@@ -191,11 +199,21 @@ def test_in_a_browser(site, pair, tmp_path, width):
             tab.wait("document.querySelectorAll('tbody tr').length === 2")
             tab.run("document.querySelector('tbody tr').click()")
             tab.wait("document.querySelector('#right img')?.naturalWidth === 384")
+        tab.wait("document.querySelector('#limit input') === null")
+        tab.click("#model input")
+        tab.wait("document.querySelectorAll('[role=option]').length === 3")
+        tab.click("[role=option]:last-of-type")  # the slowest within a limit
+        tab.wait("document.querySelector('#limit input') !== null")
         tab.run("document.querySelector('#match').click()")
         for shown in ("disparity", "confidence"):
+            # Pictures are loaded once they are in view.
+            tab.wait(f"document.querySelector('#{shown} img') !== null")
+            tab.run(f"document.querySelector('#{shown} img').scrollIntoView()")
             tab.wait(f"document.querySelector('#{shown} img')?.naturalWidth >= 384")
-        assert re.search(r"network \d+ ms, in all \d+ ms", tab.run("document.body.innerText"))
-        tab.wait("document.querySelector('#cloud canvas') !== null")
+        assert re.search(
+            r"network \d+ ms \(limit 500 ms\), in all \d+ ms", tab.run("document.body.innerText")
+        )
+        tab.wait("document.querySelector('#cloud canvas') !== null", 120)
         tab.run("document.querySelector('#cloud').scrollIntoView()")
         time.sleep(2)
         tab.screenshot(tmp_path / "page.png")
@@ -210,7 +228,7 @@ def test_in_a_browser(site, pair, tmp_path, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
 def test_the_command_serves_and_ends(tmp_path, host):
     pytest.importorskip("gradio")
     words = ["serve", "--host", host, "--port", str(free_port()), "--model", TINY]
@@ -222,7 +240,9 @@ def test_the_command_serves_and_ends(tmp_path, host):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert re.fullmatch(r"http://[\w.]+:\d+/ \(Ctrl\+C ends it\)\n", process.stdout.readline())
+    assert re.fullmatch(
+        r"http://(\[::1\]|[\w.]+):\d+/ \(Ctrl\+C ends it\)\n", process.stdout.readline()
+    )
     assert list(tmp_path.glob("vizoo-page-*"))
     process.send_signal(signal.SIGTERM)
     out, said = process.communicate(timeout=60)

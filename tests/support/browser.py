@@ -81,13 +81,25 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=url)
 
-    def drop(self, selector: str, file: Path) -> None:
-        """Drop a file onto an element."""
+    def _middle(self, selector: str) -> tuple[float, float]:
+        """Where an element is, once it is in view."""
         script = f"document.querySelector({selector!r})"
         self.run(f"{script}.scrollIntoView({{block: 'center'}})")
         x, y = self.run(
             f"(r => [r.x + r.width / 2, r.y + r.height / 2])({script}.getBoundingClientRect())"
         )
+        return x, y
+
+    def click(self, selector: str) -> None:
+        """Press and release the mouse on an element."""
+        x, y = self._middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            how = {"x": x, "y": y, "button": "left", "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, **how)
+
+    def drop(self, selector: str, file: Path) -> None:
+        """Drop a file onto an element."""
+        x, y = self._middle(selector)
         data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)

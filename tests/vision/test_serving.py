@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import socket
+import time
 
 import pytest
 
-from vizoo.vision.serving import Gate, is_local, page_folder, served
+from vizoo.vision.serving import Gate, Store, is_local, page_folder, served
 
 
 async def echo(scope, receive, send):
@@ -48,7 +49,7 @@ def gate(tmp_path):
     (tmp_path / "own/picture.png").touch()
     (tmp_path / "secret.txt").touch()
     (tmp_path / "own/link").symlink_to(tmp_path / "secret.txt")
-    return Gate(echo, folder=tmp_path / "own", max_upload=1e6, hosts={"127.0.0.1"})
+    return Gate(echo, store=Store(tmp_path / "own"), max_upload=1e6)
 
 
 @pytest.mark.parametrize("path", ["/", "/config", "/assets/a.js", "/gradio_api/heartbeat/ab1"])
@@ -91,7 +92,7 @@ def test_what_the_server_can_do_beyond_is_refused(gate, path):
     ],
 )
 def test_only_the_pages_own_files_are_given_out_or_taken(gate, name):
-    name = name.format(own=gate.folder)
+    name = name.format(own=gate.store.folder)
     assert ask(gate, f"/gradio_api/file={name}")[0] == 403
     for data in ({"path": name}, {"path": name, "meta": {"_type": "gradio.FileData"}}):
         body = json.dumps({"data": [None, [{"deeper": data}]], "fn_index": 0}).encode()
@@ -99,7 +100,7 @@ def test_only_the_pages_own_files_are_given_out_or_taken(gate, name):
 
 
 def test_its_own_files_pass(gate):
-    name = f"{gate.folder}/picture.png"
+    name = f"{gate.store.folder}/picture.png"
     assert ask(gate, f"/gradio_api/file={name}")[0] == 200
     body = json.dumps({"data": [{"path": name, "url": f"http://127.0.0.1/{name}"}]}).encode()
     status, _, said = ask(gate, "/gradio_api/queue/join", body)
@@ -107,7 +108,7 @@ def test_its_own_files_pass(gate):
 
 
 def test_files_within_a_request_and_what_is_no_json_are_refused(gate):
-    data = {"path": f"{gate.folder}/picture.png", "url": "data:image/png;base64,AAAA"}
+    data = {"path": f"{gate.store.folder}/picture.png", "url": "data:image/png;base64,AAAA"}
     for body in (json.dumps({"data": [data]}).encode(), b"no json", b"[" * 100_000):
         assert ask(gate, "/gradio_api/queue/join", body)[0] == 403
 
@@ -121,10 +122,81 @@ def test_bodies_have_a_limit_and_a_length(gate):
     assert ask(gate, "/gradio_api/upload", b"1", more=chunked)[0] == 411
 
 
-def test_another_sites_name_is_refused(gate):
-    assert ask(gate, "/", host="evil.example:7860")[0] == 421
-    gate.hosts = None
-    assert ask(gate, "/", host="evil.example:7860")[0] == 200
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "[::1]:7860", "192.168.1.7", "LOCALHOST:1"])
+def test_addresses_and_known_names_pass(gate, host):
+    assert ask(gate, "/", host=host)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:7860", "127.0.0.1.evil.example", "", "a:b:7860"])
+def test_another_sites_name_is_refused(gate, host):
+    status, headers, said = ask(gate, "/", host=host)
+    assert status == 421 and b"`vizoo serve --name`" in said
+    assert headers[b"x-content-type-options"] == b"nosniff"
+
+
+def test_a_name_that_was_given_passes(gate):
+    gate = Gate(echo, store=gate.store, max_upload=1e6, names=["Stereo.example.org"])
+    assert ask(gate, "/", host="stereo.example.org")[0] == 200
+    # What stands in front may hide its name.
+    hidden = [(b"origin", b"https://stereo.example.org")]
+    assert ask(gate, "/gradio_api/upload", b"1", more=hidden)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:7860", 200),
+        ("https://127.0.0.1:7860", 200),
+        ("http://127.0.0.1:8000", 403),
+        ("http://localhost:7860", 403),
+        ("https://evil.example", 403),
+        ("http://127.0.0.1:7860.evil.example", 403),
+        ("file://127.0.0.1:7860", 403),
+        ("null", 403),
+        ("http://[", 403),
+    ],
+)
+@pytest.mark.parametrize(("path", "body"), [("/config", None), ("/gradio_api/upload", b"1")])
+def test_other_pages_may_not_ask(gate, origin, status, path, body):
+    assert ask(gate, path, body, more=[(b"origin", origin.encode())])[0] == status
+
+
+def write(path, size: int, age: float) -> None:
+    """Make a file in a folder of its own, some seconds old."""
+    path.parent.mkdir()
+    path.write_bytes(bytes(size))
+    for part in (path, path.parent):
+        os.utime(part, (time.time() - age,) * 2)
+
+
+def test_old_files_go_and_the_oldest_of_too_many(tmp_path):
+    write(tmp_path / "example/left.png", 900, 9000)
+    store = Store(tmp_path, most=20_000, seconds=3600)
+    write(tmp_path / "old/left.png", 1, 4000)
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    for age in (30, 20, 10):
+        write(tmp_path / f"{age}/left.png", 1000, age)
+    store.clear()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"example", "link", "30", "20", "10"}
+    write(tmp_path / "new/left.png", 15_000, 0)
+    most = sum(part.lstat().st_size for part in (tmp_path / "new", tmp_path / "new/left.png"))
+    store.most = (
+        most + (tmp_path / "10").stat().st_size + 1000 + (tmp_path / "link").lstat().st_size
+    )
+    store.clear()
+    assert {path.name for path in tmp_path.iterdir()} == {"example", "link", "10", "new"}
+
+
+def test_room_is_made_before_an_upload(gate, monkeypatch):
+    cleared = []
+    monkeypatch.setattr(gate.store, "clear", lambda: cleared.append(None))
+    ask(gate, "/config")
+    ask(gate, "/gradio_api/upload", b"1", length=2_000_000)
+    assert cleared == []
+    ask(gate, "/gradio_api/upload", b"1")
+    ask(gate, "/gradio_api/queue/join", b'{"data": []}')
+    assert len(cleared) == 2
 
 
 def test_the_folder_is_nobody_elses_and_goes(monkeypatch):
@@ -140,7 +212,14 @@ def test_the_folder_is_nobody_elses_and_goes(monkeypatch):
 
 @pytest.mark.parametrize(
     ("host", "local"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("h", False)],
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("h", False),
+    ],
 )
 def test_is_local(host, local):
     assert is_local(host) == local

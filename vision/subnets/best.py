@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -25,8 +25,9 @@ from ...nas.efficiency.table import QUANTITIES, LatencyTable
 from ...nas.recalibration import evaluating
 from ...nas.search.constraints import Constraint
 from ...nas.search.evolution import evolve
-from ...nas.space import Architecture
+from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import activate, extract
+from ..hub.create import beside_weights
 from .bench import Bench, bench_for
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "cut",
     "moved_table",
     "search_within",
+    "table_beside",
 ]
 
 _Objective = Callable[[Sequence[Architecture]], Sequence[float]]
@@ -234,6 +236,25 @@ def cost_predictors(
 def _most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
     """The objective that prefers capacity, since nobody has measured accuracy."""
     return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
+
+
+def table_beside(source: str, net: nn.Module, space: SearchSpace) -> LatencyTable | None:
+    """The complete latency table that lies beside a supernet's weights, if it is of these.
+
+    Args:
+        source: what `load_supernet` took.
+        net: what it gave.
+        space: likewise.
+
+    Raises:
+        ValueError: the file there is damaged.
+    """
+    path = beside_weights(source, ".latency.json")
+    if path is None or not path.is_file():
+        return None
+    table = LatencyTable.load(path)
+    same = table.model == dict(cast("dict[str, Any]", net.architecture))
+    return table if same and table.space.holds(space) and table.complete else None
 
 
 def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:

@@ -1,0 +1,265 @@
+"""What networks find for pairs of a page's visitors, as files and words."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..common.warned import collect_warnings
+from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+from ..vision.io.glb import write_glb
+from ..vision.io.images import image_size, read_image, to_bytes
+from .auto_rectify import auto_rectifier
+from .choices import Choices, Report
+from .infer import open_pair
+from .rectification import check_pair
+from .result import StereoResult
+
+__all__ = ["Found", "Trials"]
+
+_SHOWN = 150_000  # points of the cloud in the browser
+_AHEAD = 4.0  # of the median depth, beyond which the cloud in the browser ends
+_FAR = 5.0  # metres, a baseline that was rather given in other units
+_REMEDY = (
+    "tick “Rectify first”, or drop images that were rectified by their cameras' calibration "
+    "(`vizoo rectify` does that)"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for one pair, as files."""
+
+    result: StereoResult  #: the arrays
+    disparity: Path  #: a picture
+    confidence: Path  #: a picture
+    occluded: Path | None  #: a picture, where both views were matched
+    cloud: Path | None  #: binary glTF; None where no point is near enough
+    results: Path  #: a zip of all that `StereoResult.save` writes
+    facts: str  #: network, times and what is to be said, as Markdown
+
+
+class Trials:
+    """What networks find for pairs, one pair at a time.
+
+    Args:
+        models: as of `Choices`.
+        device: likewise.
+        max_pixels: of an image; larger ones are refused by their header.
+
+    Attributes:
+        choices: the networks.
+
+    Raises:
+        FileNotFoundError, ValueError: as `Choices`.
+    """
+
+    def __init__(
+        self, models: Sequence[str] = (), device: str = "auto", max_pixels: int = 4_000_000
+    ) -> None:
+        self.choices, self.max_pixels = Choices(models, device), max_pixels
+        self._one = threading.Lock()
+
+    def find(
+        self,
+        left: str | None,
+        right: str | None,
+        folder: str | Path,
+        *,
+        model: str,
+        limit: float | None = None,
+        both: bool = False,
+        rectify: bool = False,
+        least: float = 0.0,
+        calibration: str | None = None,
+        focal: float | None = None,
+        baseline: float | None = None,
+        report: Report = lambda what, done, total: None,
+    ) -> Found:
+        """Match a pair and write what was found.
+
+        Args:
+            left: an image file.
+            right: another, of the same size.
+            folder: where results go, into a new folder of a name that nobody guesses.
+            model: one of ``choices.offered``.
+            limit: milliseconds for a pair, of those that take one.
+            both: also match the right image.
+            rectify: the pair is raw: rectify it by what matches.
+            least: confidence, 0 to 1; what is less sure is left out.
+            calibration: a file, as `read_calibration` takes it.
+            focal: length, pixels, instead of a file; None or 0 where it is not known.
+            baseline: metres, likewise.
+            report: called as ``report(what, done, total)`` while a network is cut.
+
+        Raises:
+            ValueError: what `StereoPredictor` refuses, too many pixels, a choice or calibration
+                that is none, results that cannot be written; no message names a folder of this
+                machine.
+        """
+        start = time.perf_counter()
+        with self._one, collect_warnings(own_thread=True) as notes:
+            views = tuple(self._read(path, side) for path, side in _sides(left, right))
+            open_pair(*views)
+            if rectify:
+                views = _rectified(*views)
+            height, width = views[0].shape[1:]
+            camera = _camera(calibration, focal, baseline)
+            if camera is not None and rectify:
+                warnings.warn("rectified by matches, no calibration holds: no depth", stacklevel=1)
+                camera = None
+            if camera is not None:
+                camera.fitted(width, height)
+            first, second = map(to_bytes, views)
+            for note in check_pair(first, second, remedy=_REMEDY):
+                warnings.warn(note, stacklevel=1)
+            alone = limit and limit / (1 + both)
+            name, predictor = self.choices.choose(model, alone, height, width, report)
+            predictor.seconds = 0.0
+            result = predictor(*views, both=both, check=False)
+            if least:
+                result = result.confident(least)
+            network, total = 1e3 * predictor.seconds, 1e3 * (time.perf_counter() - start)
+            files = _written(result, camera, Path(folder))
+        asked = f" (limit {limit:g} ms)" if model in self.choices.timed else ""
+        facts = [
+            f"**{name}** on {predictor.device}, {width}x{height}: network {network:.0f} ms{asked}, "
+            f"in all {total:.0f} ms"
+        ]
+        known = result.disparity[np.isfinite(result.disparity)]
+        if len(known):
+            low, high = known.min(), known.max()
+            facts.append(f"disparity {low:.1f} to {high:.1f} px, median {np.median(known):.1f} px")
+        facts += [f"⚠ {note}" for note in notes]
+        if camera is None:
+            facts.append(f"no calibration: the cloud assumes a focal length of {width} px (53°)")
+        return Found(result, facts="\n\n".join(facts), **files)
+
+    def _read(self, path: str | None, side: str) -> Tensor:
+        if path is None:
+            raise ValueError(f"the {side} image is missing")
+        if not Path(path).is_file():
+            raise ValueError(f"the {side} image is no longer here; drop it again")
+        try:
+            height, width = image_size(path)
+            if height * width > self.max_pixels:
+                raise ValueError(
+                    f"{path}: {width}x{height} are {height * width / 1e6:.1f} million pixels, more "
+                    f"than the {self.max_pixels / 1e6:.1f} that this page takes"
+                )
+            return read_image(path)
+        except (OSError, ValueError) as error:
+            raise _nameless(error, path, f"the {side} image") from error
+
+
+def _sides(left: str | None, right: str | None) -> tuple[tuple[str | None, str], ...]:
+    return (left, "left"), (right, "right")
+
+
+def _nameless(error: Exception, path: str, name: str) -> ValueError:
+    """An error that does not say where a file lies."""
+    return ValueError(str(error).replace(str(path), name))
+
+
+def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views, rectified by their matches; warns of what that means.
+
+    Raises:
+        ValueError: too little matches, or what does fits no two pinhole cameras.
+    """
+    option = " (--raw)"  # of the command line
+    try:
+        rectifier = auto_rectifier([(left, right)])
+    except ValueError as error:
+        raise ValueError(str(error).replace(option, "")) from error
+    for note in rectifier.notes:
+        warnings.warn(note.replace(option, ""), stacklevel=2)
+    return open_pair(*rectifier(left, right))
+
+
+def _camera(
+    calibration: str | None, focal: float | None, baseline: float | None
+) -> StereoCalibration | None:
+    """The calibration that was given, if it was.
+
+    Raises:
+        ValueError: a file that is none, a file and numbers, only one of the numbers, or one that
+            is not positive.
+    """
+    if calibration is not None:
+        if focal or baseline:
+            raise ValueError("give either a calibration file or focal length and baseline")
+        try:
+            return read_calibration(calibration)
+        except (OSError, ValueError) as error:
+            raise _nameless(error, calibration, "the calibration") from error
+    if not focal and not baseline:
+        return None
+    if not focal or not baseline:
+        raise ValueError("depth takes both numbers, focal length (pixels) and baseline (metres)")
+    if baseline > _FAR:
+        warnings.warn(f"a baseline of {baseline:g} m: metres, not millimetres?", stacklevel=2)
+    return StereoCalibration(focal, baseline)
+
+
+def _written(
+    result: StereoResult, camera: StereoCalibration | None, folder: Path
+) -> dict[str, Any]:
+    """The files of `Found`, in a folder of their own; nothing is left where one fails.
+
+    Raises:
+        ValueError: they cannot be written.
+    """
+    own = folder / secrets.token_urlsafe(16)
+    try:
+        own.mkdir(mode=0o700)
+        return _files(result, camera, own)
+    except BaseException as error:
+        shutil.rmtree(own, ignore_errors=True)
+        if isinstance(error, OSError):
+            why = error.strerror or type(error).__name__
+            told = f"results cannot be written on the machine that runs this page: {why}"
+            raise ValueError(told) from error
+        raise
+
+
+def _files(result: StereoResult, camera: StereoCalibration | None, folder: Path) -> dict[str, Any]:
+    everything = folder / "pair"
+    result.save(everything, calibration=camera)
+    files = {
+        name: everything / f"pair_{name}.png" for name in ("disparity_colour", "confidence")
+    } | {"occluded": everything / "pair_occluded.png"}
+    zipped = shutil.make_archive(str(folder / "vizoo_stereo"), "zip", everything)
+    kept = {
+        name.partition("_")[0]: path.rename(folder / path.name) if path.exists() else None
+        for name, path in files.items()
+    }
+    shutil.rmtree(everything)
+    cloud = _cloud(result, camera, folder / "cloud.glb")
+    return {**kept, "cloud": cloud, "results": Path(zipped)}
+
+
+def _cloud(result: StereoResult, camera: StereoCalibration | None, path: Path) -> Path | None:
+    camera = camera or StereoCalibration(float(result.disparity.shape[1]), 1.0)
+    depth = result.depth(camera)
+    if not (depth > 0).any():
+        return None
+    middle = float(np.median(depth[depth > 0]))
+    points, colours = result.points(camera, _AHEAD * middle)
+    if len(points) == 0:
+        return None
+    step = -(-len(points) // _SHOWN)
+    # A viewer turns clouds about the origin, and takes their size for metres.
+    centred = (points[::step] - (0, 0, middle)) / middle
+    write_glb(path, centred.astype(np.float32), colours[::step])
+    return path
