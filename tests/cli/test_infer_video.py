@@ -117,11 +117,13 @@ def test_a_camera_until_ctrl_c(scene, capsys, monkeypatch, signalled):
     """The usual end of a camera; what comes while the network is busy is counted."""
     monkeypatch.setattr(Camera, "pictures", {0: [np.hstack(pair) for pair in views(5)] * 99})
     monkeypatch.setattr(Camera, "pause", 0.01)
+    capture = captures.cv2.VideoCapture
     monkeypatch.setattr(captures.cv2, "VideoCapture", Camera)
     signalled(signal.SIGINT)
     assert call("camera:0") == 0
     assert "ended by Ctrl+C" in capsys.readouterr().out
-    assert (scene / "out/camera0_disparity.mp4").stat().st_size > 1000
+    monkeypatch.setattr(captures.cv2, "VideoCapture", capture)
+    assert len(read_video("out/camera0_disparity.mp4")[0]) >= 3
     item = summary(scene)
     assert item["interrupted"] and item["frames"] == 3
 
