@@ -119,6 +119,9 @@ def run(args: argparse.Namespace) -> int:
     topics = args.topics and tuple(args.topics)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)
+    known = list(sequence.notes)
+    for note in known:
+        warn(note)
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
     how = {"scale": args.scale, "max_disparity": args.max_disparity, "check": not args.no_check}
     with say_warnings() as said:
@@ -143,15 +146,12 @@ def run(args: argparse.Namespace) -> int:
             tell=lambda done, total, rate: bar("frames", done, total, f"{rate:.1f} a second"),
             stop=lambda: signals,
         )
-    notes = [*(note for note in later if note not in said), *report.notes]
-    for note in notes:
+    known += said
+    new = [note for note in (*later, *report.notes) if note not in known]
+    for note in new:
         warn(note)
-    item: dict[str, Any] = {
-        **item_summary(
-            sequence.name, report.summary(), report.seconds, report.files, [*said, *notes]
-        ),
-        **sequence.facts,
-    }
+    results = report.summary(), report.seconds, report.files, [*known, *new]
+    item: dict[str, Any] = {**item_summary(sequence.name, *results), **sequence.facts}
     if calibration is not None:
         item["camera"] = asdict(calibration.fitted(width, height))
     if report.error is not None:

@@ -210,10 +210,10 @@ def _halves(picture: np.ndarray, layout: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _same(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether two views are one picture that was coded twice; equal ones are refused elsewhere."""
+    """Whether two views are one picture, be it coded twice."""
     share, levels = _SAME
-    off = cv2.absdiff(left, right).mean()
-    return 0 < off < share * float(left.std()) + levels and float(left.std()) > 1
+    contrast = float(left.std())
+    return contrast > 1 and cv2.absdiff(left, right).mean() < share * contrast + levels
 
 
 def _likeness(left: np.ndarray, right: np.ndarray) -> float:

@@ -41,6 +41,7 @@ def scene(tmp_path, monkeypatch):
     for index, pair in enumerate(pairs):
         for side, picture in zip(("left", "right"), pair, strict=True):
             write_image(tmp_path / f"pairs/{side}/{index}.png", picture)
+        write_image(tmp_path / f"copy/{index}.png", pair[0])
     return tmp_path
 
 
@@ -256,7 +257,8 @@ def test_depth_of_rectified_videos(scene, capsys):
         ("pairs --raw gone.yaml", "gone.yaml"),
         ("pairs --fov 90", "--fov goes with --raw CALIBRATION"),
         ("pairs --auto-rectify --focal 9 --baseline 1", "not both"),
-        ("left.mp4 left.mp4", "left and right are the same picture"),
+        ("left.mp4 left.mp4", "left.mp4: named for both views"),
+        ("pairs/left copy", "left and right are the same picture"),
     ],
 )
 def test_refused(scene, capsys, words, told):

@@ -24,12 +24,12 @@ def views(count, size=SIZE, shift=5):
         yield shown[:, :width], shown[:, shift:]
 
 
-def write_video(path, pictures, rate=20.0):
-    """Write pictures (H, W, 3) uint8 RGB as MPEG-4."""
+def write_video(path, pictures, rate=20.0, code="mp4v"):
+    """Write pictures (H, W, 3) uint8 RGB, as MPEG-4 by default."""
     writer = None
     for picture in pictures:
         if writer is None:
-            coding = cv2.VideoWriter.fourcc(*"mp4v")
+            coding = cv2.VideoWriter.fourcc(*code)
             writer = cv2.VideoWriter(str(path), coding, rate, picture.shape[1::-1])
         writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
     writer.release()
