@@ -108,14 +108,13 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out)
     words = [word for word in (args.source, args.right) if word is not None]
     check_apart((path for path in map(Path, words) if path.exists()), out)
-    from ..common.files import check_formats
     from ..common.summaries import item_summary, run_summary
     from ..stereo.infer import StereoPredictor
     from ..stereo.sequences import open_sequence
-    from ..stereo.sinks import FORMATS
+    from ..stereo.sinks import check_forms
     from ..stereo.streaming import settle, stream
 
-    formats = check_formats(args.format, FORMATS)
+    formats = check_forms(args.format)
     topics = args.topics and tuple(args.topics)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)

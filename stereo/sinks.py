@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,7 +20,7 @@ import torch
 from cv2 import VideoCapture
 
 from ..common.extras import from_extra
-from ..common.files import atomic_write
+from ..common.files import atomic_write, check_formats
 from ..datasets.stereo.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
 from ..vision.io.images import write_image
@@ -26,7 +29,7 @@ from .geometry import disparity_to_depth
 from .rectify import Rectifier, RigRectifier
 from .sequences import StereoFrame
 
-__all__ = ["FORMATS", "open_sinks", "picture_writers", "pictures", "recording", "video"]
+__all__ = ["FORMATS", "check_forms", "open_sinks"]
 
 FORMATS = ("video", "png", "rrd")
 """What can be written of a sequence."""
@@ -36,6 +39,23 @@ _LONGEST = 10.0  # seconds that a picture of a video stands at most
 
 Write = Callable[[StereoFrame, np.ndarray], None]
 Draw = Callable[[Path, StereoFrame, np.ndarray], None]
+
+
+def check_forms(formats: Iterable[str]) -> list[str]:
+    """Return what is to be written, each once.
+
+    Raises:
+        ValueError: one is none of `FORMATS`.
+        ImportError: what writes it is not installed.
+    """
+    formats = check_formats(formats, FORMATS)
+    if "rrd" in formats:
+        _rerun()
+    return formats
+
+
+def _rerun() -> ModuleType:
+    return from_extra("viewer", "rerun", "a recording for rerun")
 
 
 def open_sinks(
@@ -55,8 +75,9 @@ def open_sinks(
         size: (height, width), pixels.
         rate: frames a second of a video.
         colours: disparities of the first and the last colour of a video, pixels.
-        calibration: see `picture_writers`.
-        rectifier: likewise.
+        calibration: of the pairs, where it is known: with it, depth in millimetres and the left
+            picture that it belongs to.
+        rectifier: what made the pairs of raw ones, where that is so.
     """
 
     def called(ending: str) -> Path:
@@ -69,49 +90,32 @@ def open_sinks(
         elif form == "rrd":
             sinks[called(".rrd")] = recording(called(".rrd"), calibration)
         else:
-            for what, draw in picture_writers(calibration, rectifier).items():
+            for what, draw in _drawings(calibration, rectifier).items():
                 sinks[called(f"_{what}")] = pictures(called(f"_{what}"), draw)
     return sinks
 
 
-def picture_writers(
-    calibration: StereoCalibration | None = None, rectifier: Rectifier | None = None
+def _drawings(
+    calibration: StereoCalibration | None, rectifier: Rectifier | None
 ) -> dict[str, Draw]:
-    """What is written of each frame as a PNG, by the endings of the folders' names.
-
-    Args:
-        calibration: of the pairs, where it is known: with it, depth in millimetres and the left
-            picture that it belongs to.
-        rectifier: what made the pairs of raw ones, where that is so.
-    """
-
-    def disparity(path: Path, frame: StereoFrame, found: np.ndarray) -> None:
-        write_disparity(path, np.minimum(found, _PNG_MOST))
-
-    def left(path: Path, frame: StereoFrame, found: np.ndarray) -> None:
-        write_image(path, frame.left)
-
-    writers: dict[str, Draw] = {"disparity": disparity}
+    """What is written of each frame as a PNG, by the endings of the folders' names."""
+    writers: dict[str, Draw] = {
+        "disparity": lambda path, _, found: write_disparity(path, np.minimum(found, _PNG_MOST))
+    }
     if calibration is not None or rectifier is not None:
-        writers["left"] = left
+        writers["left"] = lambda path, frame, _: write_image(path, frame.left)
     if calibration is not None:
-        known = calibration
-
-        def depth(path: Path, frame: StereoFrame, found: np.ndarray) -> None:
-            write_image(path, _millimetres(_depth(found, known)))
-
-        writers["depth"] = depth
+        depth = partial(_depth, calibration)
+        writers["depth"] = lambda path, _, found: write_image(path, _millimetres(depth(found)))
         if isinstance(rectifier, RigRectifier):
-            rig = rectifier
-
-            def raw(path: Path, frame: StereoFrame, found: np.ndarray) -> None:
-                write_image(path, _millimetres(rig.depth_in_raw(_depth(found, known))))
-
-            writers["depth_raw"] = raw
+            raw = rectifier.depth_in_raw
+            writers["depth_raw"] = lambda path, _, found: write_image(
+                path, _millimetres(raw(depth(found)))
+            )
     return writers
 
 
-def _depth(disparity: np.ndarray, calibration: StereoCalibration) -> np.ndarray:
+def _depth(calibration: StereoCalibration, disparity: np.ndarray) -> np.ndarray:
     """Depth (H, W) float32 of a disparity of a calibration's size, metres; 0 where unknown."""
     c = calibration
     return disparity_to_depth(torch.from_numpy(disparity), c.focal, c.baseline, c.doffs).numpy()
@@ -125,7 +129,7 @@ def _millimetres(depth: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def pictures(folder: Path, draw: Draw) -> Iterator[Write]:
-    """A PNG of each frame, as one of `picture_writers` draws it."""
+    """A PNG of each frame, as one of `_drawings` does."""
 
     def write(frame: StereoFrame, disparity: np.ndarray) -> None:
         draw(folder / f"{frame.name}.png", frame, disparity)
@@ -198,7 +202,7 @@ def recording(path: Path, calibration: StereoCalibration | None = None) -> Itera
     Raises:
         ImportError: rerun is not installed.
     """
-    rerun = from_extra("viewer", "rerun", f"{path}: a recording for rerun")
+    rerun: Any = _rerun()
     with atomic_write(path) as temporary:
         stream = rerun.RecordingStream("vizoo")
         stream.save(str(temporary))
@@ -222,7 +226,7 @@ def recording(path: Path, calibration: StereoCalibration | None = None) -> Itera
             # A depth image is what the viewer colours, and of which it tells the values.
             stream.log("disparity", rerun.DepthImage(steps, meter=256, colormap="turbo"))
             if calibration is not None:
-                depth = _millimetres(_depth(disparity, calibration))
+                depth = _millimetres(_depth(calibration, disparity))
                 stream.log(f"{home}depth", rerun.DepthImage(depth, meter=1000))
             count += 1
 

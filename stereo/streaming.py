@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ..common.files import check_formats
 from ..common.summaries import spread
 from ..datasets.stereo.calibration import StereoCalibration
 from ..vision.io.images import as_image
@@ -31,7 +30,7 @@ from .infer import StereoPredictor, reduced
 from .rectify import Rectifier
 from .result import StereoResult
 from .sequences import StereoFrame, StereoSequence, passed_over
-from .sinks import FORMATS, open_sinks
+from .sinks import check_forms, open_sinks
 from .steadiness import Steadiness
 
 __all__ = ["Settled", "StreamReport", "disparities", "settle", "stream"]
@@ -287,7 +286,7 @@ def stream(
         OSError: nothing can be written.
         ImportError: rerun is not installed.
     """
-    formats = check_formats(formats, FORMATS)
+    formats = check_forms(formats)
     settled = settle(predictor, sequence) if settled is None else settled
     first = settled.result.disparity
     if colours is None:
