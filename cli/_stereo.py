@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier
     from ..stereo.sequences import StereoSequence
 
-_ESTIMATED, _LOOKED_AT = 5, 30  # frames by whose matches a rig is estimated, out of so many
-_CONTENT = 2.0  # levels by which a picture varies at least
+# More frames by whose matches a rig is estimated, out of so many, and levels that these vary by.
+_ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -56,28 +56,39 @@ def rectify_frames(
 
     Returns:
         What does so, and the calibration of the pairs that come, where it is known.
+
+    Raises:
+        ValueError: options that do not go together, a calibration of other pictures, or no frame.
     """
     from ..vision.io.images import write_image
     from ._pairs import Pair
 
     own = find_calibrations(args, {sequence.name: Pair(Path(), Path())})[sequence.name]
-    wanted = _ESTIMATED if args.auto_rectify else int(args.raw is not None)
-    pairs = {}
+    pairs: dict[str, Pair] = {}
     with TemporaryDirectory(prefix="vizoo-") as folder, closing(sequence.peek()) as frames:
-        shown = (
-            frame
-            for frame in islice(frames, _LOOKED_AT)
-            if not args.auto_rectify or frame.left.std() > _CONTENT
-        )
-        for frame in islice(shown, wanted):
+        first = next(frames, None)
+        if first is None:
+            raise ValueError(
+                "; ".join([f"{sequence.name}: no frame could be read", *sequence.notes])
+            )
+        shown = [first]
+        if args.auto_rectify:
+            ahead = (frame for frame in islice(frames, _LOOKED_AT) if frame.left.std() > _CONTENT)
+            shown += islice(ahead, _ESTIMATED)
+        for frame in shown if args.raw or args.auto_rectify else ():
             left, right = (Path(folder, f"{side}{len(pairs)}.png") for side in ("left", "right"))
             write_image(left, frame.left)
             write_image(right, frame.right)
             pairs[frame.name] = Pair(left, right)
-        if wanted and not pairs:
-            raise ValueError(f"{sequence.name}: no frame to rectify could be read")
         rectifier = raw_rectifier(args, pairs)
-    if rectifier is None:
-        return None, own
-    sequence.transform(rectifier)
-    return rectifier, rectifier.calibration
+    if rectifier is not None:
+        sequence.transform(rectifier)
+        return rectifier, rectifier.calibration
+    if own is None:
+        return None, None
+    height, width = first.left.shape[:2]
+    fitted = own.fitted(width, height)
+    if fitted is not own:
+        told = f"{own.width}x{own.height} and was scaled to {width}x{height}"
+        sequence.notes.append(f"the calibration is for {told}")
+    return None, fitted

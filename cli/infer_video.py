@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-disparity",
         type=positive,
         metavar="PX",
-        help="the largest of all frames (default: looked up in the first)",
+        help="the largest of all frames (default: what the calibration says, else the first)",
     )
     parser.add_argument(
         "--min-confidence",
@@ -122,11 +122,13 @@ def run(args: argparse.Namespace) -> int:
     for note in known:
         warn(note)
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
-    how = {"scale": args.scale, "max_disparity": args.max_disparity, "check": not args.no_check}
+    largest = args.max_disparity
+    if largest is None and calibration is not None and args.scale == "auto":
+        largest = calibration.ndisp
+    how = {"scale": args.scale, "max_disparity": largest, "check": not args.no_check}
     with say_warnings() as said:
         first = settle(predictor, sequence, **how)
-    height, width = first.result.disparity.shape
-    for note in predictor.forewarnings(height, width, args.scale):
+    for note in predictor.forewarnings(*first.result.disparity.shape, args.scale):
         warn(f"{args.source}: {note}")
     with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
@@ -152,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     results = report.summary(), report.seconds, report.files, [*known, *new]
     item: dict[str, Any] = {**item_summary(sequence.name, *results), **sequence.facts}
     if calibration is not None:
-        item["camera"] = asdict(calibration.fitted(width, height))
+        item["camera"] = asdict(calibration)
     if report.error is not None:
         item["error"] = report.error
         warn(f"{args.source}: {report.error}; what was written so far is complete")
@@ -188,8 +190,7 @@ def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamRepo
     if "left_out" in found:
         told.append(f"{found['left_out']:.0%} left out")
     told += [f"matched at {report.scale:g} of the size"] * (report.scale != 1)
-    if "layout" in sequence.facts:
-        told.append(sequence.facts["layout"])
+    told += filter(None, [sequence.facts.get("layout")])
     if "topics" in sequence.facts:
         told.append("left {}, right {}".format(*sequence.facts["topics"]))
     told += [f"{report.dropped} frames of the camera passed over"] * (report.dropped > 0)

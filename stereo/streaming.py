@@ -191,7 +191,7 @@ def disparities(
     steadied = Steadiness() if steady else None
     failed: list[str] = []
     report = _report(settled, steady) if report is None else report
-    how = {"scale": settled.scale, "max_disparity": settled.max_disparity}
+    how: dict[str, Any] = {"scale": settled.scale, "max_disparity": settled.max_disparity}
     try:
         with closing(_ahead(sequence, report, stop)) as frames:
             for count, frame in enumerate(frames):

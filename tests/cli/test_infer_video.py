@@ -19,12 +19,12 @@ from sequences import (
     write_bag,
     write_video,
 )
-from stereo_fixtures import refused_line
+from stereo_fixtures import BlockMatcher, refused_line
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.datasets.stereo.rigs import write_rig
-from vizoo.stereo import captures, streaming
+from vizoo.stereo import captures, infer, streaming
 from vizoo.vision.io.images import read_pixels, write_image
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -226,6 +226,24 @@ def test_raw_videos(raw, capsys):
     assert "not rectified" not in said.err
     assert not (raw / "auto/plain_depth").exists()
     assert (raw / "auto/plain_left/000000.png").exists()
+
+
+def test_the_bound_of_a_calibration_is_used(scene, monkeypatch):
+    monkeypatch.setattr(infer, "load_network", lambda model, task: BlockMatcher(3))
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=160, height=96, ndisp=12)
+    write_calibration(scene / "calib.txt", camera)
+    assert call("pairs", "--calib", "calib.txt", "--no-check") == 0
+    item = summary(scene)
+    assert item["scale"] == 0.5 and item["reach"] == 6  # of pictures half as large
+    assert item["warnings"] == ["the calibration is for 160x96 and was scaled to 80x48"]
+    assert call("pairs", "--calib", "calib.txt", "--max-disparity", "4", "--no-check") == 0
+    assert summary(scene)["scale"] == 0.75
+
+
+def test_a_calibration_of_other_pictures(scene, capsys):
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=99, height=48)
+    write_calibration(scene / "calib.txt", camera)
+    assert "99x48, these have 80x48" in refused(capsys, "pairs", "--calib", "calib.txt")
 
 
 def test_depth_of_rectified_videos(scene, capsys):
