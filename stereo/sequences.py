@@ -115,7 +115,7 @@ def open_sequence(
     if len(set(kinds)) > 1:
         raise ValueError(f"left is {kinds[0]} and right is {kinds[1]}; give two of one kind")
     words = [word for _, word in sources]
-    if len(set(words)) < len(words):
+    if len(set(words)) < len(words) and kinds[0] != "a bag":
         raise ValueError(f"{words[0]}: named for both views; name the right view's source")
     if topics is not None and kinds[0] != "a bag":
         raise ValueError(f"topics are for bags, and {words[0]} is {kinds[0]}")
