@@ -128,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
     how = {"scale": args.scale, "max_disparity": largest, "check": not args.no_check}
     with say_warnings() as said:
         first = settle(predictor, sequence, **how)
-    for note in predictor.forewarnings(*first.result.disparity.shape, args.scale):
+    height, width = first.result.disparity.shape
+    for note in predictor.forewarnings(height, width, args.scale):
         warn(f"{args.source}: {note}")
     with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
@@ -161,9 +162,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         _show(args, sequence, report)
     status = end_run(run_summary(predictor, args.model, "sequences", [item]), out, args.json)
-    if not report.interrupted or sequence.live:
-        return status
-    return 128 + (signals[0] if signals else SIGINT)
+    ended = 128 + (signals[0] if signals else SIGINT)
+    return ended if report.interrupted and not sequence.live else status
 
 
 def _check(args: argparse.Namespace) -> None:

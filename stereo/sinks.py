@@ -163,7 +163,8 @@ def video(
             raise OSError(f"{path}: no video can be written: OpenCV has no MPEG-4 coder here")
         most = max(1, round(_LONGEST * rate))
         begin = latest = np.inf
-        written, before = 0, None
+        written = 0
+        before: Any = None
 
         def write(frame: StereoFrame, disparity: np.ndarray) -> None:
             nonlocal begin, latest, written, before
