@@ -5,7 +5,8 @@
 A rig moves through a room, a street and over a table top, each of which stands still; pictures have
 noise of their own in each frame. Flicker is the mean change of the error between two frames at the
 points that both see. Then all frames run as two videos through `stream`, which reads, matches and
-writes at the same time. CPU times are those of the process, which other work disturbs less.
+writes at the same time, and through its parts one after the other. CPU times are those of the
+process, which other work disturbs less.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
@@ -26,10 +29,12 @@ from vizoo.datasets.worlds.sequence import WorldSequence
 from vizoo.stereo import DEFAULT_MODEL
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.sequences import open_sequence
+from vizoo.stereo.sinks import open_sinks
 from vizoo.stereo.steadiness import Steadiness, flicker
-from vizoo.stereo.streaming import stream
+from vizoo.stereo.streaming import settle, stream
 from vizoo.vision.io.images import to_bytes
 
+FORMS = ("video", "png")
 LAYOUTS = ("room", "street", "table")
 
 
@@ -57,6 +62,36 @@ def measure(predictor: StereoPredictor, sequence: WorldSequence, video: list) ->
             before[name] = error
     figures = {name: np.nanmean(values, axis=0) for name, values in rows.items()}
     return {**figures, "ms": 1e3 * spent / len(sequence)}
+
+
+def one_by_one(predictor: StereoPredictor, files: list[Path], folder: Path) -> np.ndarray:
+    """Seconds of reading, of matching and of writing, where each waits for the one before."""
+    sequence, spent = open_sequence(*files), np.zeros(3)
+    size = next(frames := sequence.peek()).left.shape[:2]
+    frames.close()
+    with ExitStack() as stack:
+        sinks = open_sinks(FORMS, folder / "parts", size, sequence.rate, (0, 60))
+        writers = [stack.enter_context(sink) for sink in sinks.values()]
+        for frame in timed(sequence, spent[:1]):
+            begin = time.perf_counter()
+            disparity = predictor(frame.left, frame.right, scale=1.0, check=False).disparity
+            matched = time.perf_counter()
+            for write in writers:
+                write(frame, disparity)
+            spent[1:] += matched - begin, time.perf_counter() - matched
+    return spent
+
+
+def timed(frames: Iterable, spent: np.ndarray) -> Iterator:
+    """The frames; how long each took is added up."""
+    iterator = iter(frames)
+    while True:
+        begin = time.perf_counter()
+        frame = next(iterator, None)
+        spent += time.perf_counter() - begin
+        if frame is None:
+            return
+        yield frame
 
 
 def main() -> None:
@@ -88,14 +123,23 @@ def main() -> None:
             console.print("".join(f"{cell:>10}" for cell in cells))
         for writer in video:
             writer.release()
+        settled = settle(predictor, open_sequence(*files), scale=1.0, check=False)
+        how = {"settled": settled, "formats": FORMS}
+        parts = one_by_one(predictor, files, Path(folder))
+        told = ", ".join(
+            f"{name} {1e3 * part / options.frames / len(LAYOUTS):.1f}"
+            for name, part in zip(("reading", "matching", "writing"), parts, strict=True)
+        )
+        console.print(f"one after the other: {told}; ms a frame")
         for steady in (False, True):
             begin = time.process_time()
-            report = stream(predictor, open_sequence(*files), folder, steady=steady)
+            report = stream(predictor, open_sequence(*files), folder, steady=steady, **how)
             spent = 1e3 * (time.process_time() - begin) / report.frames
             console.print(
                 f"{report.frames} frames {'steadied' if steady else 'as they are'}: "
                 f"{report.rate:.2f} a second, the network alone {report.network_rate:.2f}; "
-                f"{spent:.0f} ms of CPU a frame"
+                f"{spent:.0f} ms of CPU a frame; {report.seconds / parts.sum():.2f} of the sum of "
+                "the parts"
             )
 
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier
 from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
 from ._numbers import positive, scale, share
+from ._stereo import add_calibration, add_model
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -24,13 +24,7 @@ _CHECKED = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_pairs(parser)
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        default=DEFAULT_MODEL,
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        f"(default: {DEFAULT_MODEL}, small and fast)",
-    )
+    add_model(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--scale",
@@ -67,19 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out pixels that are less sure, 0 to 1: 0 in PNG, npy and depth, infinite in "
         "PFM, no points",
     )
-    parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
-    parser.add_argument(
-        "--baseline-unit", choices=("mm", "cm", "m"), help="in --calib (default: mm) or --raw"
-    )
-    parser.add_argument(
-        "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
-    )
-    parser.add_argument("--baseline", type=float, metavar="METRES", help="goes with --focal")
-    parser.add_argument("--cx", type=float, metavar="PX", help="default: the image's centre")
-    parser.add_argument("--cy", type=float, metavar="PX", help="default: the image's centre")
-    parser.add_argument(
-        "--doffs", type=float, metavar="PX", help="right minus left principal point (default: 0)"
-    )
+    add_calibration(parser)
     parser.add_argument(
         "--format", nargs="+", metavar="F", help="of the disparity: pfm png npy (default: all)"
     )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
+from ..common.interrupts import noted_signals
 from ..common.progress import progress
-from ..stereo import DEFAULT_MODEL
+from ..common.warned import collect_warnings
+from ._cameras import add_raw_arguments
 from ._items import add_run_arguments, end_run
-from ._numbers import scale
+from ._numbers import positive, scale, share
+from ._stereo import add_calibration, add_model, rectify_frames
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -27,13 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "side, one above the other, folders left and right, two topics)",
     )
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right view")
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        default=DEFAULT_MODEL,
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        f"(default: {DEFAULT_MODEL}, small and fast)",
-    )
+    add_model(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--format",
@@ -41,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["video"],
         metavar="F",
         help="video: disparity in colours, NAME_disparity.mp4 (default); png: NAME_disparity/, 16 "
-        "bits a frame, 256 a pixel; rrd: NAME.rrd, for rerun",
+        "bits a frame, 256 a pixel, and with a calibration NAME_depth/, millimetres, and NAME_left/"
+        "; rrd: NAME.rrd, for rerun",
     )
     parser.add_argument(
         "--layout",
@@ -62,8 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=scale,
         default="auto",
         metavar="S",
-        help="match at S times the size, above 0 and at most 1 (default: auto: what the first "
-        "frame needs, for all)",
+        help="as for pairs (default: auto: what the first frame needs, for all)",
+    )
+    parser.add_argument(
+        "--max-disparity",
+        type=positive,
+        metavar="PX",
+        help="the largest of all frames (default: what the calibration says, else the first)",
+    )
+    parser.add_argument(
+        "--min-confidence",
+        type=share,
+        metavar="C",
+        help="leave out pixels that are less sure, 0 to 1: 0 in PNG, black in the video",
     )
     parser.add_argument(
         "--frames", type=int, metavar="N", help="at most so many (a camera: until Ctrl+C)"
@@ -82,32 +93,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-check", action="store_true", help="do not look at the first pair's geometry"
     )
+    add_calibration(parser)
+    parser.set_defaults(max_depth=None)  # of clouds
+    add_raw_arguments(parser)
     add_run_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Infer a sequence; return 0, 1 if it ended by an error, 130 if a recording by Ctrl+C."""
+    """Infer a sequence; return 0, 1 if it ended by an error, as a shell says if by a signal.
+
+    Ctrl+C and the like are the usual end of a camera: 0 then.
+    """
     _check(args)
     out = check_folder(args.out)
     words = [word for word in (args.source, args.right) if word is not None]
     check_apart((path for path in map(Path, words) if path.exists()), out)
-    from ..common.files import check_formats
     from ..common.summaries import item_summary, run_summary
     from ..stereo.infer import StereoPredictor
     from ..stereo.sequences import open_sequence
-    from ..stereo.sinks import FORMATS
+    from ..stereo.sinks import check_forms
     from ..stereo.streaming import settle, stream
 
-    formats = check_formats(args.format, FORMATS)
+    formats = check_forms(args.format)
     topics = args.topics and tuple(args.topics)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
+    rectifier, calibration = rectify_frames(args, sequence)
+    known = list(sequence.notes)
+    for note in known:
+        warn(note)
     predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
+    largest = args.max_disparity
+    if largest is None and calibration is not None and args.scale == "auto":
+        largest = calibration.ndisp
+    how = {"scale": args.scale, "max_disparity": largest, "check": not args.no_check}
     with say_warnings() as said:
-        first = settle(predictor, sequence, scale=args.scale, check=not args.no_check)
-    height, width = first.disparity.shape
-    for note in predictor.forewarnings(height, width, first.scale):
+        first = settle(predictor, sequence, **how)
+    height, width = first.result.disparity.shape
+    for note in predictor.forewarnings(height, width, args.scale):
         warn(f"{args.source}: {note}")
-    with progress() as bar:
+    with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
             predictor,
             sequence,
@@ -115,25 +139,31 @@ def run(args: argparse.Namespace) -> int:
             formats=formats,
             settled=first,
             steady=args.steady,
+            min_confidence=args.min_confidence,
+            calibration=calibration,
+            rectifier=rectifier,
             rate=args.rate,
             colours=args.colours and tuple(args.colours),
             limit=args.frames,
             tell=lambda done, total, rate: bar("frames", done, total, f"{rate:.1f} a second"),
+            stop=lambda: signals,
         )
-    for note in report.notes:
+    known += said
+    new = [note for note in (*later, *report.notes) if note not in known]
+    for note in new:
         warn(note)
-    notes = [*said, *report.notes]
-    item: dict[str, Any] = {
-        **item_summary(sequence.name, report.summary(), report.seconds, report.files, notes),
-        **sequence.facts,
-    }
+    results = report.summary(), report.seconds, report.files, [*known, *new]
+    item: dict[str, Any] = {**item_summary(sequence.name, *results), **sequence.facts}
+    if calibration is not None:
+        item["camera"] = asdict(calibration)
     if report.error is not None:
         item["error"] = report.error
         warn(f"{args.source}: {report.error}; what was written so far is complete")
     if not args.json:
         _show(args, sequence, report)
     status = end_run(run_summary(predictor, args.model, "sequences", [item]), out, args.json)
-    return 130 if report.interrupted and not sequence.live else status
+    ended = 128 + (signals[0] if signals else SIGINT)
+    return ended if report.interrupted and not sequence.live else status
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -151,15 +181,20 @@ def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamRepo
         f"{args.source}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
-    middle = report.summary()["disparity"]["median"]
-    told = [f"disparity {report.lowest:.1f} to {report.highest:.1f} px, median {middle:.1f}"]
+    found = report.summary()
+    told = ["nothing is known"]
+    if found["disparity"] is not None:
+        told = [
+            "disparity {min:.1f} to {max:.1f} px, median {median:.1f}".format(**found["disparity"])
+        ]
+    if "left_out" in found:
+        told.append(f"{found['left_out']:.0%} left out")
     told += [f"matched at {report.scale:g} of the size"] * (report.scale != 1)
-    if "layout" in sequence.facts:
-        told.append(sequence.facts["layout"])
+    told += filter(None, [sequence.facts.get("layout")])
     if "topics" in sequence.facts:
         told.append("left {}, right {}".format(*sequence.facts["topics"]))
     told += [f"{report.dropped} frames of the camera passed over"] * (report.dropped > 0)
-    told += ["ended by Ctrl+C"] * report.interrupted
+    told += ["ended by Ctrl+C or a signal"] * report.interrupted
     print("  " + "; ".join(told))
     for file in report.files:
         print(f"  {file}{'/' * file.is_dir()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,6 +20,7 @@ _IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _SUFFIXES = (".bag", ".db3", ".mcap")
 # Words of topics that differ between the left and the right one.
 _SIDES = (("left", "right"), ("cam0", "cam1"), ("infra1", "infra2"), ("image_0", "image_1"))
+_TIMED = 30  # pictures by whose times the rate is known
 _APART = 0.35  # of the time between frames: pictures farther apart are no pair
 
 # Encodings of ROS to type, values a pixel, and OpenCV's conversion to RGB.
@@ -131,15 +132,17 @@ def open_bag(path: Path, topics: tuple[str, str] | None = None) -> Bag:
         chosen = topics or _two(list(known))
         if chosen is None:
             raise ValueError(
-                f"{path}: no two topics of images that are clearly left and right; name them with "
-                f"--topics LEFT RIGHT, of: {listed}"
+                f"{path}: no two topics of images that are clearly left and right; name the "
+                f"topics, left and right, of: {listed}"
             )
         for name in chosen:
             if not known.get(name):
                 raise ValueError(f"{path}: no image of the topic {name}; there are: {listed}")
-        left = [c for c in reader.connections if c.topic == chosen[0]]
-        times = [moment for _, moment, _ in islice(reader.messages(connections=left), 30)]
-    gap = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+        if chosen[0] == chosen[1]:
+            raise ValueError(f"{path}: left and right are both {chosen[0]}; there are: {listed}")
+    with closing(_messages(path, chosen[:1])) as messages:
+        times = [stamp for _, stamp, _ in islice(messages, _TIMED)]
+    gap = float(np.median(np.diff(sorted(times)))) if len(times) > 1 else 0.0
     return Bag(path, chosen, min(known[name] for name in chosen), 1e9 / gap if gap > 0 else None)
 
 
@@ -170,7 +173,7 @@ def _reader(path: Path) -> Any:
     return reader
 
 
-def _messages(path: Path, topics: tuple[str, str]) -> Generator[tuple[int, int, Any]]:
+def _messages(path: Path, topics: Sequence[str]) -> Generator[tuple[int, int, Any]]:
     """Side, time in nanoseconds and message, in the order of the bag."""
     with closing(_reader(path)) as reader:
         wanted = [c for c in reader.connections if c.topic in topics]
@@ -193,6 +196,15 @@ def decode(message: Any) -> np.ndarray:
     Raises:
         ValueError: its encoding is unknown, or its data are damaged.
     """
+    try:
+        return _decoded(message)
+    except cv2.error as error:
+        size = f"{message.width}x{message.height} pixels of " if hasattr(message, "width") else ""
+        how = getattr(message, "encoding", getattr(message, "format", ""))
+        raise ValueError(f"{size}{how} cannot be decoded: {error.err}") from error
+
+
+def _decoded(message: Any) -> np.ndarray:
     if hasattr(message, "format"):
         data = np.frombuffer(bytes(message.data), np.uint8)
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH

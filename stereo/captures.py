@@ -19,6 +19,7 @@ LAYOUTS = ("auto", "side-by-side", "top-bottom")
 """How one picture holds both views."""
 
 _ALIKE, _CLEARLY = 0.5, 0.1  # correlation of a picture's halves that are views of one scene
+_SAME = 0.03, 0.5  # of a picture's contrast, and levels: two codings of one differ by less
 _FASTEST = 1000  # frames a second; some sources name a clock's rate instead
 
 
@@ -93,9 +94,16 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         rates = [_number(capture, cv2.CAP_PROP_FPS) for capture in captures]
         lengths = [0 if live else int(_number(c, cv2.CAP_PROP_FRAME_COUNT)) for c in captures]
         if len(sources) == 1:
-            layout = _layout(sources[0], first[0], layout)
+            layout = _layout(sources[0], first[0], layout, notes)
         else:
             _check_two(sources, first, [0.0] if live else rates)
+        views = first if len(first) == 2 else _halves(first[0], layout)
+        if _same(*views):
+            notes.append(
+                f"{' and '.join(map(without_secrets, sources))}: both views are the same picture, "
+                "apart from its coding: there is no depth in it"
+            )
+        if len(sources) == 2:
             if min(lengths) > 0 and lengths[0] != lengths[1]:
                 notes.append(
                     f"{sources[0]} has {lengths[0]} frames and {sources[1]} {lengths[1]}: pairs "
@@ -168,21 +176,26 @@ def _check_two(sources: list[str], first: list[Any], rates: list[float]) -> None
         )
 
 
-def _layout(word: str, picture: np.ndarray, layout: str) -> str:
-    """How a picture holds both views.
+def _layout(word: str, picture: np.ndarray, layout: str, notes: list[str]) -> str:
+    """How a picture holds both views; a note where another layout than it looks like is given.
 
     Raises:
         ValueError: it cannot be told, or the picture cannot be halved so.
     """
+    word = without_secrets(word)
+    alike = {kind: _likeness(*_halves(picture, kind)) for kind in LAYOUTS[1:]}
+    best, other = sorted(alike, key=lambda kind: -alike[kind])
+    clear = alike[best] >= max(_ALIKE, alike[other] + _CLEARLY)
     if layout == "auto":
-        alike = {kind: _likeness(*_halves(picture, kind)) for kind in LAYOUTS[1:]}
-        layout, other = sorted(alike, key=lambda kind: -alike[kind])
-        if alike[layout] < max(_ALIKE, alike[other] + _CLEARLY):
+        if not clear:
             raise ValueError(
                 f"{word}: neither its halves beside nor those above each other are clearly two "
                 f"views of one scene; name the layout ({' or '.join(LAYOUTS[1:])}), or the right "
                 "view's source"
             )
+        layout = best
+    elif clear and layout != best:
+        notes.append(f"{word}: taken as {layout}, but its halves look like {best}")
     side, length = ("width", picture.shape[1]) if layout == LAYOUTS[1] else ("height", len(picture))
     if length % 2:
         raise ValueError(f"{word}: an odd {side} of {length} pixels cannot be halved ({layout})")
@@ -194,6 +207,13 @@ def _halves(picture: np.ndarray, layout: str) -> tuple[np.ndarray, np.ndarray]:
     if layout == "side-by-side":
         return picture[:, :width], picture[:, width : 2 * width]
     return picture[:height], picture[height : 2 * height]
+
+
+def _same(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two views are one picture, be it coded twice."""
+    share, levels = _SAME
+    contrast = float(left.std())
+    return contrast > 1 and cv2.absdiff(left, right).mean() < share * contrast + levels
 
 
 def _likeness(left: np.ndarray, right: np.ndarray) -> float:

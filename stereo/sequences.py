@@ -59,6 +59,10 @@ class StereoSequence:
         if close is not None:
             close()
 
+    def transform(self, change: Transform) -> None:
+        """Change each pair that is still to come, left and right, as a `Rectifier` does."""
+        self.frames = _transformed(self.frames, change)
+
     def peek(self) -> Generator[StereoFrame]:
         """Look at frames ahead, one after the other; iterating still begins at the first."""
         seen: deque[StereoFrame] = deque()
@@ -67,13 +71,12 @@ class StereoSequence:
                 seen.append(frame)
                 yield frame
         finally:
-            rest = StereoSequence(self.name, self.frames)
-            self.frames = _resumed(seen, rest)
+            self.frames = _resumed(seen, self.frames)
 
 
-def _resumed(seen: deque[StereoFrame], rest: StereoSequence) -> Iterator[StereoFrame]:
+def _resumed(seen: deque[StereoFrame], rest: Iterator[StereoFrame]) -> Iterator[StereoFrame]:
     """Frames that were seen, then the rest, which is closed at the end."""
-    with closing(rest):
+    with closing(StereoSequence("", rest)):
         while seen:
             yield seen.popleft()
         yield from rest
@@ -112,6 +115,8 @@ def open_sequence(
     if len(set(kinds)) > 1:
         raise ValueError(f"left is {kinds[0]} and right is {kinds[1]}; give two of one kind")
     words = [word for _, word in sources]
+    if len(set(words)) < len(words) and kinds[0] != "a bag":
+        raise ValueError(f"{words[0]}: named for both views; name the right view's source")
     if topics is not None and kinds[0] != "a bag":
         raise ValueError(f"topics are for bags, and {words[0]} is {kinds[0]}")
     if kinds[0] == "a bag":
@@ -123,7 +128,7 @@ def open_sequence(
     else:
         sequence = _captured(words, layout, live=kinds[0] == "a camera")
     if transform is not None:
-        sequence.frames = _transformed(sequence.frames, transform)
+        sequence.transform(transform)
     return sequence
 
 
@@ -131,7 +136,7 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
     """Which kind of source it is, and its path, address or, of a camera, ``camera:0``."""
     text = os.fspath(word) if not isinstance(word, int) else f"camera:{word}"
     path = Path(text)
-    if re.fullmatch(r"camera:\d+", text) or "://" in text:
+    if re.fullmatch(r"camera:\d+", text) or "://" in text or path.is_char_device():
         return "a camera", text
     if text.isdecimal() and not path.exists():
         return "a camera", f"camera:{text}"
@@ -139,7 +144,7 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
         return "a bag", text
     if path.is_dir() or (glob.has_magic(text) and not path.exists()):
         return "a folder", text
-    if not path.is_file():
+    if not (path.is_file() or path.is_fifo()):
         raise FileNotFoundError(f"{text}: no such file or folder")
     if path.suffix.lower() in SUFFIXES:
         raise ValueError(
@@ -149,10 +154,11 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
     return "a video", text
 
 
-def _transformed(frames: Iterator[StereoFrame], transform: Transform) -> Iterator[StereoFrame]:
-    for frame in frames:
-        left, right = transform(frame.left, frame.right)
-        yield frame._replace(left=left, right=right)
+def _transformed(frames: Iterator[StereoFrame], change: Transform) -> Iterator[StereoFrame]:
+    with closing(StereoSequence("", frames)):
+        for frame in frames:
+            left, right = change(frame.left, frame.right)
+            yield frame._replace(left=left, right=right)
 
 
 def _folders(words: list[str]) -> StereoSequence:

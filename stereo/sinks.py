@@ -1,26 +1,35 @@
 """Where the disparities of a sequence go: a video, a PNG of each frame, a recording for rerun.
 
-Each is a context manager that yields ``write(frame, disparity)``. Videos and recordings get their
-names when the block ends well, so that a reader never meets half of one.
+Each is a context manager that yields ``write(frame, disparity)``, the disparity 0 where unknown.
+Videos and recordings get their names when the block ends well, so that a reader never meets half of
+one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from cv2 import VideoCapture
 
 from ..common.extras import from_extra
-from ..common.files import atomic_write
+from ..common.files import atomic_write, check_formats
+from ..datasets.stereo.calibration import StereoCalibration
 from ..vision.io.disparity import write_disparity
+from ..vision.io.images import write_image
 from ..vision.viz.colour import colourise
+from .geometry import disparity_to_depth
+from .rectify import Rectifier, RigRectifier
 from .sequences import StereoFrame
 
-__all__ = ["FORMATS", "open_sink", "recording", "pictures", "video"]
+__all__ = ["FORMATS", "check_forms", "open_sinks"]
 
 FORMATS = ("video", "png", "rrd")
 """What can be written of a sequence."""
@@ -29,15 +38,103 @@ _PNG_MOST = 65535 / 256  # pixels that a 16-bit PNG can hold
 _LONGEST = 10.0  # seconds that a picture of a video stands at most
 
 Write = Callable[[StereoFrame, np.ndarray], None]
+Draw = Callable[[Path, StereoFrame, np.ndarray], None]
 
 
-def open_sink(
-    form: str, path: Path, size: tuple[int, int], rate: float, colours: tuple[float, float]
-) -> AbstractContextManager[Write]:
-    """One of `FORMATS` at its `path`; size is (height, width), rate of frames a second."""
-    if form == "video":
-        return video(path, size, rate, colours)
-    return recording(path) if form == "rrd" else pictures(path)
+def check_forms(formats: Iterable[str]) -> list[str]:
+    """Return what is to be written, each once.
+
+    Raises:
+        ValueError: one is none of `FORMATS`.
+        ImportError: what writes it is not installed.
+    """
+    formats = check_formats(formats, FORMATS)
+    if "rrd" in formats:
+        _rerun()
+    return formats
+
+
+def _rerun() -> ModuleType:
+    return from_extra("viewer", "rerun", "a recording for rerun")
+
+
+def open_sinks(
+    formats: Iterable[str],
+    stem: Path,
+    size: tuple[int, int],
+    rate: float,
+    colours: tuple[float, float],
+    calibration: StereoCalibration | None = None,
+    rectifier: Rectifier | None = None,
+) -> dict[Path, AbstractContextManager[Write]]:
+    """What writes, by the file or folder that it writes.
+
+    Args:
+        formats: of `FORMATS`.
+        stem: folder, and first part of the names in it.
+        size: (height, width), pixels.
+        rate: frames a second of a video.
+        colours: disparities of the first and the last colour of a video, pixels.
+        calibration: of the pairs, where it is known: with it, depth in millimetres and the left
+            picture that it belongs to.
+        rectifier: what made the pairs of raw ones, where that is so.
+    """
+
+    def called(ending: str) -> Path:
+        return stem.with_name(f"{stem.name}{ending}")
+
+    sinks: dict[Path, AbstractContextManager[Write]] = {}
+    for form in formats:
+        if form == "video":
+            sinks[called("_disparity.mp4")] = video(called("_disparity.mp4"), size, rate, colours)
+        elif form == "rrd":
+            sinks[called(".rrd")] = recording(called(".rrd"), calibration)
+        else:
+            for what, draw in _drawings(calibration, rectifier).items():
+                sinks[called(f"_{what}")] = pictures(called(f"_{what}"), draw)
+    return sinks
+
+
+def _drawings(
+    calibration: StereoCalibration | None, rectifier: Rectifier | None
+) -> dict[str, Draw]:
+    """What is written of each frame as a PNG, by the endings of the folders' names."""
+    writers: dict[str, Draw] = {
+        "disparity": lambda path, _, found: write_disparity(path, np.minimum(found, _PNG_MOST))
+    }
+    if calibration is not None or rectifier is not None:
+        writers["left"] = lambda path, frame, _: write_image(path, frame.left)
+    if calibration is not None:
+        depth = partial(_depth, calibration)
+        writers["depth"] = lambda path, _, found: write_image(path, _millimetres(depth(found)))
+        if isinstance(rectifier, RigRectifier):
+            raw = rectifier.depth_in_raw
+            writers["depth_raw"] = lambda path, _, found: write_image(
+                path, _millimetres(raw(depth(found)))
+            )
+    return writers
+
+
+def _depth(calibration: StereoCalibration, disparity: np.ndarray) -> np.ndarray:
+    """Depth (H, W) float32 of a disparity of a calibration's size, metres; 0 where unknown."""
+    c = calibration
+    return disparity_to_depth(torch.from_numpy(disparity), c.focal, c.baseline, c.doffs).numpy()
+
+
+def _millimetres(depth: np.ndarray) -> np.ndarray:
+    """Depth (H, W) as uint16; what is farther than that can say is unknown."""
+    steps = np.rint(1000 * depth)
+    return np.where(steps <= 65535, steps, 0).astype(np.uint16)
+
+
+@contextmanager
+def pictures(folder: Path, draw: Draw) -> Iterator[Write]:
+    """A PNG of each frame, as one of `_drawings` does."""
+
+    def write(frame: StereoFrame, disparity: np.ndarray) -> None:
+        draw(folder / f"{frame.name}.png", frame, disparity)
+
+    yield write
 
 
 @contextmanager
@@ -46,7 +143,8 @@ def video(
 ) -> Iterator[Write]:
     """A video of disparity in colours; frames that say their time stand until the next one's.
 
-    The coder halves colours: of pictures of odd sizes it leaves out the last row or column.
+    Where frames come faster than the rate, those that there is no time for are left out. The coder
+    halves colours: of pictures of odd sizes it leaves out the last row or column.
 
     Args:
         path: ends on ``.mp4``.
@@ -63,19 +161,27 @@ def video(
         writer = cv2.VideoWriter(str(temporary), coding, rate, size[::-1])
         if not writer.isOpened():
             raise OSError(f"{path}: no video can be written: OpenCV has no MPEG-4 coder here")
-        begin, written = None, 0
+        most = max(1, round(_LONGEST * rate))
+        begin = latest = np.inf
+        written = 0
+        before: Any = None
 
         def write(frame: StereoFrame, disparity: np.ndarray) -> None:
-            nonlocal begin, written
-            picture = cv2.cvtColor(colourise(disparity, low=low, high=high), cv2.COLOR_RGB2BGR)
-            repeats = 1
+            nonlocal begin, latest, written, before
+            due = 1
             if frame.time is not None:
-                begin = frame.time if begin is None else begin
-                due = round((frame.time - begin) * rate) + 1
-                repeats = min(max(due - written, 1), round(_LONGEST * rate))
-            for _ in range(repeats):
-                writer.write(picture)
-            written += repeats
+                if frame.time < latest:  # the first, or of a clock that was put back
+                    begin = frame.time - written / rate
+                latest = frame.time
+                due = round((latest - begin) * rate) + 1 - written
+                begin += max(due - most, 0) / rate
+            if due < 1:
+                return
+            picture = cv2.cvtColor(colourise(disparity, low=low, high=high), cv2.COLOR_RGB2BGR)
+            for shown in [before] * (min(due, most) - 1) + [picture]:
+                writer.write(shown)
+                written += 1
+            before = picture
 
         try:
             yield write
@@ -89,37 +195,40 @@ def video(
 
 
 @contextmanager
-def pictures(folder: Path) -> Iterator[Write]:
-    """A 16-bit PNG of each frame, 256 a pixel, as KITTI's; what is beyond 256 px becomes that."""
-
-    def write(frame: StereoFrame, disparity: np.ndarray) -> None:
-        write_disparity(folder / f"{frame.name}.png", np.minimum(disparity, _PNG_MOST))
-
-    yield write
-
-
-@contextmanager
-def recording(path: Path) -> Iterator[Write]:
+def recording(path: Path, calibration: StereoCalibration | None = None) -> Iterator[Write]:
     """A recording for rerun's viewer: the left picture and the disparity, by frame and time.
+
+    With a calibration also the depth, which the viewer shows in space.
 
     Raises:
         ImportError: rerun is not installed.
     """
-    rerun = from_extra("viewer", "rerun", f"{path}: a recording for rerun")
+    rerun: Any = _rerun()
     with atomic_write(path) as temporary:
         stream = rerun.RecordingStream("vizoo")
         stream.save(str(temporary))
-        count = 0
+        count, home = 0, ""
+        if calibration is not None:
+            c, home = calibration, "camera/"
+            focal = (c.focal, c.focal_y or c.focal)
+            centre = None if c.cx is None or c.cy is None else (c.cx, c.cy)
+            camera = rerun.Pinhole(
+                focal_length=focal, principal_point=centre, width=c.width, height=c.height
+            )
+            stream.log("camera", camera, static=True)
 
         def write(frame: StereoFrame, disparity: np.ndarray) -> None:
             nonlocal count
             stream.set_time("frame", sequence=count)
             if frame.time is not None:
                 stream.set_time("time", duration=frame.time)
-            stream.log("left", rerun.Image(frame.left).compress(jpeg_quality=85))
+            stream.log(f"{home}left", rerun.Image(frame.left).compress(jpeg_quality=85))
             steps = np.clip(np.rint(256 * disparity), 0, 65535).astype(np.uint16)
             # A depth image is what the viewer colours, and of which it tells the values.
             stream.log("disparity", rerun.DepthImage(steps, meter=256, colormap="turbo"))
+            if calibration is not None:
+                depth = _millimetres(_depth(calibration, disparity))
+                stream.log(f"{home}depth", rerun.DepthImage(depth, meter=1000))
             count += 1
 
         try:

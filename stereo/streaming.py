@@ -22,23 +22,38 @@ from typing import Any
 
 import numpy as np
 
-from ..common.files import check_formats
 from ..common.summaries import spread
+from ..datasets.stereo.calibration import StereoCalibration
+from ..vision.io.images import as_image
 from ..vision.viz.colour import colour_range
-from .infer import StereoPredictor
+from .infer import StereoPredictor, reduced
+from .rectify import Rectifier
 from .result import StereoResult
 from .sequences import StereoFrame, StereoSequence, passed_over
-from .sinks import FORMATS, open_sink
+from .sinks import check_forms, open_sinks
 from .steadiness import Steadiness
 
-__all__ = ["StreamReport", "disparities", "settle", "stream"]
+__all__ = ["Settled", "StreamReport", "disparities", "settle", "stream"]
 
 _AHEAD = 4  # frames that are read before they are needed, or wait to be written
 _PATIENCE = 30  # frames without content before the first that can be matched
 _SILENCE = 10.0  # seconds without a picture after which a camera counts as gone
 _RATE = 10.0  # frames a second of a video where the source says none
-_ENDINGS = {"video": "_disparity.mp4", "png": "_disparity", "rrd": ".rrd"}
 _ROOM = 1.25  # of colours, for what comes nearer than in the first frame
+_TURN = 0.1  # seconds after which a wait looks whether it is to end
+# Of so many frames one is looked at in a small copy, at least so wide, in which what all but one
+# pixel in fifty stay below can be seen.
+_LOOKS, _NARROW, _NEARLY_ALL = 8, 72, 0.98
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How all frames of a sequence are matched: as the first one was."""
+
+    result: StereoResult  #: of the first frame that can be matched
+    scale: float | str  #: as it was asked for
+    max_disparity: float | None  #: what ``auto`` goes by, pixels; None where there is no bound
+    reach: float | None  #: the largest disparity that is seen so, pixels; None: any
 
 
 @dataclass
@@ -46,7 +61,8 @@ class StreamReport:
     """What came of a sequence."""
 
     size: tuple[int, int]  #: of the pictures, height and width
-    scale: float  #: that all frames were matched at
+    scale: float  #: that all frames were matched at first
+    reach: float | None  #: the largest disparity that is seen so, pixels; None: any
     steady: bool  #: whether the disparities were steadied
     frames: int = 0  #: that were written
     dropped: int = 0  #: that a camera delivered while the network was busy
@@ -56,9 +72,12 @@ class StreamReport:
     notes: list[str] = field(default_factory=list)  #: for the user, one line each
     error: str | None = None  #: what ended it early
     interrupted: bool = False  #: whether Ctrl+C did
+    largest: list[float] = field(default_factory=list)  #: disparity, of frames that were looked at
     lowest: float = np.inf  #: disparity, pixels
     highest: float = 0.0  #: likewise
-    medians: list[float] = field(default_factory=list)  #: of each frame
+    medians: list[float] = field(default_factory=list)  #: of each frame in which some is known
+    confidences: list[float] = field(default_factory=list)  #: means of each frame
+    left_out: list[float] = field(default_factory=list)  #: shares of each frame's pixels
 
     @property
     def rate(self) -> float:
@@ -70,13 +89,27 @@ class StreamReport:
         """Frames a second of the network alone."""
         return self.frames / self.network_seconds if self.network_seconds else 0.0
 
+    @property
+    def beyond(self) -> int:
+        """How many of the frames that were looked at have disparities beyond the reach."""
+        return sum(largest > (self.reach or np.inf) for largest in self.largest)
+
     def summary(self) -> dict[str, Any]:
         """What was found, as JSON values."""
         middle = float(np.median(self.medians)) if self.medians else 0.0
+        known = {"min": self.lowest, "median": middle, "max": self.highest}
+        facts = {
+            name: round(float(np.mean(values)), 4)
+            for name, values in (("confidence", self.confidences), ("left_out", self.left_out))
+            if values
+        }
         return {
             "size": list(self.size),
-            "disparity": {"min": self.lowest, "median": middle, "max": self.highest},
+            "disparity": known if self.medians else None,
+            **facts,
             "scale": self.scale,
+            "reach": None if self.reach is None else round(self.reach, 1),
+            "beyond_reach": self.beyond,
             "steady": self.steady,
             "frames": self.frames,
             "dropped": self.dropped,
@@ -93,12 +126,14 @@ def settle(
     sequence: StereoSequence,
     *,
     scale: float | str = "auto",
+    max_disparity: float | None = None,
     check: bool = True,
-) -> StereoResult:
-    """Match a sequence's first frame that can be matched: its scale is that of all frames.
+) -> Settled:
+    """Match a sequence's first frame that can be matched, and all others like it.
 
-    Iterating over the sequence still begins at its first frame. Frames at the beginning that are
-    of one colour, as where a video fades in, are passed over. The arguments are the predictor's.
+    Where a scale is looked up it is that frame's for all of them, so that nothing jumps. Iterating
+    over the sequence still begins at its first frame. Frames at the beginning that are of one
+    colour, as where a video fades in, are passed over. The arguments are the predictor's.
 
     Raises:
         ValueError: there is no frame, or none of the first that can be matched.
@@ -109,44 +144,57 @@ def settle(
     with closing(sequence.peek()) as frames:
         for count, frame in enumerate(frames, start=1):
             try:
-                return predictor(frame.left, frame.right, scale=scale, check=check)
+                result = predictor(
+                    frame.left, frame.right, scale=scale, max_disparity=max_disparity, check=check
+                )
             except ValueError as error:
                 reason = f"{sequence.name}, frame {frame.name}: {error}"
-            if count == _PATIENCE:
-                break
+                if count == _PATIENCE:
+                    break
+                continue
+            reach = None if predictor.reach is None else predictor.reach / result.scale
+            if max_disparity is None and reach is not None:
+                max_disparity = 0.999 * reach  # the scale for that is the one that was found
+            return Settled(result, scale, max_disparity, reach)
     raise ValueError("; ".join([reason, *sequence.notes]))
 
 
 def disparities(
     predictor: StereoPredictor,
     sequence: StereoSequence,
-    scale: float = 1.0,
+    settled: Settled | None = None,
     *,
     steady: bool = False,
+    min_confidence: float | None = None,
     report: StreamReport | None = None,
+    stop: Callable[[], Any] = bool,
 ) -> Generator[tuple[StereoFrame, np.ndarray]]:
-    """Yield each frame with its disparity (H, W), 0 where it cannot be matched.
+    """Yield each frame with its disparity (H, W), 0 where it is unknown.
 
-    The next frames are read meanwhile; of a camera, the oldest go where the network is slower.
+    The next frames are read meanwhile; of a camera the newest is next, and those before it go where
+    the network is slower.
 
     Args:
         predictor: of single pairs.
         sequence: is used up.
-        scale: as `settle` found it.
+        settled: what `settle` found; None: it is asked.
         steady: whether earlier frames have a say (see `vizoo.stereo.steadiness`).
+        min_confidence: pixels that are less sure, 0 to 1, are unknown.
         report: is told what happens.
+        stop: asked again and again; where it says yes, no further frame comes.
 
     Raises:
         ValueError: a frame has another size than the first.
     """
+    settled = settle(predictor, sequence) if settled is None else settled
+    size = settled.result.image.shape
     steadied = Steadiness() if steady else None
-    size: tuple[int, ...] | None = None
     failed: list[str] = []
-    report = StreamReport((0, 0), scale, steady) if report is None else report
+    report = _report(settled, steady) if report is None else report
+    how: dict[str, Any] = {"scale": settled.scale, "max_disparity": settled.max_disparity}
     try:
-        with closing(_ahead(sequence, report)) as frames:
-            for frame in frames:
-                size = size or frame.left.shape
+        with closing(_ahead(sequence, report, stop)) as frames:
+            for count, frame in enumerate(frames):
                 if not frame.left.shape == frame.right.shape == size:
                     raise ValueError(
                         f"{sequence.name}, frame {frame.name}: the pictures have {_told(frame)} "
@@ -154,16 +202,39 @@ def disparities(
                     )
                 begin = time.perf_counter()
                 try:
-                    result = predictor(frame.left, frame.right, scale=scale, check=False)
-                    disparity = result.disparity
+                    result = predictor(frame.left, frame.right, check=False, **how)
+                    disparity, sure = result.disparity, result.confidence
+                    if settled.reach is not None and count % _LOOKS == 0:
+                        report.largest += _largest(predictor, frame, settled.result.scale / 2)
                 except ValueError as error:
                     failed.append(f"frame {frame.name}: {error}")
-                    disparity = np.zeros(size[:2], np.float32)
+                    disparity, sure = np.zeros(size[:2], np.float32), None
                 report.network_seconds += time.perf_counter() - begin
-                yield frame, steadied(frame.left, disparity) if steadied else disparity
+                if steadied:
+                    disparity = steadied(frame.left, disparity)
+                if sure is not None:
+                    report.confidences.append(float(sure.mean()))
+                if sure is not None and min_confidence is not None:
+                    disparity = np.where(sure < min_confidence, 0, disparity)
+                    report.left_out.append(float((sure < min_confidence).mean()))
+                yield frame, disparity
     finally:
         if failed:
             report.notes.append(passed_over(len(failed), failed[0]))
+
+
+def _largest(predictor: StereoPredictor, frame: StereoFrame, scale: float) -> list[float]:
+    """About the largest disparity of a frame by its copy of this scale; none if it is too small."""
+    left, right = (reduced(as_image(view), scale)[0] for view in (frame.left, frame.right))
+    if left.shape[2] < _NARROW:
+        return []
+    seen = predictor.maps(left, right)[0].flatten().quantile(_NEARLY_ALL)
+    return [float(seen) * frame.left.shape[1] / left.shape[2]]
+
+
+def _report(settled: Settled, steady: bool) -> StreamReport:
+    height, width = settled.result.disparity.shape
+    return StreamReport((height, width), settled.result.scale, settled.reach, steady)
 
 
 def stream(
@@ -172,12 +243,16 @@ def stream(
     out: str | os.PathLike,
     *,
     formats: Iterable[str] = ("video",),
-    settled: StereoResult | None = None,
+    settled: Settled | None = None,
     steady: bool = False,
+    min_confidence: float | None = None,
+    calibration: StereoCalibration | None = None,
+    rectifier: Rectifier | None = None,
     rate: float | None = None,
     colours: tuple[float, float] | None = None,
     limit: int | None = None,
     tell: Callable[[int, int | None, float], None] | None = None,
+    stop: Callable[[], Any] = bool,
 ) -> StreamReport:
     """Write the disparities of a sequence.
 
@@ -189,77 +264,108 @@ def stream(
         sequence: is used up.
         out: folder: made if it is missing.
         formats: ``video`` (``NAME_disparity.mp4``, colours), ``png`` (a folder ``NAME_disparity``
-            of 16-bit PNG, 256 a pixel) or ``rrd`` (``NAME.rrd`` for rerun, the extra ``viewer``).
+            of 16-bit PNG, 256 a pixel; with a calibration also ``NAME_depth``, 16-bit millimetres,
+            and ``NAME_left``, the pictures that they belong to) or ``rrd`` (``NAME.rrd`` for rerun,
+            the extra ``viewer``).
         settled: what `settle` found; None: it is asked.
         steady: as for `disparities`.
+        min_confidence: likewise.
+        calibration: of the pairs; by default the rectifier's.
+        rectifier: what made the pairs of raw ones (`StereoSequence.transform`), where that is so:
+            depth is also written for the raw left pictures, in ``NAME_depth_raw``.
         rate: frames a second of the video; None: the source's, or 10 where it says none.
         colours: disparities of a video's first and last colour, pixels; None: by the first frame.
         limit: so many frames at most.
         tell: called after each frame with their number, the whole number where it is known, and
             frames a second.
+        stop: asked again and again; where it says yes, that is as Ctrl+C.
 
     Raises:
-        ValueError: as `settle` and `disparities`, where no frame was written yet; or an unknown
-            format.
+        ValueError: as `settle` and `disparities`, where no frame was written yet; an unknown
+            format; or a calibration of pictures of another shape.
         OSError: nothing can be written.
         ImportError: rerun is not installed.
     """
-    formats = check_formats(formats, FORMATS)
-    first = settle(predictor, sequence) if settled is None else settled
-    size = first.disparity.shape
+    formats = check_forms(formats)
+    settled = settle(predictor, sequence) if settled is None else settled
+    first = settled.result.disparity
     if colours is None:
-        colours = (0.0, _ROOM * colour_range(first.disparity)[1])
-    report = StreamReport((size[0], size[1]), first.scale, steady)
-    paths = {form: Path(out) / f"{sequence.name}{_ENDINGS[form]}" for form in formats}
-    old = {*paths["png"].glob("*.png")} if "png" in paths else set()
+        colours = (0.0, _ROOM * colour_range(first)[1])
+    if calibration is None and rectifier is not None:
+        calibration = rectifier.calibration
+    report = _report(settled, steady)
+    if calibration is not None:
+        height, width = report.size
+        given, calibration = calibration, calibration.fitted(width, height)
+        if calibration is not given:
+            told = f"{given.width}x{given.height} pictures and was scaled to {width}x{height}"
+            report.notes.append(f"the calibration is for {told}")
+    path = Path(out) / sequence.name
+    rate = rate or sequence.rate or _RATE
+    sinks = open_sinks(formats, path, report.size, rate, colours, calibration, rectifier)
+    old = {path: {*path.glob("*.png")} for path in sinks}
     names: set[str] = set()
     total = sequence.length if limit is None else min(limit, sequence.length or limit)
     begin = time.perf_counter()
     with ExitStack() as stack:
-        sinks = [
-            stack.enter_context(
-                open_sink(form, path, report.size, rate or sequence.rate or _RATE, colours)
-            )
-            for form, path in paths.items()
-        ]
+        writers = [stack.enter_context(sink) for sink in sinks.values()]
 
         def write(frame: StereoFrame, disparity: np.ndarray) -> None:
-            for sink in sinks:
-                sink(frame, disparity)
-            low, middle, high = spread(disparity).values()
-            report.lowest, report.highest = min(report.lowest, low), max(report.highest, high)
-            report.medians.append(middle)
+            for writer in writers:
+                writer(frame, disparity)
+            if (disparity > 0).any():
+                low, middle, high = spread(disparity[disparity > 0]).values()
+                report.lowest, report.highest = min(report.lowest, low), max(report.highest, high)
+                report.medians.append(middle)
             names.add(f"{frame.name}.png")
             report.frames += 1
 
-        stopped = _run(predictor, sequence, write, report, limit, total, tell)
+        loop = disparities(
+            predictor,
+            sequence,
+            settled,
+            steady=steady,
+            min_confidence=min_confidence,
+            report=report,
+            stop=stop,
+        )
+        stopped = _run(loop, write, limit, total, tell)
         report.seconds = time.perf_counter() - begin
+        report.interrupted = isinstance(stopped, KeyboardInterrupt) or bool(stop())
         if not report.frames:
-            raise stopped or ValueError(f"{sequence.name}: no frame could be read")
-    report.interrupted = isinstance(stopped, KeyboardInterrupt)
+            none = ValueError(f"{sequence.name}: no frame could be read")
+            raise stopped or (KeyboardInterrupt() if report.interrupted else none)
     report.error = None if stopped is None or report.interrupted else str(stopped)
-    report.files = list(paths.values())
-    report.notes += sequence.notes
-    if "png" in paths and report.highest > 256:
-        report.notes.append("disparities beyond 256 px are that in 16-bit PNG, where those end")
-    left = sum(path.name not in names for path in old)
-    if left:
-        report.notes.append(f"{left} files in {paths['png']} are of an earlier run, not of this")
+    report.files = list(sinks)
+    report.notes += [*sequence.notes, *_remarks(report)]
+    for path, files in old.items():
+        if left := sum(file.name not in names for file in files):
+            report.notes.append(f"{left} files in {path} are of an earlier run, not of this")
     return report
 
 
+def _remarks(report: StreamReport) -> Generator[str]:
+    """What is to be said of disparities that are too large."""
+    if report.beyond:
+        yield (
+            f"{report.beyond} of {len(report.largest)} frames that were looked at have disparities "
+            f"to about {max(report.largest):.0f} px, and {report.reach:.0f} px is the largest that "
+            "is seen at the scale of the first: what is nearer is wrong there; give the largest of "
+            "all (max_disparity)"
+        )
+    if any(path.name.endswith("_disparity") for path in report.files) and report.highest > 256:
+        yield "disparities beyond 256 px are that in 16-bit PNG, where those end"
+
+
 def _run(
-    predictor: StereoPredictor,
-    sequence: StereoSequence,
+    results: Generator[tuple[StereoFrame, np.ndarray]],
     write: Callable[[StereoFrame, np.ndarray], None],
-    report: StreamReport,
     limit: int | None,
     total: int | None,
     tell: Callable[[int, int | None, float], None] | None,
 ) -> BaseException | None:
     """Write frame after frame in a thread; return what ended it early."""
     pending: deque[Future] = deque()
-    results = disparities(predictor, sequence, report.scale, steady=report.steady, report=report)
     begin = time.perf_counter()
     with ThreadPoolExecutor(1) as writer, closing(results):
         try:
@@ -278,22 +384,24 @@ def _run(
     return None
 
 
-def _ahead(sequence: StereoSequence, report: StreamReport) -> Generator[StereoFrame]:
-    """Frames that a thread reads ahead.
+def _ahead(
+    sequence: StereoSequence, report: StreamReport, stop: Callable[[], Any]
+) -> Generator[StereoFrame]:
+    """Frames that a thread reads ahead: of a camera the newest alone.
 
     Raises:
         OSError: a camera is silent.
     """
-    ready: queue.Queue[Any] = queue.Queue(_AHEAD)
-    stop = threading.Event()
+    ready: queue.Queue[Any] = queue.Queue(1 if sequence.live else _AHEAD)
+    over = threading.Event()
     ended = object()
 
-    def put(item: Any) -> None:
-        while not stop.is_set():
+    def put(item: Any, waits: bool = True) -> None:
+        while not over.is_set():
             try:
-                return ready.put(item, timeout=0.05)
+                return ready.put(item, waits, _TURN)
             except queue.Full:
-                if sequence.live and item is not ended:
+                if not waits:
                     with suppress(queue.Empty):
                         ready.get_nowait()
                         report.dropped += 1
@@ -302,8 +410,8 @@ def _ahead(sequence: StereoSequence, report: StreamReport) -> Generator[StereoFr
         try:
             with closing(sequence):
                 for frame in sequence:
-                    put(frame)
-                    if stop.is_set():
+                    put(frame, not sequence.live)
+                    if over.is_set():
                         return
             put(ended)
         except Exception as error:  # goes on where the frames are taken
@@ -311,19 +419,24 @@ def _ahead(sequence: StereoSequence, report: StreamReport) -> Generator[StereoFr
 
     reader = threading.Thread(target=read, daemon=True, name="vizoo-frames")
     reader.start()
+    silent = 0.0
     try:
-        while True:
+        while not stop():
             try:
-                item = ready.get(timeout=_SILENCE if sequence.live else None)
+                item = ready.get(timeout=_TURN)
             except queue.Empty:
-                raise OSError(f"{sequence.name}: no picture for {_SILENCE:g} seconds") from None
+                silent += _TURN
+                if sequence.live and silent >= _SILENCE:
+                    raise OSError(f"{sequence.name}: no picture for {_SILENCE:g} seconds") from None
+                continue
             if item is ended:
                 return
             if isinstance(item, Exception):
                 raise item
+            silent = 0.0
             yield item
     finally:
-        stop.set()
+        over.set()
         reader.join(2)  # one that waits for a camera is left behind
 
 

@@ -15,7 +15,7 @@ from ..draws import Draws
 from .base import WorldDataset, quantile
 from .cameras import Pinhole, frame, render
 from .layouts import Place
-from .stereo import occluded
+from .stereo import occluded, pair_truth
 from .world import World, column
 
 __all__ = ["WorldSequence"]
@@ -70,22 +70,17 @@ class WorldSequence(WorldDataset):
         camera = self._camera(index)
         left = render(world, camera)
         other = replace(camera, eye=camera.eye + baseline * camera.axes[0])
-        depth = left.distance * camera.ahead()
-        disparity = float(camera.intrinsics[0, 0]) * baseline / depth
-        hidden = occluded(world, left, camera, other.eye, disparity)
         generator = torch.Generator().manual_seed(Draws("frame", self.seed, index).bits() >> 1)
         pictures = [
             self._picture(colour, exposure, generator)
             for colour in (left.colour, render(world, other).colour)
         ]
         before = self._camera(index - 1)
-        seen = ~occluded(world, left, camera, before.eye, torch.zeros_like(disparity))
+        seen = ~occluded(world, left, camera, before.eye, torch.zeros_like(left.distance))
         return {
             "left": pictures[0],
             "right": pictures[1],
-            "disparity": disparity[None],
-            "valid": disparity[None] > 0,
-            "occluded": hidden[None],
+            **pair_truth(world, left, camera, baseline),
             "earlier": _seen_by(before, camera, left.distance, seen),
             **self._surfaces(left, camera.axes),
         }

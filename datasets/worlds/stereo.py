@@ -87,8 +87,6 @@ class WorldStereo(WorldDataset):
         roll = self.vertical_offset * draws.uniform(-1, 1) / (self.width / 2)
         other = replace(camera, eye=place.eye + baseline * axes[0], axes=_tilted(axes, tilt, roll))
         right = render(place.world, other)
-        disparity = focal * baseline / depth
-        hidden = occluded(place.world, left, camera, other.eye, disparity)
         views, colours = (left, right), [left.colour, right.colour]
         if self.photometric and draws.uniform() < _OFTEN_BLURRED:
             colours = _focused(views, colours, draws)
@@ -96,14 +94,23 @@ class WorldStereo(WorldDataset):
         sample = {
             "left": pictures[0],
             "right": pictures[1],
-            "disparity": disparity[None],
-            "valid": disparity[None] > 0,
-            "occluded": hidden[None],
+            **pair_truth(place.world, left, camera, baseline),
             **self._surfaces(left, axes),
         }
         cx, cy = (self.width - 1) / 2, (self.height - 1) / 2
         rig = StereoCalibration(focal, baseline, cx, cy, width=self.width, height=self.height)
         return sample, rig
+
+
+def pair_truth(world: World, left: View, camera: Pinhole, baseline: float) -> dict[str, Tensor]:
+    """Disparity, valid and occluded (1, H, W) of what the left camera of a rectified rig sees."""
+    disparity = float(camera.intrinsics[0, 0]) * baseline / (left.distance * camera.ahead())
+    hidden = occluded(world, left, camera, camera.eye + baseline * camera.axes[0], disparity)
+    return {
+        "disparity": disparity[None],
+        "valid": disparity[None] > 0,
+        "occluded": hidden[None],
+    }
 
 
 def _focused(views: Sequence[View], colours: Sequence[Tensor], draws: Draws) -> list[Tensor]:

@@ -8,6 +8,7 @@ import lightning.pytorch  # noqa: F401 - its log handler keeps the stderr of its
 import pytest
 from mvs_fixtures import oracle, scene, small_pictures  # noqa: F401
 from panorama_fixtures import small_views  # noqa: F401
+from stereo_fixtures import stand_in  # noqa: F401
 
 CONFIG = """\
 model:

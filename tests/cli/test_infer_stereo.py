@@ -9,8 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from stereo_fixtures import BlockMatcher, pair_of
-from torch import nn
+from stereo_fixtures import BlockMatcher, Constant, pair_of, refused_line
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
@@ -19,20 +18,7 @@ from vizoo.vision.io.images import to_bytes, write_image
 from vizoo.vision.io.pfm import read_pfm
 
 SIZE = (32, 48)
-
-
-class Constant(nn.Module):
-    def forward(self, left, right):
-        return torch.full_like(left[:, :1], 5.0)
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    """`--model stand-in` is a network that always answers 5 px; other names are looked up."""
-    original = infer.load_network
-    monkeypatch.setattr(
-        infer, "load_network", lambda m, task: Constant() if m == "stand-in" else original(m, task)
-    )
+pytestmark = pytest.mark.usefixtures("stand_in")
 
 
 @pytest.fixture
@@ -56,11 +42,7 @@ def good(*words: str) -> int:
 
 
 def refused(capsys, *words: str) -> str:
-    """Run what must fail; return its one line."""
-    assert call(*words) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("vizoo: error: "), lines
-    return lines[0]
+    return refused_line(capsys, ["infer", "stereo", *words])
 
 
 def results(folder) -> set[str]:

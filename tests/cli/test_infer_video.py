@@ -1,25 +1,33 @@
 """`vizoo infer video`: what it writes and says, and one line for whatever is wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from sequences import Camera, Constant, read_video, views, write_video
+from raw_rigs import make_rig, two_planes
+from sequences import (
+    TOPICS,
+    Camera,
+    bag_rows,
+    compressed,
+    read_video,
+    views,
+    write_bag,
+    write_video,
+)
+from stereo_fixtures import BlockMatcher, refused_line
 
 from vizoo.__main__ import main
+from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
+from vizoo.datasets.stereo.rigs import write_rig
 from vizoo.stereo import captures, infer, streaming
-from vizoo.vision.io.images import write_image
+from vizoo.vision.io.images import read_pixels, write_image
 
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    """`--model stand-in` is a network that always answers 5 px."""
-    original = infer.load_network
-    monkeypatch.setattr(
-        infer, "load_network", lambda m, task: Constant() if m == "stand-in" else original(m, task)
-    )
+pytestmark = pytest.mark.usefixtures("stand_in")
 
 
 @pytest.fixture
@@ -33,19 +41,19 @@ def scene(tmp_path, monkeypatch):
     for index, pair in enumerate(pairs):
         for side, picture in zip(("left", "right"), pair, strict=True):
             write_image(tmp_path / f"pairs/{side}/{index}.png", picture)
+        write_image(tmp_path / f"copy/{index}.png", pair[0])
     return tmp_path
 
 
+REST = ("--model", "stand-in", "--out", "out")
+
+
 def call(*words: str) -> int:
-    return main(["infer", "video", *words, "--model", "stand-in", "--out", "out"])
+    return main(["infer", "video", *REST, *words])
 
 
 def refused(capsys, *words: str) -> str:
-    """Run what must fail; return its one line."""
-    assert call(*words) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("vizoo: error: "), lines
-    return lines[0]
+    return refused_line(capsys, ["infer", "video", *REST, *words])
 
 
 def summary(folder) -> dict:
@@ -89,31 +97,53 @@ def test_a_folder_with_a_damaged_frame(scene, capsys):
     assert len(summary(scene)["warnings"]) == 1
 
 
-def test_a_camera_until_ctrl_c(scene, capsys, monkeypatch):
-    """The usual end of a camera; a file that is interrupted is not done."""
-    pairs = list(views(5))
-    monkeypatch.setattr(Camera, "pictures", {0: [np.hstack(pair) for pair in pairs] * 9})
+@pytest.fixture
+def signalled(monkeypatch):
+    """Sends this process a signal after the third frame, twice: users are in a hurry."""
+    run, sent = streaming._run, []
+
+    def running(results, write, limit, total, tell):
+        def telling(done, *more):
+            tell(done, *more)
+            for number in sent * 2 if done == 3 else ():
+                os.kill(os.getpid(), number)
+
+        return run(results, write, limit, total, telling)
+
+    monkeypatch.setattr(streaming, "_run", running)
+    return sent.append
+
+
+def test_a_camera_until_ctrl_c(scene, capsys, monkeypatch, signalled):
+    """The usual end of a camera; what comes while the network is busy is counted."""
+    monkeypatch.setattr(Camera, "pictures", {0: [np.hstack(pair) for pair in views(5)] * 99})
+    monkeypatch.setattr(Camera, "pause", 0.01)
     capture = captures.cv2.VideoCapture
-    run = streaming._run
-
-    def interrupted(*args):
-        *rest, _ = args
-
-        def tell(done, total, rate):
-            if done == 3:
-                raise KeyboardInterrupt
-
-        return run(*rest, tell)
-
-    monkeypatch.setattr(streaming, "_run", interrupted)
     monkeypatch.setattr(captures.cv2, "VideoCapture", Camera)
+    signalled(signal.SIGINT)
     assert call("camera:0") == 0
     assert "ended by Ctrl+C" in capsys.readouterr().out
     monkeypatch.setattr(captures.cv2, "VideoCapture", capture)
     assert len(read_video("out/camera0_disparity.mp4")[0]) >= 3
-    assert summary(scene)["interrupted"]
-    assert call("left.mp4", "right.mp4") == 130
-    assert len(read_video("out/left_disparity.mp4")[0]) == 3
+    item = summary(scene)
+    assert item["interrupted"] and item["frames"] == 3
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_leaves_whole_files(scene, capsys, signalled, name):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    signalled(number)
+    assert call("pairs", "--format", "video", "png") == 128 + number
+    assert signal.getsignal(number) is before
+    said = capsys.readouterr()
+    assert "ended by Ctrl+C or a signal" in said.out and said.err == ""
+    item = summary(scene)
+    assert item["interrupted"] and item["frames"] == 3
+    assert len(read_video("out/pairs_disparity.mp4")[0]) == 3
+    names = {path.name for path in (scene / "out").rglob("*")}
+    pngs = {f"{i}.png" for i in range(3)}
+    assert names == {"pairs_disparity", "pairs_disparity.mp4", "summary.json"} | pngs
 
 
 def test_an_error_on_the_way(scene, capsys):
@@ -125,6 +155,105 @@ def test_an_error_on_the_way(scene, capsys):
     item = summary(scene)
     assert item["frames"] == 4 and "80x50" in item["error"]
     assert len(read_video("out/pairs_disparity.mp4")[0]) == 4
+
+
+@pytest.mark.parametrize("storage", ["SQLITE3", "MCAP"])
+@pytest.mark.parametrize("kind", ["raw", "compressed"])
+def test_a_bag(scene, capsys, storage, kind):
+    rows = list(bag_rows(4))
+    if kind == "compressed":
+        rows = [(topic, time, bytes(compressed(p, ".jpg").data)) for topic, time, p in rows]
+    write_bag(scene / "bag", rows, storage=storage)
+    topics = ("--topics", *TOPICS) if kind == "raw" else ()
+    assert call("bag", *topics, "--format", "video", "png") == 0
+    said = capsys.readouterr()
+    assert said.err == "" and said.out.startswith("bag: 4 frames of 80x48 in ")
+    assert f"left {TOPICS[0]}, right {TOPICS[1]}" in said.out
+    item = summary(scene)
+    assert item["topics"] == list(TOPICS) and item["frames"] == 4
+    assert len(read_video("out/bag_disparity.mp4")[0]) == len(list(scene.glob("out/bag_*/*"))) == 4
+    assert "left and right are both /left/image_raw; there are: /left/image_raw (4), " in refused(
+        capsys, "bag", "--topics", TOPICS[0], TOPICS[0]
+    )
+
+
+def test_a_recording(scene, capsys):
+    """What was recorded is read again, as the viewer does."""
+    rerun = pytest.importorskip("rerun")
+    write_bag(scene / "bag", bag_rows(3))
+    words = ("bag", "--format", "rrd", "--focal", "100", "--baseline", "0.2")
+    assert call(*words) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["  out/bag.rrd", "out/summary.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rerun", "rrd", "print", "out/bag.rrd"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and rerun.__version__, done.stderr
+    for entity in ("camera", "camera/left", "camera/depth", "disparity"):
+        assert f"/{entity}" in done.stdout, entity
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    """The current folder, with raw.mp4 of both views, rig.yml, and plain.mp4 of two pinholes."""
+    monkeypatch.chdir(tmp_path)
+    for lens, name in (("radtan", "raw.mp4"), ("plain", "plain.mp4")):
+        write_video(tmp_path / name, [np.hstack(two_planes(make_rig(lens)))] * 3)
+    write_rig(tmp_path / "rig.yml", make_rig("radtan"))
+    return tmp_path
+
+
+def test_raw_videos(raw, capsys):
+    """The warning's remedy: rectified by the calibration, with depth; or by what matches."""
+    assert call("raw.mp4") == 0
+    said = capsys.readouterr()
+    assert "the pair is not rectified" in said.err and "--auto-rectify" in said.err
+    assert call("raw.mp4", "--raw", "rig.yml", "--format", "png", "video") == 0
+    said = capsys.readouterr()
+    assert "not rectified" not in said.err
+    endings = ("disparity", "left", "depth", "depth_raw")
+    for ending in endings:
+        assert len(list((raw / f"out/raw_{ending}").iterdir())) == 3
+    camera = summary(raw)["camera"]
+    assert (camera["width"], camera["height"]) == (320, 240) and camera["focal"] > 100
+    assert camera["baseline"] == pytest.approx(0.1, rel=0.01)
+    depth = read_pixels(raw / "out/raw_depth/000002.png")
+    assert np.median(depth) == pytest.approx(1e3 * camera["focal"] * camera["baseline"] / 5, abs=1)
+    assert call("plain.mp4", "--auto-rectify", "--format", "png", "--out", "auto") == 0
+    said = capsys.readouterr()
+    assert "matches, without a calibration: rows agree" in said.err
+    assert "not rectified" not in said.err
+    assert not (raw / "auto/plain_depth").exists()
+    assert (raw / "auto/plain_left/000000.png").exists()
+
+
+def test_the_bound_of_a_calibration_is_used(scene, monkeypatch):
+    monkeypatch.setattr(infer, "load_network", lambda model, task: BlockMatcher(3))
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=160, height=96, ndisp=12)
+    write_calibration(scene / "calib.txt", camera)
+    assert call("pairs", "--calib", "calib.txt", "--no-check") == 0
+    item = summary(scene)
+    assert item["scale"] == 0.5 and item["reach"] == 6  # of pictures half as large
+    assert item["warnings"] == ["the calibration is for 160x96 and was scaled to 80x48"]
+    assert call("pairs", "--calib", "calib.txt", "--max-disparity", "4", "--no-check") == 0
+    assert summary(scene)["scale"] == 0.75
+
+
+def test_a_calibration_of_other_pictures(scene, capsys):
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=99, height=48)
+    write_calibration(scene / "calib.txt", camera)
+    assert "99x48, these have 80x48" in refused(capsys, "pairs", "--calib", "calib.txt")
+
+
+def test_depth_of_rectified_videos(scene, capsys):
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=80, height=48)
+    write_calibration(scene / "calib.txt", camera)
+    assert call("left.mp4", "right.mp4", "--calib", "calib.txt", "--format", "png") == 0
+    assert set(read_pixels(scene / "out/left_depth/000001.png").flat) == {4000}
+    assert summary(scene)["camera"]["focal"] == 100
+    assert call("left.mp4", "right.mp4", "--focal", "50", "--baseline", "0.2") == 0
+    assert summary(scene)["camera"]["focal"] == 50
 
 
 @pytest.mark.parametrize(
@@ -139,7 +268,15 @@ def test_an_error_on_the_way(scene, capsys):
         ("left.mp4 right.mp4 --scale 2", "not above 0 and at most 1"),
         ("left.mp4 right.mp4 --layout top-bottom", "not for two"),
         ("pairs --topics /a /b", "topics are for bags"),
-        ("left.mp4 left.mp4", "left and right are the same picture"),
+        ("pairs --min-confidence 2", "--min-confidence: '2' is not from 0 to 1"),
+        ("pairs --max-disparity 0", "--max-disparity: '0' is not above 0"),
+        ("pairs --focal 100", "--focal needs --baseline too"),
+        ("pairs --calib gone.txt", "gone.txt: no such calibration file"),
+        ("pairs --raw gone.yaml", "gone.yaml"),
+        ("pairs --fov 90", "--fov goes with --raw CALIBRATION"),
+        ("pairs --auto-rectify --focal 9 --baseline 1", "not both"),
+        ("left.mp4 left.mp4", "left.mp4: named for both views"),
+        ("pairs/left copy", "left and right are the same picture"),
     ],
 )
 def test_refused(scene, capsys, words, told):

@@ -6,26 +6,11 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
-from sequences import views
+from sequences import STEP, TOPICS, compressed, image, views, write_bag
+from sequences import bag_rows as rows
 
 from vizoo.stereo.bags import decode
 from vizoo.stereo.sequences import open_sequence
-
-STEP = 50_000_000  # nanoseconds
-
-
-def image(picture, encoding="rgb8", **other):
-    """A message of `sensor_msgs/Image`, as far as it is read."""
-    data = np.ascontiguousarray(picture)
-    step = data.strides[0]
-    fields = {"height": len(data), "width": data.shape[1], "step": step, "is_bigendian": 0}
-    fields |= {"encoding": encoding, "data": np.frombuffer(data.tobytes(), np.uint8), **other}
-    return SimpleNamespace(**fields)
-
-
-def compressed(picture, suffix=".png"):
-    data = cv2.imencode(suffix, np.ascontiguousarray(picture[..., ::-1]))[1]
-    return SimpleNamespace(format=suffix[1:], data=data.ravel())
 
 
 def picture(size=(24, 32)):
@@ -88,6 +73,7 @@ def test_rows_may_be_padded():
         (image(picture(), height=25), "2304 bytes cannot hold 32x25 pixels of rgb8"),
         (image(picture(), step=10), "cannot hold"),
         (image(picture(), height=0), "cannot hold"),
+        (image(np.zeros((8, 5, 2), np.uint8), "yuv422"), "5x8 pixels of yuv422 cannot be decoded"),
         (SimpleNamespace(format="jpeg", data=np.arange(9, dtype=np.uint8)), "cannot be decoded"),
         (SimpleNamespace(format="jpeg", data=np.zeros(0, np.uint8)), "cannot be decoded"),
     ],
@@ -99,43 +85,7 @@ def test_damaged_pictures(message, words):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a bag of (topic, nanoseconds, picture or bytes) rows, with `rosbags`."""
-    rosbag2 = pytest.importorskip("rosbags.rosbag2")
-    typesys = pytest.importorskip("rosbags.typesys")
-    store = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
-    kinds = store.types
-
-    def writer(rows, name="bag", encoding="rgb8", stamped=True, storage="SQLITE3"):
-        plugin = rosbag2.StoragePlugin[storage]
-        with rosbag2.Writer(tmp_path / name, version=9, storage_plugin=plugin) as bag:
-            connections = {}
-            for topic, moment, shown in rows:
-                kind = "Image" if isinstance(shown, np.ndarray) else "CompressedImage"
-                kind = f"sensor_msgs/msg/{kind}"
-                if topic not in connections:
-                    connections[topic] = bag.add_connection(topic, kind, typestore=store)
-                time = moment if stamped else 0
-                stamp = kinds["builtin_interfaces/msg/Time"](
-                    sec=time // 10**9, nanosec=time % 10**9
-                )
-                header = kinds["std_msgs/msg/Header"](stamp=stamp, frame_id="")
-                if kind.endswith("CompressedImage"):
-                    data = np.frombuffer(shown, np.uint8)
-                    message = kinds[kind](header=header, format="jpeg", data=data)
-                else:
-                    fields = vars(image(shown, encoding))
-                    message = kinds[kind](header=header, **fields)
-                data = store.serialize_cdr(message, kind)
-                bag.write(connections[topic], moment, data)
-        return tmp_path / name
-
-    return writer
-
-
-def rows(count=6, names=("/left/image_raw", "/right/image_raw"), late=0):
-    for index, pair in enumerate(views(count)):
-        for side in (0, 1):
-            yield names[side], 10**9 + index * STEP + side * late, pair[side]
+    return lambda rows, name="bag", **options: write_bag(tmp_path / name, rows, **options)
 
 
 @pytest.mark.parametrize("storage", ["SQLITE3", "MCAP"])
@@ -144,7 +94,7 @@ def test_a_bag(write, storage):
     for path in (bag, next(bag.glob("*.mcap"), bag)):
         sequence = open_sequence(path)
         assert sequence.rate == pytest.approx(20) and sequence.length == 6
-        assert sequence.facts["topics"] == ["/left/image_raw", "/right/image_raw"]
+        assert sequence.facts["topics"] == list(TOPICS)
         frames = list(sequence)
         for index, (frame, (left, right)) in enumerate(zip(frames, views(6), strict=True)):
             np.testing.assert_array_equal(frame.left, left)
@@ -155,7 +105,7 @@ def test_a_bag(write, storage):
 
 def test_pictures_belong_together_by_their_times(write):
     """Half a frame late is no pair; what is lost on one side is passed over on the other."""
-    lost = [row for row in rows(late=4_000_000) if row[:2] != ("/left/image_raw", 10**9 + 2 * STEP)]
+    lost = [row for row in rows(late=4_000_000) if row[:2] != (TOPICS[0], 10**9 + 2 * STEP)]
     sequence = open_sequence(write(lost))
     assert [round(frame.time * 20) - 20 for frame in sequence] == [0, 1, 3, 4, 5]
     assert sequence.notes[0].endswith("1 pictures have no partner of their time, beside 5 pairs")
@@ -163,8 +113,18 @@ def test_pictures_belong_together_by_their_times(write):
     assert list(apart) == []
 
 
+def test_logged_in_bursts(write):
+    """A log that fell behind: pictures belong together, and have their rate, by their headers."""
+    burst = [(topic, 10**9 + 1000 * i, p) for i, (topic, _, p) in enumerate(rows(late=9_000_000))]
+    stamps = iter(time for _, time, _ in rows(late=9_000_000))
+    sequence = open_sequence(write(burst, stamp=lambda logged: next(stamps)))
+    assert sequence.rate == pytest.approx(20)
+    assert [frame.time for frame in sequence] == pytest.approx([1 + i / 20 for i in range(6)])
+    assert sequence.notes == []
+
+
 def test_times_of_the_log_where_headers_have_none(write):
-    sequence = open_sequence(write(rows(), stamped=False))
+    sequence = open_sequence(write(rows(), stamp=lambda time: 0))
     assert [frame.time for frame in sequence] == pytest.approx([1 + i / 20 for i in range(6)])
 
 
@@ -194,8 +154,10 @@ def test_topics(write):
     assert len(list(open_sequence(bag, topics=names[:2]))) == 2
     with pytest.raises(ValueError, match=r"no image of the topic /c; there are: /a/image \(2\)"):
         open_sequence(bag, topics=("/a/image", "/c"))
+    with pytest.raises(ValueError, match="left and right are both /a/image; there are: /a/image"):
+        open_sequence(bag, topics=("/a/image", "/a/image"))
     more = write([*rows(2, names[:2]), *rows(2, ("/d", "/e"))], "more")
-    with pytest.raises(ValueError, match=r"name them with --topics LEFT RIGHT, of: /a/image \(2\)"):
+    with pytest.raises(ValueError, match=r"name the topics, left and right, of: /a/image \(2\)"):
         open_sequence(more)
     one = write([row for row in rows(2) if "left" in row[0]], "one")
     with pytest.raises(ValueError, match="no two topics"):

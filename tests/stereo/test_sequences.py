@@ -1,5 +1,9 @@
 """Sequences of pairs from videos, folders and cameras: what is read, and what is refused."""
 
+import contextlib
+import os
+import threading
+
 import cv2
 import numpy as np
 import pytest
@@ -59,6 +63,52 @@ def test_videos(tmp_path, layout):
     assert sequence.notes == []
 
 
+@pytest.mark.parametrize("given", ["side-by-side", "top-bottom"])
+def test_a_layout_that_does_not_look_like_it_is_said(tmp_path, given):
+    stack = {"side-by-side": np.vstack, "top-bottom": np.hstack}[given]
+    file = write_video(tmp_path / "both.mp4", [stack(pair) for pair in views(3)])
+    (note,) = open_sequence(file, layout=given).notes
+    other = {"side-by-side": "top-bottom", "top-bottom": "side-by-side"}[given]
+    assert note == f"{file}: taken as {given}, but its halves look like {other}"
+
+
+@pytest.mark.parametrize("sources", ["two", "halves"])
+def test_one_picture_twice_is_said(tmp_path, sources):
+    """Also where its codings differ a little."""
+    pictures = [left for left, _ in views(3, (96, 160))]
+    if sources == "two":
+        left = write_video(tmp_path / "l.mp4", pictures)
+        softer = [cv2.GaussianBlur(picture, (3, 3), 0.5) for picture in pictures]
+        sequence = open_sequence(left, write_video(tmp_path / "r.mp4", softer))
+    else:
+        doubled = [np.hstack([picture] * 2) for picture in pictures]
+        sequence = open_sequence(write_video(tmp_path / "both.mp4", doubled), layout="side-by-side")
+    assert "both views are the same picture" in sequence.notes[0]
+
+
+def test_a_pipe(tmp_path):
+    """Every frame counts, and it ends where the pipe does."""
+    file = write_video(tmp_path / "both.avi", [np.hstack(pair) for pair in views(6)], code="MJPG")
+    data = file.read_bytes()
+    for name, part, least, most in (("whole", data, 6, 6), ("cut", data[: len(data) // 2], 1, 5)):
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=pour, args=(tmp_path / name, part), daemon=True).start()
+        sequence = open_sequence(tmp_path / name, layout="side-by-side")
+        assert not sequence.live
+        assert least <= len(list(sequence)) <= most
+        assert len(sequence.notes) == (name == "cut")
+
+
+def pour(pipe, data):
+    with contextlib.suppress(BrokenPipeError):
+        pipe.write_bytes(data)
+
+
+def test_a_device_is_a_camera(camera):
+    with pytest.raises(ValueError, match="/dev/null: no stream comes from this address"):
+        open_sequence("/dev/null")
+
+
 def test_folders_in_the_order_of_numbers(tmp_path):
     root = write_folders(tmp_path)
     sequence = open_sequence(root)
@@ -106,7 +156,8 @@ def test_a_video_cut_short_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(
         captures, "_number", lambda capture, key: 300 if key == cv2.CAP_PROP_FRAME_COUNT else 20
     )
-    sequence = open_sequence(left, left)
+    right = write_video(tmp_path / "r.mp4", [pair[1] for pair in views(6)])
+    sequence = open_sequence(left, right)
     assert len(list(sequence)) == 6
     assert [note for note in sequence.notes if "ends after 6 of 300 frames" in note]
 
@@ -164,6 +215,7 @@ REFUSED = {
     "counts": (("l", "few"), "l holds 3 images and few 2"),
     "empty": (("empty", "r"), "empty: no image there"),
     "alone": (("l",), "l: RIGHT is missing"),
+    "one twice": (("l.mp4", "l.mp4"), "l.mp4: named for both views"),
     "no camera": (("camera:7",), "camera:7: no such camera"),
     "no stream": (("rtsp://127.0.0.1:1/x",), "no stream comes from this address"),
 }
@@ -205,6 +257,8 @@ def test_an_odd_picture_cannot_be_halved(camera, layout):
 def test_options_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         open_sequence(write_folders(tmp_path, 2), **options)
-    two = write_video(tmp_path / "l.mp4", [pair[0] for pair in views(2)])
+    two, other = (
+        write_video(tmp_path / f"{side}.mp4", [pair[side] for pair in views(2)]) for side in (0, 1)
+    )
     with pytest.raises(ValueError, match="not for two"):
-        open_sequence(two, two, layout="side-by-side")
+        open_sequence(two, other, layout="side-by-side")

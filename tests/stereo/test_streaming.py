@@ -7,14 +7,19 @@ import time
 import numpy as np
 import pytest
 import torch
-from sequences import SIZE, Constant, read_video, views
+from raw_rigs import HEIGHT, WIDTH, make_rig, two_planes
+from sequences import SIZE, read_video, views
+from stereo_fixtures import BlockMatcher, Constant, pair_of
 from torch import nn
 
+from vizoo.datasets.stereo.calibration import StereoCalibration
 from vizoo.stereo import sinks, streaming
 from vizoo.stereo.infer import StereoPredictor
+from vizoo.stereo.rectify import RigRectifier
 from vizoo.stereo.sequences import StereoFrame, StereoSequence
 from vizoo.stereo.streaming import disparities, settle, stream
 from vizoo.vision.io.disparity import read_disparity
+from vizoo.vision.io.images import read_pixels, to_bytes
 from vizoo.vision.viz.colour import colourise
 
 
@@ -32,8 +37,9 @@ def sequence(count=6, **known):
     return StereoSequence("mine", frames(count), length=count, **known)
 
 
-def run(predictor, source, out, **options):
-    return stream(predictor, source, out, settled=settle(predictor, source, check=False), **options)
+def run(predictor, source, out, scale="auto", **options):
+    first = settle(predictor, source, scale=scale, check=False)
+    return stream(predictor, source, out, settled=first, **options)
 
 
 def test_a_video_and_pictures(predictor, tmp_path):
@@ -92,31 +98,52 @@ def test_the_network_works_while_frames_are_read_and_written(predictor, tmp_path
     assert report.seconds < 0.75 * sum(spent)
 
 
-class Near(nn.Module):
-    """Finds 48 px of 600, and nothing beyond its 20 px of reach."""
-
-    reach = 20
-    widths = []
-
-    def forward(self, left, right):
-        self.widths.append(left.shape[3])
-        true = 48 * left.shape[3] / 600
-        return torch.full_like(left[:, :1], true if true <= 30 else 1.0)
+def near(*disparities):
+    """Pairs of 300x60, each of one disparity."""
+    for index, disparity in enumerate(disparities):
+        views = map(to_bytes, pair_of(torch.full((60, 300), float(disparity))))
+        yield StereoFrame(*views, f"{index:03d}")
 
 
-def test_the_scale_is_found_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(Near, "widths", [])
-    predictor = StereoPredictor(Near())
-    source = StereoSequence("mine", frames(5, (60, 600)))
-    with pytest.warns(UserWarning, match="beyond the network's 20 px"):
-        report = stream(predictor, source, tmp_path, formats=["png"])
-    assert 0 < report.scale < 0.5 and report.frames == 5
-    looks = sum(width in (288, 144) for width in Near.widths[:2])
-    small = round(600 * report.scale)
-    assert looks and Near.widths[looks] == small  # then the first frame in full
-    assert Near.widths[-5:] == [small] * 5
-    for file in (tmp_path / "mine_disparity").iterdir():
-        assert read_disparity(file)[0].numpy() == pytest.approx(48, abs=0.1)
+def test_the_scale_is_found_once_and_frames_are_matched_as_pairs(tmp_path):
+    """What is beyond the reach is matched smaller, then in full around what was found."""
+    predictor = StereoPredictor(BlockMatcher(16))
+    shown = list(near(24, 24, 20))
+    with pytest.warns(UserWarning, match="beyond the network's 16 px"):
+        wanted = predictor(shown[0].left, shown[0].right, check=False)
+    assert 0 < wanted.scale < 0.7
+    source = StereoSequence("mine", iter(shown))
+    with pytest.warns(UserWarning, match="beyond the network's 16 px"):
+        settled = settle(predictor, source, check=False)
+    assert settled.reach == pytest.approx(16 / wanted.scale)
+    found = [disparity for _, disparity in disparities(predictor, source, settled)]
+    np.testing.assert_array_equal(found[0], wanted.disparity)
+    assert [np.median(disparity) for disparity in found] == pytest.approx([24, 24, 20], abs=0.3)
+    source = StereoSequence("mine", near(20))  # a size of one's own is that of all, as of pairs
+    settled = settle(predictor, source, scale=wanted.scale, check=False)
+    ((_, coarse),) = disparities(predictor, source, settled)
+    plain = predictor(shown[2].left, shown[2].right, scale=wanted.scale, check=False)
+    np.testing.assert_array_equal(coarse, plain.disparity)
+
+
+@pytest.mark.parametrize(("largest", "beyond"), [(None, 2), (40, 0)])
+def test_what_comes_nearer_than_the_first_frame_allows_is_said(
+    tmp_path, monkeypatch, largest, beyond
+):
+    monkeypatch.setattr(streaming, "_LOOKS", 1)
+    predictor = StereoPredictor(BlockMatcher(16))
+    source = StereoSequence("mine", near(8, 8, 30, 30, 8))
+    settled = settle(predictor, source, max_disparity=largest, check=False)
+    report = stream(predictor, source, tmp_path, settled=settled, formats=["png"])
+    summary = report.summary()
+    assert summary["beyond_reach"] == beyond
+    assert summary["reach"] == pytest.approx(16 if largest is None else 40)
+    if beyond:
+        (note,) = report.notes
+        assert note.startswith("2 of 5 frames that were looked at have disparities to about 30 px")
+    else:
+        far = read_disparity(tmp_path / "mine_disparity/003.png")[0]
+        assert report.notes == [] and far.median() == pytest.approx(30, abs=0.5)
 
 
 def black(frame):
@@ -216,19 +243,36 @@ def endless():
 
 
 def test_a_camera_does_not_wait_for_the_network(predictor, tmp_path, monkeypatch):
-    """What the network has no time for is passed over; the video keeps the camera's time."""
-    call = StereoPredictor.__call__
+    """The newest picture is next, those before it are lost; the video keeps the camera's time."""
+    call, newest, late = StereoPredictor.__call__, [0], []
 
-    def slow(self, *args, **options):
+    def shown():
+        for frame in endless():
+            newest[0] = int(frame.name)
+            yield frame
+
+    def slow(self, left, right, **options):
+        late.append(newest[0])
         time.sleep(0.1)
-        return call(self, *args, **options)
+        return call(self, left, right, **options)
 
     monkeypatch.setattr(StereoPredictor, "__call__", slow)
-    source = StereoSequence("mine", endless(), rate=50, live=True)
+    source = StereoSequence("mine", shown(), rate=50, live=True)
     report = run(predictor, source, tmp_path, limit=12, formats=["video", "png"])
     assert report.frames == 12 and report.dropped > 10
-    last = int(max(file.stem for file in report.files[1].iterdir()))
-    assert len(read_video(report.files[0])[0]) == last + 1 > 20
+    taken = sorted(int(file.stem) for file in report.files[1].iterdir())
+    ages = [now - index for now, index in zip(late[1:], taken, strict=True)]
+    assert np.median(ages[2:]) <= 1  # picture by picture: the one before may still be on its way
+    assert len(read_video(report.files[0])[0]) == taken[-1] + 1 > 20
+
+
+def test_every_frame_of_a_file_counts(predictor, tmp_path, monkeypatch):
+    call = StereoPredictor.__call__
+    monkeypatch.setattr(
+        StereoPredictor, "__call__", lambda *args, **how: time.sleep(0.03) or call(*args, **how)
+    )
+    report = run(predictor, sequence(12), tmp_path, formats=["png"])
+    assert report.frames == 12 and report.dropped == 0
 
 
 def test_a_camera_that_is_silent_ends_it(predictor, tmp_path, monkeypatch):
@@ -244,15 +288,41 @@ def test_a_camera_that_is_silent_ends_it(predictor, tmp_path, monkeypatch):
         report = run(predictor, source, tmp_path)
     finally:
         gone.set()
-    assert report.frames == 3 and report.error == "camera0: no picture for 1 seconds"
-    assert len(read_video(report.files[0])[0]) == 3
+    assert report.frames + report.dropped == 3
+    assert report.error == "camera0: no picture for 1 seconds"
+    assert len(read_video(report.files[0])[0]) == report.frames
 
 
-def test_gaps_of_time_are_gaps_of_the_video(predictor, tmp_path):
-    times = [0.0, 0.1, 0.4, 0.5, 3600.0]
-    shown = [frame._replace(time=t) for frame, t in zip(frames(5), times, strict=True)]
-    report = run(predictor, StereoSequence("mine", iter(shown), rate=10), tmp_path)
-    assert len(read_video(report.files[0])[0]) == 6 + 100  # ten seconds at most
+def filmed(predictor, folder, times, rate):
+    """Which frame each picture of the video shows, of frames at these times."""
+    disparity = iter(range(1, 50))
+    net = predictor.net
+    net.forward = lambda left, right: torch.full_like(left[:, :1], 5.0 * next(disparity))
+    shown = [frame._replace(time=t) for frame, t in zip(frames(len(times)), times, strict=True)]
+    source = StereoSequence("mine", iter(shown), rate=rate)
+    first = settle(predictor, source, check=False)
+    disparity = iter(range(1, 50))
+    high = 5.0 * len(times)
+    report = stream(predictor, source, folder, settled=first, colours=(0, high))
+    palette = [
+        colourise(np.full((1, 1), 5.0 * (i + 1), np.float32), low=0, high=high)[0, 0]
+        for i in range(len(times))
+    ]
+    means = [picture.reshape(-1, 3).mean(axis=0) for picture in read_video(report.files[0])[0]]
+    return [int(np.abs(np.array(palette) - mean).sum(axis=1).argmin()) for mean in means]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([0.0, 0.1, 0.4, 0.5], [0, 1, 1, 1, 2, 3]),  # a picture stands until the next one's time
+        ([i / 30 for i in range(10)], [0, 2, 5, 8]),  # three times as fast: a third is shown
+        ([0.0, 0.1, 3600.0, 3600.1, 3600.2], [0, *[1] * 100, 2, 3, 4]),  # ten seconds at most
+        ([5.0, 5.1, 0.0, 0.1], [0, 1, 2, 3]),  # a clock that was put back
+    ],
+)
+def test_a_video_keeps_the_time_of_its_frames(predictor, tmp_path, times, wanted):
+    assert filmed(predictor, tmp_path, times, rate=10.0) == wanted
 
 
 def test_colours_follow_the_first_frame_and_stay(predictor, tmp_path, monkeypatch):
@@ -299,6 +369,115 @@ class Noisy(nn.Module):
     def forward(self, left, right):
         coarse = torch.rand(1, 1, 7, 11)
         return 5 + nn.functional.interpolate(coarse, left.shape[2:], mode="bilinear")
+
+
+def doubtful():
+    """A pair of which the upper half matches."""
+    left, right = (to_bytes(view) for view in pair_of(torch.full((60, 200), 8.0)))
+    right[30:] = np.random.default_rng(0).integers(0, 256, right[30:].shape)
+    return StereoFrame(left, right, "000")
+
+
+def test_what_is_not_sure_is_left_out_as_of_pairs(tmp_path):
+    predictor, frame = StereoPredictor(BlockMatcher(16)), doubtful()
+    pair = predictor(frame.left, frame.right, scale=1.0, check=False)
+    least = float(np.median(pair.confidence))
+    wanted = pair.confident(least)
+    source = StereoSequence("mine", iter([frame]))
+    calibration = StereoCalibration(100.0, 0.1, 99.5, 29.5, width=200, height=60)
+    report = run(
+        predictor,
+        source,
+        tmp_path,
+        scale=1.0,
+        formats=["png", "video"],
+        min_confidence=least,
+        calibration=calibration,
+    )
+    disparity, known = read_disparity(tmp_path / "mine_disparity/000.png")
+    sure = np.isfinite(wanted.disparity) & (wanted.disparity > 0)
+    np.testing.assert_array_equal(known.numpy()[0], sure)
+    assert 0.3 < known.float().mean() < 0.7
+    depth = read_pixels(tmp_path / "mine_depth/000.png")
+    np.testing.assert_allclose(depth, 1000 * wanted.depth(calibration), atol=0.51)
+    mine, theirs = report.summary(), wanted.summary()
+    for name in ("confidence", "left_out"):
+        assert mine[name] == pytest.approx(theirs[name], abs=1e-4), name
+    assert mine["disparity"]["median"] == np.median(wanted.disparity[sure])
+    (shown,), _ = read_video(tmp_path / "mine_disparity.mp4")
+    assert shown[40:].mean() < 0.5 * shown[:20].mean()
+    source = StereoSequence("none", iter([frame]))
+    report = run(predictor, source, tmp_path, scale=1.0, min_confidence=1.0)
+    assert report.summary()["disparity"] is None and report.summary()["left_out"] == 1
+
+
+def test_depth_is_written_with_a_calibration(predictor, tmp_path):
+    """16-bit millimetres, 0 where unknown or too far; beside the pictures that they belong to."""
+    shown = [black(f) if i == 1 else f for i, f in enumerate(frames(3))]
+    calibration = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=80, height=48)
+    source = StereoSequence("mine", iter(shown))
+    report = run(predictor, source, tmp_path, formats=["png"], calibration=calibration)
+    names = ["mine_disparity", "mine_left", "mine_depth"]
+    assert [path.name for path in report.files] == names
+    depth = [read_pixels(tmp_path / f"mine_depth/00{i}.png") for i in range(3)]
+    assert depth[0].dtype == np.uint16 and set(depth[0].flat) == {4000} and not depth[1].any()
+    np.testing.assert_array_equal(read_pixels(tmp_path / "mine_left/002.png"), shown[2].left)
+    far = StereoCalibration(100.0, 8.0, 79.0, 47.0, width=160, height=96)
+    source = StereoSequence("far", frames(1))
+    report = run(predictor, source, tmp_path, formats=["png"], calibration=far)
+    assert not read_pixels(tmp_path / "far_depth/000.png").any()  # 80 m
+    assert report.notes == ["the calibration is for 160x96 pictures and was scaled to 80x48"]
+    other = StereoCalibration(100.0, 4.0, width=90, height=48)
+    with pytest.raises(ValueError, match="90x48, these have 80x48"):
+        run(predictor, sequence(), tmp_path / "out", calibration=other)
+    assert not (tmp_path / "out").exists()
+
+
+def test_raw_frames(tmp_path):
+    """Rectified on the way, by maps that are found once; depth also for the raw left picture."""
+    rectifier, predictor = (
+        RigRectifier(make_rig(), HEIGHT, WIDTH),
+        StereoPredictor(BlockMatcher(40)),
+    )
+    raw = two_planes(rectifier.rig)
+    source = StereoSequence("mine", iter([StereoFrame(*raw, f"{i}") for i in range(2)]))
+    source.transform(rectifier)
+    report = run(predictor, source, tmp_path, scale=1.0, formats=["png"], rectifier=rectifier)
+    names = ["mine_disparity", "mine_left", "mine_depth", "mine_depth_raw"]
+    assert [path.name for path in report.files] == names
+    left, right = rectifier(*raw)
+    result = predictor(left, right, scale=1.0, check=False)
+    depth = result.depth(rectifier.calibration)
+    for name, wanted in (("depth", depth), ("depth_raw", rectifier.depth_in_raw(depth))):
+        found = read_pixels(tmp_path / f"mine_{name}/1.png")
+        wanted = np.where(wanted <= 65.535, wanted, 0)
+        np.testing.assert_allclose(found, 1000 * wanted, atol=0.51)
+    np.testing.assert_array_equal(read_pixels(tmp_path / "mine_left/1.png"), left)
+
+
+def test_asked_to_stop(predictor, tmp_path):
+    """Between two frames, or while a camera is silent."""
+    asked = []
+    report = run(
+        predictor, sequence(), tmp_path, stop=lambda: asked, tell=lambda n, *_: asked.append(n)
+    )
+    assert report.interrupted and report.frames == 1 and len(read_video(report.files[0])[0]) == 1
+    gone = threading.Event()
+
+    def stuck():
+        yield from frames(2)
+        asked.clear()
+        threading.Timer(0.3, lambda: asked.append(1)).start()
+        gone.wait(30)
+
+    source, asked = StereoSequence("camera0", stuck(), live=True), []
+    begin = time.monotonic()
+    report = run(predictor, source, tmp_path, stop=lambda: asked)
+    gone.set()
+    assert report.interrupted and 1 <= report.frames <= 2 and time.monotonic() - begin < 8
+    with pytest.raises(KeyboardInterrupt):
+        run(predictor, sequence(), tmp_path / "none", stop=lambda: True)
+    assert list((tmp_path / "none").iterdir()) == []
 
 
 @pytest.mark.parametrize("steady", [False, True])

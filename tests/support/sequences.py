@@ -1,18 +1,15 @@
-"""Stereo sequences that tests write, and a network that finds the same everywhere."""
+"""Stereo sequences that tests write: videos, folders, cameras and bags."""
+
+import time
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
-import torch
-from torch import nn
+import pytest
 
 SIZE = (48, 80)
-
-
-class Constant(nn.Module):
-    """Finds 5 px everywhere."""
-
-    def forward(self, left, right):
-        return torch.full_like(left[:, :1], 5.0)
+STEP = 50_000_000  # nanoseconds between the frames of a bag
+TOPICS = ("/left/image_raw", "/right/image_raw")
 
 
 def views(count, size=SIZE, shift=5):
@@ -27,12 +24,12 @@ def views(count, size=SIZE, shift=5):
         yield shown[:, :width], shown[:, shift:]
 
 
-def write_video(path, pictures, rate=20.0):
-    """Write pictures (H, W, 3) uint8 RGB as MPEG-4."""
+def write_video(path, pictures, rate=20.0, code="mp4v"):
+    """Write pictures (H, W, 3) uint8 RGB, as MPEG-4 by default."""
     writer = None
     for picture in pictures:
         if writer is None:
-            coding = cv2.VideoWriter.fourcc(*"mp4v")
+            coding = cv2.VideoWriter.fourcc(*code)
             writer = cv2.VideoWriter(str(path), coding, rate, picture.shape[1::-1])
         writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
     writer.release()
@@ -57,6 +54,7 @@ class Camera:
 
     pictures = {}
     rate = 30.0
+    pause = 0.0  # seconds before each
     released = []
 
     def __init__(self, source):
@@ -71,6 +69,7 @@ class Camera:
         return self.rate if key == cv2.CAP_PROP_FPS else -1.0
 
     def grab(self):
+        time.sleep(self.pause)
         self.now = next(self.left, None)
         return self.now is not None
 
@@ -79,3 +78,54 @@ class Camera:
 
     def release(self):
         self.released.append(self.source)
+
+
+def image(picture, encoding="rgb8", **other):
+    """A message of `sensor_msgs/Image`, as far as it is read."""
+    data = np.ascontiguousarray(picture)
+    step = data.strides[0]
+    fields = {"height": len(data), "width": data.shape[1], "step": step, "is_bigendian": 0}
+    fields |= {"encoding": encoding, "data": np.frombuffer(data.tobytes(), np.uint8), **other}
+    return SimpleNamespace(**fields)
+
+
+def compressed(picture, suffix=".png"):
+    """A message of `sensor_msgs/CompressedImage`, likewise."""
+    data = cv2.imencode(suffix, np.ascontiguousarray(picture[..., ::-1]))[1]
+    return SimpleNamespace(format=suffix[1:], data=data.ravel())
+
+
+def bag_rows(count=6, names=TOPICS, late=0):
+    """(topic, nanoseconds, picture) of `views`; the right one so much later."""
+    for index, pair in enumerate(views(count)):
+        for side in (0, 1):
+            yield names[side], 10**9 + index * STEP + side * late, pair[side]
+
+
+def write_bag(path, rows, encoding="rgb8", storage="SQLITE3", stamp=lambda time: time):
+    """Write a ROS 2 bag of rows (topic, nanoseconds, picture or bytes of a compressed one).
+
+    They are logged at these times; `stamp` gives that of the header.
+    """
+    rosbag2 = pytest.importorskip("rosbags.rosbag2")
+    typesys = pytest.importorskip("rosbags.typesys")
+    store = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
+    kinds = store.types
+    plugin = rosbag2.StoragePlugin[storage]
+    with rosbag2.Writer(path, version=9, storage_plugin=plugin) as bag:
+        connections = {}
+        for topic, moment, shown in rows:
+            kind = "Image" if isinstance(shown, np.ndarray) else "CompressedImage"
+            kind = f"sensor_msgs/msg/{kind}"
+            if topic not in connections:
+                connections[topic] = bag.add_connection(topic, kind, typestore=store)
+            sec, nanosec = divmod(stamp(moment), 10**9)
+            when = kinds["builtin_interfaces/msg/Time"](sec=sec, nanosec=nanosec)
+            header = kinds["std_msgs/msg/Header"](stamp=when, frame_id="")
+            if kind.endswith("CompressedImage"):
+                data = np.frombuffer(shown, np.uint8)
+                message = kinds[kind](header=header, format="jpeg", data=data)
+            else:
+                message = kinds[kind](header=header, **vars(image(shown, encoding)))
+            bag.write(connections[topic], moment, store.serialize_cdr(message, kind))
+    return path

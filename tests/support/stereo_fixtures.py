@@ -1,10 +1,38 @@
-"""A matcher without weights, and pairs whose disparity is known, for tests of inference."""
+"""Networks without weights, and pairs whose disparity is known, for tests of inference."""
 
 import cv2
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from vizoo.__main__ import main
+from vizoo.stereo import infer
+
+
+class Constant(nn.Module):
+    """Finds 5 px everywhere."""
+
+    def forward(self, left, right):
+        return torch.full_like(left[:, :1], 5.0)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """`--model stand-in` is `Constant`; other names are looked up."""
+    original = infer.load_network
+    monkeypatch.setattr(
+        infer, "load_network", lambda m, task: Constant() if m == "stand-in" else original(m, task)
+    )
+
+
+def refused_line(capsys, words):
+    """Run a command that must fail; return its one line."""
+    assert main(words) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("vizoo: error: "), lines
+    return lines[0]
 
 
 class BlockMatcher(nn.Module):

@@ -1,0 +1,94 @@
+"""Arguments that commands for stereo pairs and sequences share, and frames treated as pairs."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ..stereo import DEFAULT_MODEL
+from ._cameras import find_calibrations, raw_rectifier
+
+if TYPE_CHECKING:
+    from ..datasets.stereo.calibration import StereoCalibration
+    from ..stereo.rectify import Rectifier
+    from ..stereo.sequences import StereoSequence
+
+# More frames by whose matches a rig is estimated, out of so many, and levels that these vary by.
+_ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model``."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        default=DEFAULT_MODEL,
+        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
+        f"(default: {DEFAULT_MODEL}, small and fast)",
+    )
+
+
+def add_calibration(parser: argparse.ArgumentParser) -> None:
+    """Add what says which rectified cameras it is."""
+    parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
+    parser.add_argument(
+        "--baseline-unit", choices=("mm", "cm", "m"), help="in --calib (default: mm) or --raw"
+    )
+    parser.add_argument(
+        "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
+    )
+    parser.add_argument("--baseline", type=float, metavar="METRES", help="goes with --focal")
+    parser.add_argument("--cx", type=float, metavar="PX", help="default: the image's centre")
+    parser.add_argument("--cy", type=float, metavar="PX", help="default: the image's centre")
+    parser.add_argument(
+        "--doffs", type=float, metavar="PX", help="right minus left principal point (default: 0)"
+    )
+
+
+def rectify_frames(
+    args: argparse.Namespace, sequence: StereoSequence
+) -> tuple[Rectifier | None, StereoCalibration | None]:
+    """Rectify the frames of a sequence, where that was asked for.
+
+    Returns:
+        What does so, and the calibration of the pairs that come, where it is known.
+
+    Raises:
+        ValueError: options that do not go together, a calibration of other pictures, or no frame.
+    """
+    from ..vision.io.images import write_image
+    from ._pairs import Pair
+
+    own = find_calibrations(args, {sequence.name: Pair(Path(), Path())})[sequence.name]
+    pairs: dict[str, Pair] = {}
+    with TemporaryDirectory(prefix="vizoo-") as folder, closing(sequence.peek()) as frames:
+        first = next(frames, None)
+        if first is None:
+            raise ValueError(
+                "; ".join([f"{sequence.name}: no frame could be read", *sequence.notes])
+            )
+        shown = [first]
+        if args.auto_rectify:
+            ahead = (frame for frame in islice(frames, _LOOKED_AT) if frame.left.std() > _CONTENT)
+            shown += islice(ahead, _ESTIMATED)
+        for frame in shown if args.raw or args.auto_rectify else ():
+            left, right = (Path(folder, f"{side}{len(pairs)}.png") for side in ("left", "right"))
+            write_image(left, frame.left)
+            write_image(right, frame.right)
+            pairs[frame.name] = Pair(left, right)
+        rectifier = raw_rectifier(args, pairs)
+    if rectifier is not None:
+        sequence.transform(rectifier)
+        return rectifier, rectifier.calibration
+    if own is None:
+        return None, None
+    height, width = first.left.shape[:2]
+    fitted = own.fitted(width, height)
+    if fitted is not own:
+        told = f"{own.width}x{own.height} and was scaled to {width}x{height}"
+        sequence.notes.append(f"the calibration is for {told}")
+    return None, fitted

@@ -1,0 +1,72 @@
+"""Signals that are noted, which of them are, and what insisting does."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from vizoo.common.interrupts import noted_signals
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+def test_signals_are_noted_and_given_back():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with noted_signals() as noted:
+        send(signal.SIGTERM)
+        send(signal.SIGINT)
+    assert noted == [signal.SIGTERM, signal.SIGINT]
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_the_third_one_ends_the_work():
+    with pytest.raises(KeyboardInterrupt), noted_signals() as noted:
+        for _ in range(4):
+            send(signal.SIGTERM)
+    assert noted == [signal.SIGTERM] * 3
+
+
+def test_what_is_ignored_stays_so():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with noted_signals() as noted:
+            send(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert noted == []
+
+
+CODE = """
+import sys, time
+from vizoo.common.interrupts import noted_signals
+with noted_signals() as noted:
+    print("ready", flush=True)
+    while not noted:
+        time.sleep(0.02)
+for stream in (sys.stdout, sys.stderr):
+    print("to a terminal that is gone", file=stream, flush=True)
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_a_terminal_that_closes(tmp_path):
+    """What is printed behind it is lost, the work is not."""
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-c", CODE, str(tmp_path / "file")]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while not said.endswith(b"\n"):
+        said += os.read(ours, 100)
+    time.sleep(0.2)  # until it waits
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)  # as a session's own terminal does
+    assert process.wait(20) == 0
+    assert (tmp_path / "file").read_text() == "done"
