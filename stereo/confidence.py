@@ -69,13 +69,14 @@ def confidence(
     halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)
     for start in range(0, height, rows):
         top, bottom = max(0, start - halo), min(height, start + rows + halo)
-        maps = (
-            None if part is None else part[..., top:bottom, :]
-            for part in (left, right, disparity, peak, difference)
+        peaks, differences = (
+            None if part is None else part[top:bottom] for part in (peak, difference)
         )
+        images = left[:, top:bottom], right[:, top:bottom]
         strip = total[start : start + rows]
         inner = slice(start - top, start - top + len(strip))
-        for factor, feature in zip(factors[1:], evidence(*maps, scale), strict=True):
+        features = evidence(*images, disparity[top:bottom], peaks, differences, scale)
+        for factor, feature in zip(factors[1:], features, strict=True):
             if feature is not None:
                 strip += factor * feature[inner]
     return total.sigmoid_()

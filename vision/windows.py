@@ -32,9 +32,9 @@ def box_mean(picture: Tensor, window: int) -> Tensor:
         return avg_pool2d(picture, window, 1, half, count_include_pad=False)
     # OpenCV's running sums take the same time whatever the window: a twentieth of 9x9's pooling.
     sums = picture.new_empty(picture.shape)
-    how = {"normalize": False, "borderType": cv2.BORDER_CONSTANT}
+    size, border = (window, window), cv2.BORDER_CONSTANT
     for plane, out in zip(picture.flatten(0, 1), sums.flatten(0, 1), strict=True):
-        cv2.boxFilter(plane.numpy(), -1, (window, window), out.numpy(), **how)
+        cv2.boxFilter(plane.numpy(), -1, size, out.numpy(), normalize=False, borderType=border)
     rows, columns = (_inside(size, half).to(picture) for size in picture.shape[-2:])
     return sums.mul_(1 / (rows[:, None] * columns))
 

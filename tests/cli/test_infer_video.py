@@ -117,7 +117,7 @@ def signalled(monkeypatch):
 def test_a_camera_until_ctrl_c(scene, capsys, monkeypatch, signalled):
     """The usual end of a camera; what comes while the network is busy is counted."""
     monkeypatch.setattr(Camera, "pictures", {0: [np.hstack(pair) for pair in views(5)] * 99})
-    monkeypatch.setattr(Camera, "pause", 0.01)
+    monkeypatch.setattr(Camera, "pause", 0.05)
     capture = captures.cv2.VideoCapture
     monkeypatch.setattr(captures.cv2, "VideoCapture", Camera)
     signalled(signal.SIGINT)

@@ -37,6 +37,7 @@ __all__ = [
     "constraints",
     "cost_predictors",
     "cut",
+    "most_macs",
     "moved_table",
     "search_within",
     "table_beside",
@@ -142,7 +143,7 @@ def best_subnet(
     architecture, costs, told = search_within(
         bench,
         predictors,
-        _most_macs(predictors) if objective is None else objective,
+        most_macs(predictors) if objective is None else objective,
         bounds,
         seed=seed,
         population=population,
@@ -233,7 +234,7 @@ def cost_predictors(
     }
 
 
-def _most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
+def most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
     """The objective that prefers capacity, since nobody has measured accuracy."""
     return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
 
