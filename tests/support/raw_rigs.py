@@ -36,7 +36,7 @@ def make_rig(name: str = "radtan", baseline: float = 0.1) -> StereoRig:
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=20)  # both lenses of each rig above, and some
 def _rays(lens, height, width, fine):
     """Which way the pixels look, each in fine x fine places."""
     step = (np.arange(fine) + 0.5) / fine - 0.5
