@@ -1,7 +1,6 @@
 """What the operators share: checks at the border, and registration with ``torch.library``."""
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,7 +69,7 @@ def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         nonlocal disabled
         if disabled is None:
-            if "torch._dynamo" not in sys.modules:
+            if "_dynamo" not in vars(torch):
                 return function(*arguments)
             disabled = torch.compiler.disable(function)
         return disabled(*arguments)
