@@ -41,33 +41,39 @@ importlib.metadata.Distribution.from_name = distribution
 """
 
 
-def without(hidden: tuple[str, ...], code: str, cwd) -> subprocess.CompletedProcess[str]:
-    """Run code as if packages were not installed."""
-    words = [sys.executable, "-c", f"HIDDEN = {hidden!r}\n{ABSENT}{code}"]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A process as if no extra were installed: imports, then what `doctor` says, then a fit."""
+    """A process as if neither extras nor what PyTorch's build for CPUs lacks were installed.
+
+    It imports, calls an operator and a network, asks `doctor`, and fits.
+    """
     folder = tmp_path_factory.mktemp("bare")
     words = ["fit", "--config", "classification/skin_generated.yaml", "--trainer.max_steps", "1"]
     words += ["--trainer.limit_val_batches", "1", "--trainer.log_every_n_steps", "1"]
     words += ["--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
     code = f"""
-import contextlib, importlib, pkgutil, vizoo
+import contextlib, importlib.util, pkgutil, torch, vizoo
 from vizoo.__main__ import main
+from vizoo.vision.ops import correlation
 
+assert not any(importlib.util.find_spec(name) for name in HIDDEN)
 for module in pkgutil.walk_packages(vizoo.__path__, "vizoo."):
     inside = module.name.split(".")[1]
     if inside in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
         importlib.import_module(module.name)
         print("imported", module.name)
+image = torch.rand(1, 3, 64, 128)
+assert main(["models", "easnet_small*"]) == 0
+with torch.inference_mode():
+    assert vizoo.create_model("easnet_small", pretrained=True).eval()(image, image).isfinite().all()
+print("CORRELATED", tuple(correlation(image, image, 4).shape))
 with open("doctor.json", "w") as file, contextlib.redirect_stdout(file):
     assert main(["doctor", "--json"]) == 0
+assert main(["doctor"]) == 0
 sys.exit(main({words}))
 """
-    return folder, without(OF_EXTRAS, code, folder)
+    command = [sys.executable, "-c", f"HIDDEN = {OF_EXTRAS + CUDA!r}\n{ABSENT}{code}"]
+    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 def test_every_module_is_imported_without_extras(bare):
@@ -75,22 +81,8 @@ def test_every_module_is_imported_without_extras(bare):
     assert done.stdout.count("imported vizoo.") > 150, done.stderr
 
 
-def test_nothing_on_a_cpu_needs_cuda_packages(tmp_path):
-    """As PyTorch's build for CPUs leaves an installation."""
-    code = """
-import importlib.util, torch, vizoo
-from vizoo.__main__ import main
-from vizoo.vision.ops import correlation
-
-assert not any(importlib.util.find_spec(name) for name in HIDDEN)
-image = torch.rand(1, 3, 64, 128)
-assert main(["models", "easnet_small*"]) == 0
-with torch.inference_mode():
-    assert vizoo.create_model("easnet_small", pretrained=True).eval()(image, image).isfinite().all()
-print("CORRELATED", tuple(correlation(image, image, 4).shape))
-sys.exit(main(["doctor"]))
-"""
-    done = without(CUDA, code, tmp_path)
+def test_nothing_on_a_cpu_needs_cuda_packages(bare):
+    _, done = bare
     assert done.returncode == 0, done.stderr
     assert "easnet_small" in done.stdout and "CORRELATED (1, " in done.stdout
     assert "Traceback" not in done.stderr + done.stdout

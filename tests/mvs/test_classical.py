@@ -24,8 +24,13 @@ def sweep(textured_views, images=None, **settings):
     )
 
 
-def test_near_the_truth(textured_views):
-    depth, score = sweep(textured_views)
+@pytest.fixture(scope="module")
+def swept(textured_views):
+    return sweep(textured_views)
+
+
+def test_near_the_truth(textured_views, swept):
+    depth, score = swept
     assert depth.shape == score.shape == (96, 128)
     least, greatest = textured_views["depth_range"]
     assert (depth >= least - 1e-3).all() and (depth <= greatest + 1e-3).all()
@@ -35,16 +40,16 @@ def test_near_the_truth(textured_views):
     assert share_within(coarse, textured_views, 0.02) > 0.5
 
 
-def test_exposure_changes_nothing(textured_views):
+def test_exposure_changes_nothing(textured_views, swept):
     darker = textured_views["images"].clone()
     darker[1:] = 0.6 * darker[1:] + 0.1
-    (plain, _), (dark, _) = sweep(textured_views), sweep(textured_views, darker)
+    (plain, _), (dark, _) = swept, sweep(textured_views, darker)
     inner = (slice(12, -12), slice(12, -12))  # windows beyond a source's border hold black
     assert torch.isclose(plain[inner], dark[inner], rtol=1e-2).float().mean() > 0.95
 
 
-def test_right_scores_are_higher(textured_views):
-    depth, score = sweep(textured_views)
+def test_right_scores_are_higher(textured_views, swept):
+    depth, score = swept
     truth = textured_views["depth"][0]
     right = (depth - truth).abs() / truth < 0.02
     assert score[right].mean() > score[~right].mean() + 0.1 and (score <= 1.001).all()

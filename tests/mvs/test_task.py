@@ -139,7 +139,7 @@ def test_wider_ranges_reach_the_network_alone(batch):
 
 
 def test_fit_test_predict(tmp_path):
-    task, data = _task(thresholds=[1.0, 10.0]), _data()
+    task, data = _task(thresholds=[1.0, 10.0]), _data(1)
     trainer = _trainer(tmp_path, max_epochs=1, logger=True, gradient_clip_val=1.0)
     trainer.fit(task, data)
     assert {"val/rel_median", "val/abs", "val/within_10", "val/within_2%"} <= set(

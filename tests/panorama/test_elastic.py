@@ -43,10 +43,10 @@ class TestSupernet(SupernetTester):
             activate(net, architecture)
             assert same(run(optimize(net), self.inputs()), run(net, self.inputs()), 1e-3)
 
-    def test_extraction_owns_its_storage(self, net, samples, monkeypatch):
+    def test_extraction_owns_its_storage(self, net, subnets, monkeypatch):
         """Its weights; the tables of the mesh are one set for all networks of a process."""
         monkeypatch.setattr(supernet_tester, "tensors", lambda net: [*net.state_dict().values()])
-        super().test_extraction_owns_its_storage(net, samples)
+        super().test_extraction_owns_its_storage(net, subnets)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from network_tester import StereoNetworkTester
+from network_tester import StereoNetworkTester, slow
 from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.space import Architecture
@@ -25,6 +25,7 @@ class TestSupernet(StereoSupernetTester):
 class TestExtendedSupernet(StereoSupernetTester):
     name = "easnet_extended"
     to = "onnx"
+    compiled = slice(1, 3)  # without the largest, which takes longest
 
 
 class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
@@ -52,6 +53,8 @@ class TestNetwork(StereoNetworkTester):
     trains_at_any_size = True
     architecture = {"subnet": published_architecture({"ks": 7, "e": 8, "d": 4, "s": 4}).to_json()}
     exported = {"subnet": published_architecture({"ks": 3, "e": 2, "d": 2, "s": 2}).to_json()}
+
+    test_exports = slow(StereoNetworkTester.test_exports)  # for EASNet light and elastic are
 
     @classmethod
     def build(cls, arguments):

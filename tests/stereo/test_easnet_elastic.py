@@ -17,10 +17,12 @@ from vizoo.vision.ops import soft_argmin
 
 SPACE = search_space(EASNetElastic())
 SMALLEST = {"subnet": SPACE.smallest().to_json()}
+REFINED = {"subnet": SPACE.restrict({"refinement.blocks": [1]}).smallest().to_json()}
 
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet_elastic"
+    compiled = slice(1, 3)  # without the largest, which takes longest
 
 
 class TestNetwork(StereoNetworkTester):
@@ -28,7 +30,7 @@ class TestNetwork(StereoNetworkTester):
     parameters = 1_615_387
     trains_at_any_size = True
     architecture = {"subnet": SPACE.largest().to_json()}
-    exported = SMALLEST
+    exported = REFINED
 
     @classmethod
     def build(cls, arguments):
@@ -41,9 +43,10 @@ class TestNetwork(StereoNetworkTester):
         return net
 
 
-class TestRefinedExport(ExportTester):
+class TestExportWithoutRefinement(ExportTester):
     name = "easnet_elastic"
-    architecture = {"subnet": SPACE.restrict({"refinement.blocks": [1]}).smallest().to_json()}
+    architecture = SMALLEST
+    formats = ("torchscript",)  # what refined ones have and less
 
 
 @pytest.mark.parametrize("blocks", [0, 1])

@@ -86,22 +86,35 @@ def write_pairs(root, layout, truth="truth.png", count=2):
     """Generated pairs as files whose names the layout makes of a number and a kind of file."""
     scenes = GeneratedStereo(count, 96, 192, seed=5, max_disparity=36)
     for number in range(count):
+        scene = scenes[number]
         for kind in ("left.png", "right.png", truth):
             path = root / layout(number, *kind.split("."))
             path.parent.mkdir(parents=True, exist_ok=True)
             if kind == truth:
-                write_disparity(path, scenes[number]["disparity"][0].numpy())
+                write_disparity(path, scene["disparity"][0].numpy())
             else:
-                write_image(path, scenes[number][kind[:-4]])
+                write_image(path, scene[kind[:-4]])
+
+
+def in_folders(number, kind, suffix):
+    return f"{number}/{kind}.{suffix}"
+
+
+def in_sides(number, kind, suffix):
+    return f"{kind}/{number}.{suffix}"
 
 
 @pytest.mark.parametrize("truth", ["truth.png", "disparity.pfm"])
-@pytest.mark.parametrize("form", ["pairs", "sides"])
-def test_a_folder_of_ones_own(monkeypatch, tmp_path, form, truth):
-    def layout(number, kind, suffix):
-        names = {"pairs": f"{number}/{kind}.{suffix}", "sides": f"{kind}/{number}.{suffix}"}
-        return names[form]
+@pytest.mark.parametrize("layout", [in_folders, in_sides])
+def test_pairs_find_their_truth(tmp_path, layout, truth):
+    write_pairs(tmp_path, layout, truth)
+    assert [bool(sample["valid"].any()) for sample in PairFolders(tmp_path)] == [True, True]
 
+
+@pytest.mark.parametrize(
+    ("layout", "truth"), [(in_folders, "truth.png"), (in_sides, "disparity.pfm")]
+)
+def test_a_folder_of_ones_own(monkeypatch, tmp_path, layout, truth):
     write_pairs(tmp_path, layout, truth)
     monkeypatch.setenv("PAIRS", "")
     words = ["--evaluate", str(tmp_path), "--architecture", "smallest", "--input", "96x192"]
@@ -117,7 +130,7 @@ def test_a_folder_of_ones_own(monkeypatch, tmp_path, form, truth):
 
 
 def test_a_folder_without_truth(monkeypatch, tmp_path, capsys):
-    write_pairs(tmp_path, lambda number, kind, suffix: f"{number}/{kind}.{suffix}")
+    write_pairs(tmp_path, in_folders)
     words = ["--architecture", "smallest", "--out", str(tmp_path / "small.safetensors")]
     words += ["--supernet", "easnet_light.generated", "--evaluate", str(tmp_path)]
     monkeypatch.setattr("vizoo.vision.subnets.bench.Bench.costs", None)

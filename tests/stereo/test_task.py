@@ -180,14 +180,23 @@ def _small(task):
     return "easnet_small" if task.get("loss") == "matching" else "fadnet_plus_micro"
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Environment variables of the configs, and miniature data sets there."""
+    root = tmp_path_factory.mktemp("data")
+    years = {f"KITTI{year}": trees.kitti(root / f"kitti{year}", year) for year in (2012, 2015)}
+    return years | {
+        "VIZOO_STOCK": trees.stock(root / "stock"),
+        "SCENEFLOW": trees.sceneflow(root / "sceneflow"),
+        "PAIRS": trees.middlebury2014(root / "pairs"),
+    }
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_built_in_config_runs(config, tmp_path, monkeypatch):
+def test_built_in_config_runs(config, data, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
-    monkeypatch.setenv("VIZOO_STOCK", str(trees.stock(tmp_path / "stock")))
-    monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
-    monkeypatch.setenv("PAIRS", str(trees.middlebury2014(tmp_path / "pairs")))
-    for year in (2012, 2015):
-        monkeypatch.setenv(f"KITTI{year}", str(trees.kitti(tmp_path / f"kitti{year}", year)))
+    for name, folder in data.items():
+        monkeypatch.setenv(name, str(folder))
     monkeypatch.chdir(tmp_path)
     whole = yaml.safe_load(config.read_text())
     settings = whole["data"]["init_args"]

@@ -42,7 +42,7 @@ def rolled(rig: StereoRig, left: float, right: float) -> StereoRig:
     return StereoRig(rig.left, rig.right, two @ rig.rotation @ one.T, two @ rig.translation)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=20)  # both lenses of each rig above, and some
 def _rays(lens, height, width, fine):
     """Which way the pixels look, each in fine x fine places."""
     step = (np.arange(fine) + 0.5) / fine - 0.5

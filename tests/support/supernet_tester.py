@@ -25,10 +25,12 @@ class SupernetTester:
 
     Attributes:
         architectures: how many are tried: the largest, the smallest, the rest at random.
+        compiled: which of them are compiled.
         to: the format in which the active subnet is written.
     """
 
     architectures = 5
+    compiled = slice(2)
     to = "onnx"
 
     def build(self) -> nn.Module:
@@ -56,6 +58,12 @@ class SupernetTester:
         drawn = [space.sample(rng) for _ in range(cls.architectures - 2)]
         return [space.largest(), space.smallest(), *drawn]
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subnets(cls, net, samples):
+        """The extracted networks."""
+        return [extract(net, architecture) for architecture in samples]
+
     def test_space(self, net):
         space = search_space(net)
         assert space.count() > 1 and space.largest() != space.smallest()
@@ -67,10 +75,10 @@ class SupernetTester:
         activate(fresh, largest)
         assert same(run(self.build_like(net), self.inputs()), run(fresh, self.inputs()))
 
-    def test_extracted_equals_activated(self, net, samples):
-        for architecture in samples:
+    def test_extracted_equals_activated(self, net, samples, subnets):
+        for architecture, plain in zip(samples, subnets, strict=True):
             assert activate(net, architecture) == architecture == active(net)
-            assert same(run(net, self.inputs()), run(extract(net, architecture), self.inputs()))
+            assert same(run(net, self.inputs()), run(plain, self.inputs()))
 
     def test_extracted_equals_activated_in_training(self, net, samples):
         for architecture in samples[:3]:
@@ -107,20 +115,19 @@ class SupernetTester:
             target.load_state_dict(plain.state_dict())
             assert same(run(target, self.inputs()), run(plain, self.inputs()))
 
-    def test_extraction_owns_its_storage(self, net, samples):
+    def test_extraction_owns_its_storage(self, net, subnets):
         held = {t.untyped_storage().data_ptr() for t in tensors(net)}
-        for architecture in samples:
-            for tensor in tensors(extract(net, architecture)):
+        for plain in subnets:
+            for tensor in tensors(plain):
                 assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
                 assert tensor.numel() == 0 or tensor.untyped_storage().data_ptr() not in held
 
-    def test_extraction_has_no_trace_of_search(self, net, samples):
+    def test_extraction_has_no_trace_of_search(self, net, samples, subnets):
         net.register_forward_hook(lambda *_: None)
-        for architecture in samples:
-            plain = extract(net, architecture)
-            assert traces(plain) == []
-            assert not any(m._forward_hooks for m in plain.modules())
+        hooked = extract(net, samples[-1])
         net._forward_hooks.clear()
+        assert not any(m._forward_hooks for m in hooked.modules())
+        assert not any(traces(plain) for plain in (hooked, *subnets))
 
     def test_gradients_reach_what_runs(self, net, samples):
         for architecture in samples:
@@ -152,7 +159,7 @@ class SupernetTester:
     def test_compiles(self, net, samples):
         torch.compiler.reset()  # networks that share a `forward` share the limit of its graphs
         compiled = torch.compile(net, backend="eager")
-        for architecture in samples[:2]:
+        for architecture in samples[self.compiled]:
             activate(net, architecture)
             assert same(run(compiled, self.inputs()), run(net, self.inputs()), 1e-4)
 
@@ -243,8 +250,13 @@ def covering(space: SearchSpace) -> list[Architecture]:
     rng, found = random.Random(0), [space.largest(), space.smallest()]
     seen = {item for architecture in found for item in architecture.items()}
     wanted = {(choice.name, value) for choice in space for value in choice.values}
+
+    def fresh(choice):
+        unseen = [value for value in choice.values if (choice.name, value) not in seen]
+        return rng.choice(unseen or choice.values)
+
     while len(found) < 3 or wanted - seen:
-        drawn = [space.sample(rng) for _ in range(50)]
+        drawn = [space.build(fresh) for _ in range(50)]
         found.append(max(drawn, key=lambda architecture: len({*architecture.items()} - seen)))
         seen |= {*found[-1].items()}
     return found

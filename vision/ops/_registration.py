@@ -51,7 +51,30 @@ def check_at_least(name: str, value: int, least: int) -> None:
 
 def define(name: str, schema: str, function: Callable[..., Any]) -> torch.library.CustomOpDef:
     """The operator ``vizoo::name``, which changes none of its arguments."""
-    return torch.library.custom_op(f"vizoo::{name}", function, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(f"vizoo::{name}", function, mutates_args=(), schema=schema)
+    for key in ("CPU", "CUDA"):
+        LIBRARY.impl(name, _untraced(function), key)
+    return operator
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps ``torch.compile`` out of a kernel once it is imported.
+
+    As PyTorch's own kernel of the operator does, which for that imports it at the first call: a
+    second in which a process that compiles nothing would wait.
+    """
+    disabled: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if "_dynamo" not in vars(torch):
+                return function(*arguments)
+            disabled = torch.compiler.disable(function)
+        return disabled(*arguments)
+
+    return call
 
 
 def register_pair_operator(

@@ -27,7 +27,7 @@ def test_save_and_load_keep_the_output(name, tmp_path):
             value.add_(0.01)  # as after training
     loaded = load_weights(save_weights(net, tmp_path / "net.safetensors"))
     assert loaded.architecture == {"name": name} and not loaded.training
-    inputs = example_inputs(net, 64, 128)
+    inputs = example_inputs(net, 32, 64)
     with torch.inference_mode():
         found, wanted = (tree_leaves(each(*inputs)) for each in (loaded, net))
     assert wanted and all(map(torch.equal, found, wanted))

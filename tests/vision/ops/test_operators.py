@@ -1,6 +1,8 @@
 """Every operator against naive loops, and through everything PyTorch may do with it."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from vizoo.vision import ops
 from vizoo.vision.ops import _banded
+from vizoo.vision.ops._registration import _untraced
 
 SIZES = [(3, 7), (2, 1), (1, 4), (2, 75)]  # (H, W): odd, one column, W < D, three blocks
 
@@ -427,3 +430,25 @@ class TestWarpByDisparity(OperatorTester):
 
 class TestWarpAsPublished(TestWarpByDisparity):
     padding, align_corners = "zeros", False
+
+
+def test_a_process_that_compiles_nothing_imports_no_compiler():
+    """Which takes a second, and a hundred megabytes."""
+    code = (
+        "import sys, torch; from vizoo.vision.ops import correlation;"
+        "correlation(*torch.rand(2, 1, 3, 4, 8), 4); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compilers_look_into_no_kernel():
+    seen = []
+
+    @_untraced
+    def kernel(x: Tensor) -> Tensor:
+        seen.append(torch.compiler.is_compiling())
+        return x + 1
+
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(kernel, backend="eager")(torch.ones(2)), torch.full((2,), 2.0))
+    assert seen == [False]
