@@ -41,7 +41,7 @@ from .task import StereoTask
 
 __all__ = ["TuningReport", "tune"]
 
-_CHECKS = 4  # of the held-out pairs, evenly spread over the training
+_CHECKS = 5  # of the held-out pairs, evenly spread over the training
 _WARMUP = 10  # steps
 _AVERAGE = 0.96  # what a step leaves of the average of the weights
 _SCENES, _VALIDATION = 1_000_000, 8  # generated scenes to learn from, and to measure on
