@@ -63,8 +63,8 @@ def disagreement(
     """What goes with the error of a disparity where no truth is known, (H, W) in pixels.
 
     It is the distance from what another matcher found, and where that is not sure how far the
-    smaller sizes lie from the largest, added up. What windows of the pictures say falls short:
-    it ranks disparities by fractions of a pixel and by what the other view does not see.
+    smaller sizes lie from the largest, added up. Windows compared at the match do not tell which
+    of two similar networks is better (measured in docs/trainings.md).
 
     Args:
         match: as for `agreed`.
