@@ -126,7 +126,7 @@ def _lines(args: argparse.Namespace, tuned: TuningReport, report: Path) -> str:
         f"{args.base}: {tuned.pairs} pair{'s' * (tuned.pairs > 1)} learned from, {held}; "
         f"{100 * tuned.labelled:.0f} % of the pixels had a disparity to learn; "
         f"{tuned.steps} steps, {tuned.seconds:.0f} s",
-        f"{'':32} before    after   gain ± standard error",
+        f"{'':34} before    after     gain ± standard error",
     ]
     rows = {
         "held-out pairs disagree by": ("disagreement", "gain"),

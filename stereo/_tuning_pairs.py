@@ -117,7 +117,9 @@ def labelled(
     Raises:
         ValueError: it is sure of nothing.
     """
-    match, found, shares = matcher(predictor), [], []
+    match = matcher(predictor)
+    found: list[OwnPair] = []
+    shares = []
     for pair in pairs:
         report("labels", len(found), len(pairs))
         disparity, sure = agreed(match, *pair.views())
