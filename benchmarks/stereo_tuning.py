@@ -77,7 +77,8 @@ def main() -> None:
         table.add_row(model, *cells(load_network(model, "stereo"), tuned_on, others))
         with progress() as tell:
             found = tune(model, views, device="cpu", report=tell, **settings)
-        table.add_row("tuned", *cells(found.network, tuned_on, others))
+        if found.improved:
+            table.add_row("tuned", *cells(found.network, tuned_on, others))
         table.add_row(f"{found.verdict} ({found.steps} steps, {found.seconds:.0f} s)")
         if options.out is not None:
             write_json(options.out, found.to_json())

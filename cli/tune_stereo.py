@@ -14,6 +14,8 @@ from ._work import check_folder, check_least, say_warnings, warn
 if TYPE_CHECKING:
     from ..stereo.tuning import TuningReport
 
+_PASSED = ("minutes", "steps", "lr", "most_pairs", "seed", "device")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -37,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report",
         type=Path,
         metavar="FILE",
-        help="JSON of measures before and after (default: beside --out)",
+        help="JSON of measures before and after (default: beside --out, FILE.json, or "
+        "FILE.refused.json where no weights are written)",
     )
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -65,9 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """Tune and write what is better; return 0, or 1 where nothing is."""
     from ._pairs import asked_pairs
 
-    check_least(args, steps=1, most_pairs=1)
-    report = args.out.with_suffix(".json") if args.report is None else args.report
-    _check_files(args, report)
+    check_least(args, steps=1, most_pairs=1, seed=0)
+    _check_files(args)
     with say_warnings():
         pairs = asked_pairs(args, "vizoo tune stereo")
 
@@ -75,23 +77,40 @@ def run(args: argparse.Namespace) -> int:
     from ..common.progress import progress
     from ..stereo.tuning import tune
 
-    chosen = {name: getattr(args, name) for name in ("minutes", "steps", "lr", "seed", "device")}
+    if args.out.exists():
+        warn(f"{args.out}: is replaced if better weights are found; --from it would go on from it")
+    chosen = {name: getattr(args, name) for name in _PASSED}
     images = [(pair.left, pair.right) for pair in pairs]
-    with progress() as tell:
-        tuned = tune(args.base, images, most_pairs=args.most_pairs, report=tell, **chosen)
-    for name, reason in tuned.skipped.items():
-        warn(f"skipped: {reason if name in reason else f'{name}: {reason}'}")
+    try:
+        with progress() as tell:
+            tuned = tune(args.base, images, report=tell, skip=_say_skipped, **chosen)
+    except KeyboardInterrupt:
+        warn(
+            f"{args.out}: not written: nothing better was found yet; started again, it starts anew"
+        )
+        raise
     if tuned.improved:
         tuned.save(args.out)
+    # What stands beside older weights is about them.
+    report = args.report or args.out.with_suffix(".json" if tuned.improved else ".refused.json")
     write_json(report, tuned.to_json())
     print(json.dumps(tuned.to_json(), indent=2) if args.json else _lines(args, tuned, report))
+    if tuned.stopped:
+        warn(f"{tuned.stopped}: these are the weights of the best check; --from {args.out} goes on")
     if not tuned.improved:
         warn(f"{args.out}: not written: {tuned.verdict}")
-    return int(not tuned.improved)
+    return 130 if tuned.stopped == "interrupted" else int(not tuned.improved)
 
 
-def _check_files(args: argparse.Namespace, report: Path) -> None:
-    for option, path, suffix in (("out", args.out, ".safetensors"), ("report", report, ".json")):
+def _say_skipped(name: str, reason: str) -> None:
+    warn(f"skipped: {reason if name in reason else f'{name}: {reason}'}")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    for option, suffix in (("out", ".safetensors"), ("report", ".json")):
+        path = getattr(args, option)
+        if path is None:
+            continue
         if path.suffix != suffix:
             raise ValueError(f"--{option} {path}: choose a name that ends in {suffix}")
         if path.is_dir():
@@ -107,14 +126,18 @@ def _lines(args: argparse.Namespace, tuned: TuningReport, report: Path) -> str:
         f"{args.base}: {tuned.pairs} pair{'s' * (tuned.pairs > 1)} learned from, {held}; "
         f"{100 * tuned.labelled:.0f} % of the pixels had a disparity to learn; "
         f"{tuned.steps} steps, {tuned.seconds:.0f} s",
-        f"{'':34} before    after",
+        f"{'':34} before    after     gain ± standard error",
     ]
     rows = {
-        "held-out pixels that agree": ("agreement", 100, "%"),
-        "held-out pixels that match": ("matched", 100, "%"),
-        "error on generated scenes": ("generated_epe", 1, "px"),
+        "held-out pairs disagree by": ("disagreement", "gain"),
+        "error on generated scenes": ("generated_epe", "generated_gain"),
     }
-    for title, (name, factor, unit) in rows.items():
-        values = (f"{factor * found[name]:.2f}" for found in (tuned.before, tuned.after))
-        lines.append("  {:30} {:>8} {:>8} {}".format(title, *values, unit))
+    for title, (name, gain) in rows.items():
+        values = (
+            tuned.before[name],
+            tuned.after[name],
+            tuned.after[gain],
+            tuned.after[f"{gain}_error"],
+        )
+        lines.append("  {:30} {:8.3f} {:8.3f} {:8.3f} ± {:.3f} px".format(title, *values))
     return "\n".join([*lines, *([str(args.out)] if tuned.improved else []), str(report)])

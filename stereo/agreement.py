@@ -1,21 +1,22 @@
-"""Where a network agrees with itself: what may be trusted without true disparities."""
+"""Where matchers agree, with themselves and each other: what stands in for true disparities."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from statistics import mean
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from ..vision.ops import warp_by_disparity
-from ..vision.windows import brightness, correlation
 
-__all__ = ["SIZES", "agreed", "alike"]
+__all__ = ["SIZES", "agreed", "disagreement", "gained"]
 
 SIZES = (1.0, 0.75, 0.5)
 """Sizes at which a pair is matched, as shares of its own."""
-# Least correlation of windows; pixels to the places that must be worse, and by how much.
-_ALIKE, _BESIDE, _MARGIN = 0.8, 2, 0.01
+_TILE = 32  # pixels
 
 
 @torch.no_grad()
@@ -51,23 +52,42 @@ def agreed(
     return disparity, inside & (apart <= tolerance)
 
 
-def alike(left: Tensor, right: Tensor, disparity: Tensor, window: int = 7) -> Tensor:
-    """Where the surroundings of a pixel look like those of its match, (H, W) bool.
+def disagreement(
+    match: Callable[[Tensor, Tensor, float], Tensor],
+    left: Tensor,
+    right: Tensor,
+    judged: Tensor,
+    sizes: Sequence[float] = SIZES,
+    most: float = 3.0,
+) -> Tensor:
+    """What goes with the error of a disparity where no truth is known, (H, W) in pixels.
 
-    They are compared by normalised correlation, which brightness does not change, and have to be
-    more alike than two pixels beside the match: so smooth places, where any disparity would do,
-    seldom count, and no disparity that does not follow from the pictures does well.
+    It is the distance from what another matcher found, and where that is not sure how far the
+    smaller sizes lie from the largest, added up. Windows compared at the match do not tell which
+    of two similar networks is better (measured in docs/trainings.md).
 
     Args:
+        match: as for `agreed`.
         left: (3, H, W) in [0, 1].
         right: the same shape.
-        disparity: (H, W), pixels.
-        window: side of the surroundings, pixels; odd.
+        judged: (H, W), the other matcher's disparity, 0 where it is not sure.
+        sizes: the shares, largest first.
+        most: pixels that any distance counts at most.
     """
-    grey = brightness(torch.stack((left, right)))
-    grey = grey - grey.mean()
-    shifts = torch.tensor([0.0, -_BESIDE, _BESIDE])[:, None, None, None]
-    there = warp_by_disparity(grey[1:].expand(3, -1, -1, -1), disparity + shifts)
-    here = grey[:1]
-    at, *beside = correlation(here, there, window)[:, 0]
-    return (at > _ALIKE) & (at > torch.maximum(*beside) + _MARGIN)
+    own, *others = (match(left, right, size) for size in sizes)
+    apart = torch.stack([(other - own).abs().clamp(max=most) for other in others]).sum(0)
+    return torch.where(judged > 0, (judged - own).abs().clamp(max=most), apart)
+
+
+def gained(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, float]:
+    """By how much maps (H, W) are smaller than before, and the standard error of that.
+
+    Both are means over pairs of maps, whatever their sizes; tiles of a map are taken for
+    independent of each other.
+    """
+    drops = [
+        avg_pool2d((old - new)[None], _TILE, ceil_mode=True).flatten()
+        for old, new in zip(before, after, strict=True)
+    ]
+    error = math.sqrt(sum(float(drop.var()) / len(drop) for drop in drops)) / len(drops)
+    return mean(float(drop.mean()) for drop in drops), error

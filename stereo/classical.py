@@ -12,21 +12,26 @@ __all__ = ["semi_global_matching"]
 
 
 def semi_global_matching(
-    left: Tensor, right: Tensor, mode: int = cv2.STEREO_SGBM_MODE_SGBM_3WAY
+    left: Tensor,
+    right: Tensor,
+    mode: int = cv2.STEREO_SGBM_MODE_SGBM_3WAY,
+    disparities: int = 128,
+    fill: bool = True,
 ) -> np.ndarray:
-    """Disparity of OpenCV's StereoSGBM, (H, W) float32; holes take the row's smaller neighbour.
-
-    Rows in which nothing was found become 0.
+    """Disparity of OpenCV's StereoSGBM, (H, W) float32.
 
     Args:
         left: (3, H, W) tensor in [0, 1].
         right: the same shape.
         mode: one of OpenCV's ``STEREO_SGBM_MODE_…``.
+        disparities: that are looked through, from 0; a multiple of 16.
+        fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
+            found, they are 0.
     """
     views = [to_bytes(view) for view in (left, right)]
     matcher = cv2.StereoSGBM.create(
         minDisparity=0,
-        numDisparities=128,
+        numDisparities=disparities,
         blockSize=5,
         P1=8 * 3 * 25,
         P2=32 * 3 * 25,
@@ -37,8 +42,11 @@ def semi_global_matching(
         mode=mode,
     )
     # A margin on the left, so that the first columns have somewhere to match.
-    views = [cv2.copyMakeBorder(view, 0, 0, 128, 0, cv2.BORDER_REPLICATE) for view in views]
-    disparity = matcher.compute(*views)[:, 128:].astype(np.float32) / 16
+    margin = (0, 0, disparities, 0, cv2.BORDER_REPLICATE)
+    views = [cv2.copyMakeBorder(view, *margin) for view in views]
+    disparity = matcher.compute(*views)[:, disparities:].astype(np.float32) / 16
+    if not fill:
+        return disparity.clip(min=0)
     before, after = (_carry(disparity[:, ::step])[:, ::step] for step in (1, -1))
     filled = np.where(disparity > 0, disparity, np.fmin(before, after))
     return np.where(np.isfinite(filled), filled, 0)

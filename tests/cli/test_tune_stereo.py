@@ -8,12 +8,14 @@ import torch
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import generate_scenes
 from vizoo.stereo import tuning
+from vizoo.stereo._tuning_exam import Exam, Marks
 from vizoo.stereo.tuning import TuningReport
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import read_weights
 from vizoo.vision.io.images import to_bytes, write_image
 
-MEASURES = {"agreement": 0.5, "matched": 0.4, "generated_epe": 1.0}
+MEASURES = {"disagreement": 0.4, "generated_epe": 1.0}
+GAINS = {"gain": 0.1, "gain_error": 0.02, "generated_gain": 0.0, "generated_gain_error": 0.01}
 
 
 @pytest.fixture
@@ -30,27 +32,32 @@ def pairs(tmp_path, monkeypatch):
 @pytest.fixture
 def tuned(monkeypatch):
     """What `tune` is called with; it says whether there is an improvement and what was skipped."""
-    calls = {"improved": True, "skipped": {}}
+    calls = {"improved": True, "skipped": {}, "stopped": ""}
 
     def stand_in(base, images, **settings):
         calls.update(settings, base=base, images=images)
         report = TuningReport(
             network=create_model("fadnet_plus_micro"),
             improved=calls["improved"],
-            verdict=f"{'an' if calls['improved'] else 'no'} improvement: of held-out pixels …",
+            verdict=f"{'an' if calls['improved'] else 'no'} improvement: held-out pairs gain …",
             before=MEASURES,
-            after={**MEASURES, "matched": 0.45},
+            after={**MEASURES, "disagreement": 0.3, **GAINS},
             checks=[],
             base={"weights": base, "sha256": None},
             pairs=2,
             held_out=1,
             labelled=0.5,
             skipped=calls["skipped"],
+            stopped=calls["stopped"],
             steps=3,
             seconds=1.0,
             settings={},
         )
+        for pair in calls["skipped"].items():
+            settings["skip"](*pair)
         settings["report"]("training", 3, 3)
+        if calls["stopped"] == "early":
+            raise KeyboardInterrupt
         return report
 
     monkeypatch.setattr(tuning, "tune", stand_in)
@@ -70,7 +77,10 @@ def test_an_improvement_is_written(pairs, tuned, capsys):
     report = json.loads((pairs / "out/mine.json").read_text())
     assert report["improved"] and report["before"] == MEASURES and "network" not in report
     said = capsys.readouterr()
-    assert "2 pairs learned from, 1 held out" in said.out and "40.00    45.00 %" in said.out
+    assert (
+        "2 pairs learned from, 1 held out" in said.out
+        and "0.400    0.300    0.100 ± 0.020 px" in said.out
+    )
     assert said.out.splitlines()[-2:] == ["out/mine.safetensors", "out/mine.json"]
     assert said.err == ""
 
@@ -84,6 +94,36 @@ def test_no_improvement_is_not_written(pairs, tuned, capsys):
     assert json.loads(said.out)["verdict"].startswith("no improvement")
     (line,) = said.err.splitlines()
     assert line.startswith("vizoo: warning: out/mine.safetensors: not written: no improvement: ")
+
+
+def test_a_refusal_leaves_what_stands_there(pairs, tuned, capsys):
+    """Weights and their report; its own stands beside them. Better ones replace both."""
+    assert call() == 0
+    before = {path: path.read_bytes() for path in (pairs / "out").iterdir()}
+    tuned["improved"] = False
+    assert call() == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert json.loads((pairs / "out/mine.refused.json").read_text())["improved"] is False
+    said = capsys.readouterr()
+    assert "out/mine.safetensors: is replaced if better weights are found; --from" in said.err
+    assert said.out.splitlines()[-1] == "out/mine.refused.json"
+
+
+def test_what_ended_it_is_said(pairs, tuned, capsys):
+    tuned["stopped"] = "interrupted"
+    assert call() == 130 and (pairs / "out/mine.json").is_file()
+    says = (
+        "interrupted: these are the weights of the best check; --from out/mine.safetensors goes on"
+    )
+    assert capsys.readouterr().err == f"vizoo: warning: {says}\n"
+    tuned["stopped"] = "step 3: the loss is not finite"
+    assert call() == 0
+
+
+def test_ctrl_c_before_anything_better(pairs, tuned, capsys):
+    tuned["stopped"] = "early"
+    assert call() == 130 and not (pairs / "out").exists()
+    assert "not written: nothing better was found yet; started again" in capsys.readouterr().err
 
 
 def test_skipped_pairs_are_said(pairs, tuned, capsys):
@@ -108,6 +148,8 @@ def test_skipped_pairs_are_said(pairs, tuned, capsys):
         (["--from", "dispmvs"], "not for stereo"),
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--minutes", "0"], "must be above 0"),
+        (["--minutes", "inf"], "minutes inf: must be above 0, and finite"),
+        (["--seed", "-1"], "--seed -1: must be at least 0"),
         (["--minutes", "nan"], "must be above 0"),
         (["--steps", "2", "--minutes", "2"], "not allowed with"),
         (["--list", "pairs.txt"], "not both"),
@@ -143,15 +185,15 @@ def test_an_interruption_leaves_nothing(pairs, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tuning._Learner, "step", interrupted)
-    monkeypatch.setattr(tuning, "_measures", lambda *_: MEASURES)
+    monkeypatch.setattr(Exam, "marks", lambda *_: None)
     assert call("--steps", "1") == 130
     assert {path.name for path in pairs.iterdir()} == {"left", "right"}
 
 
 def test_the_whole_way(pairs, monkeypatch, capsys):
     """From files to weights that are loaded again, where the measure is told to be better."""
-    rows = [MEASURES, {**MEASURES, "matched": 0.45}]
-    monkeypatch.setattr(tuning, "_measures", lambda *_: dict(rows.pop(0)))
+    rows = [Marks([torch.full((64, 64), value)], [1.0, 1.0]) for value in (0.4, 0.3)]
+    monkeypatch.setattr(Exam, "marks", lambda *_: rows.pop(0))
     (pairs / "left/1.png").write_bytes(b"no image")
     assert call("--steps", "1", "--device", "cpu") == 0
     assert "left/1.png" in capsys.readouterr().err

@@ -1,10 +1,12 @@
-"""What may be trusted without truth: agreement of sizes and views, and likeness at the match."""
+"""What may be trusted without truth: agreement of sizes, views and matchers."""
 
 import pytest
 import torch
+from torch.nn.functional import avg_pool2d
 
 from vizoo.datasets.stereo import generate_scenes
-from vizoo.stereo.agreement import agreed, alike
+from vizoo.stereo.agreement import agreed, disagreement, gained
+from vizoo.stereo.classical import semi_global_matching
 
 
 @pytest.fixture(scope="module")
@@ -67,27 +69,48 @@ def test_the_right_view_is_read_at_the_match():
     assert sure[:, 4:36].all() and sure[:, 45:].all()
 
 
-def test_alike_at_the_match_alone():
-    left, right = views()
-    inside = slice(16, -16)
+def test_another_matcher_judges_where_it_is_sure():
+    """Elsewhere the smaller sizes do; whatever it is, no distance counts more than the most."""
+    judged = torch.full((40, 80), 6.0)
+    judged[:, 40:] = 0
+    found = {1.0: 6.5, 0.75: 7.5, 0.5: 16.5}
 
-    def share(disparity):
-        return alike(left, right, torch.full((40, 80), disparity))[inside, inside].float().mean()
+    def match(first, second, scale):
+        return torch.full((40, 80), found[scale])
 
-    assert share(6.0) == 1
-    assert max(share(3.0), share(0.0), share(12.0)) < 0.01
-    assert alike(left, 0.5 * right + 0.2, torch.full((40, 80), 6.0))[inside, inside].all()
-
-
-def test_smooth_places_are_like_nothing():
-    ramp = torch.linspace(0, 1, 80).expand(3, 40, 80)
-    for left, right in ((ramp, ramp), (torch.full_like(ramp, 0.5), torch.full_like(ramp, 0.5))):
-        assert alike(left, right, torch.zeros(40, 80)).float().mean() < 0.1
+    doubt = disagreement(match, *views(), judged)
+    assert doubt[:, :40].eq(0.5).all() and doubt[:, 40:].eq(1 + 3).all()
+    assert disagreement(match, *views(), judged + 50 * (judged > 0))[:, :40].eq(3).all()
 
 
-def test_truth_is_more_alike_than_any_number(scene):
-    pair, truth = (scene["left"], scene["right"]), scene["disparity"][0]
-    best = alike(*pair, truth).float().mean()
-    numbers = [alike(*pair, torch.full_like(truth, n)).float().mean() for n in (0.0, 4.0, 12.0)]
-    assert best > 0.3 and max(numbers) < best / 2
-    assert alike(*pair, truth + 1).float().mean() < 0.8 * best
+def test_disagreement_goes_with_the_error(scene):
+    """The more a disparity is disturbed, the larger it is; smoothing it away does not help."""
+    truth = scene["disparity"][0]
+    pair = scene["left"], scene["right"]
+    judged = torch.from_numpy(semi_global_matching(*pair, disparities=32, fill=False))
+
+    def of(disparity):
+        own = lambda left, right, scale: disparity + (scale == 0.5) * (disparity - truth)  # noqa: E731
+        return float(disagreement(own, *pair, judged).mean())
+
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
+    values = [of(truth + share * noise) for share in (0, 0.3, 0.6, 1.2)]
+    assert values == sorted(values) and values[0] < 0.7 * values[2]
+    assert of(torch.full_like(truth, float(truth.median()))) > values[2]
+
+
+def test_a_gain_has_its_error():
+    """Beyond twice its standard error if it is everywhere, within if it is by chance."""
+    draws = torch.Generator().manual_seed(0)
+    before = [torch.rand(70, 100, generator=draws), torch.rand(40, 64, generator=draws)]
+    assert gained(before, before) == (0, 0)
+    gain, error = gained(before, [old - 0.1 for old in before])
+    assert gain == pytest.approx(0.1, abs=1e-5) and error < 1e-6
+    tiles = (
+        torch.randn(1, 1, 3, 4, generator=draws).repeat_interleave(32, 2).repeat_interleave(32, 3)
+    )
+    after = [before[0] - tiles[0, 0, :70, :100], before[1]]
+    gain, error = gained(before, after)
+    ours = avg_pool2d(tiles[:, 0, :70, :100], 32, ceil_mode=True)
+    assert gain == pytest.approx(float(ours.mean()) / 2, abs=1e-5) and abs(gain) < 2 * error
+    assert error == pytest.approx(float(ours.std()) / 12**0.5 / 2, rel=1e-4)

@@ -23,3 +23,16 @@ def test_semi_global_matching_finds_most_scenes():
 def test_semi_global_matching_of_nothing_is_zero():
     grey = torch.full((3, 64, 160), 0.5)
     assert (semi_global_matching(grey, grey) == 0).all()
+
+
+def test_what_is_not_sure_is_left_out():
+    """Of what is left most is right; the rest, and what lies beyond the reach, is 0."""
+    scene = GeneratedStereo(1, 128, 256, seed=3, max_disparity=32)[0]
+    views, truth = (scene["left"], scene["right"]), scene["disparity"][0]
+    whole = torch.from_numpy(semi_global_matching(*views, disparities=32))
+    sure = torch.from_numpy(semi_global_matching(*views, disparities=32, fill=False))
+    wrong = (whole - truth).abs() > 1
+    assert 0.5 < (sure > 0).float().mean() < 1 and sure.min() == 0 and whole.gt(0).all()
+    assert whole[sure > 0].equal(sure[sure > 0])
+    assert wrong[sure == 0].float().mean() > 1.5 * wrong[sure > 0].float().mean()
+    assert semi_global_matching(*views, disparities=16, fill=False).max() < 16

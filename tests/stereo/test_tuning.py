@@ -1,6 +1,11 @@
 """Tuning without truth: what is learned from, when it ends, and what counts as an improvement."""
 
+import copy
+import importlib
 import json
+import math
+import re
+import sys
 
 import pytest
 import torch
@@ -9,7 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vizoo.datasets.stereo import GeneratedStereo, generate_scenes
 from vizoo.datasets.stereo.transforms import recipe
-from vizoo.stereo import tuning
+from vizoo.stereo import _tuning_pairs, tuning
+from vizoo.stereo._tuning_exam import Exam, Marks
+from vizoo.stereo._tuning_pairs import OwnPair, batches, divided, labelled, usable_pairs
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.tuning import tune
 from vizoo.vision.hub.create import create_model
@@ -18,6 +25,10 @@ from vizoo.vision.hub.weights import load_weights, read_weights, save_weights
 from vizoo.vision.io.images import to_bytes, write_image
 
 QUICK = {"steps": 1, "crop": (64, 128), "batch_size": 2, "device": "cpu"}
+
+
+def usable(predictor, pairs, most=40, crop=(64, 128), skip=lambda *_: None):
+    return usable_pairs(predictor, pairs, most, crop, lambda *_: None, skip)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +48,8 @@ def net():
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """One scene to measure on, and a quarter of each, which is quick."""
-    monkeypatch.setattr(tuning, "_VALIDATION", 1)
+    """Two scenes to measure on, and a quarter of each, which is quick."""
+    monkeypatch.setattr(tuning, "_VALIDATION", 2)
 
     def quarter(count, height, width, **settings):
         return GeneratedStereo(count, height // 2, width // 2, **settings)
@@ -48,41 +59,53 @@ def small(monkeypatch):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Measures as given, the first before the training, and labels that take no time."""
+    """What networks make of held-out pairs and generated scenes, the first before the training.
+
+    A number goes for all pixels, or scenes, alike; a pair of numbers is the mean and by how much
+    they scatter about it. Labels take no time.
+    """
 
     def script(*rows):
-        rows = [
-            dict(zip(("agreement", "matched", "generated_epe"), row, strict=True)) for row in rows
-        ]
-        monkeypatch.setattr(tuning, "_measures", lambda *_: dict(rows.pop(0)))
+        rows, draws = list(rows), torch.Generator().manual_seed(0)
 
-    monkeypatch.setattr(tuning, "_labelled", lambda p, pair: pair._replace(disparity=dense(pair)))
+        def marks(*_):
+            pairs, scenes = (row if isinstance(row, tuple) else (row, 0) for row in rows.pop(0))
+            noise = torch.randn(8, 8, generator=draws)
+            noise = (noise - noise.mean()).repeat_interleave(32, 0).repeat_interleave(32, 1)
+            apart = [scenes[0] + scenes[1] * sign for sign in (-1, 1, -1, 1)]
+            return Marks([pairs[0] + pairs[1] * noise], apart)
+
+        monkeypatch.setattr(Exam, "marks", marks)
+
+    monkeypatch.setattr(tuning, "labelled", lambda p, pairs, report: ([*map(dense, pairs)], 1.0))
     return script
 
 
 @pytest.mark.parametrize("name", ["easnet_small", "fadnet_plus_tiny"])
 def test_networks_of_the_zoo(name, pairs, monkeypatch):
     """Two families, by their own losses, from names."""
-    monkeypatch.setattr(tuning, "_labelled", lambda p, pair: pair._replace(disparity=dense(pair)))
+    monkeypatch.setattr(tuning, "labelled", lambda p, pairs, report: ([*map(dense, pairs)], 1.0))
     told = []
     report = tune(name, pairs, **QUICK, report=lambda *step: told.append(step))
     assert (report.pairs, report.held_out, report.steps, report.labelled) == (2, 1, 1, 1)
-    assert report.before.keys() == report.after.keys() == report.checks[0].keys() - {"step"}
+    assert report.before.keys() < report.after.keys() == report.checks[0].keys() - {"step"}
+    gain = report.before["disagreement"] - report.after["disagreement"]
+    assert gain == pytest.approx(report.after["gain"], abs=1e-2) and report.stopped == ""
     assert report.verdict.startswith("an" if report.improved else "no ")
     assert report.network.architecture["name"] == name and not report.network.training
     record = tuning.model_info(name).record
     assert report.base == {"weights": name, "sha256": record.sha256}
     assert json.loads(json.dumps(report.to_json()))["settings"]["steps"] == 1
-    assert ("pairs", 3, 3) in told and ("labels", 2, 2) in told and told[-1] == ("training", 1, 1)
+    assert ("pairs", 3, 3) in told and told[-1] == ("training", 1, 1)
 
 
 def dense(pair):
-    return torch.full_like(pair.left[:1], 6, dtype=torch.float16)
+    return pair._replace(disparity=torch.full_like(pair.left[:1], 6, dtype=torch.float16))
 
 
 def test_a_supernets_part_is_tuned(pairs, scripted):
     net = create_model("easnet_light", pretrained=True)
-    scripted((0.5, 0.4, 1.0), (0.5, 0.5, 1.0))
+    scripted((0.4, 1.0), (0.3, 1.0))
     report = tune(net, pairs, **QUICK)
     assert report.improved and "subnet" in report.network.architecture
 
@@ -126,9 +149,13 @@ def test_a_loss_that_is_no_number_is_said(net):
 
 
 def test_labels_are_what_the_network_is_sure_of(net, pairs, scenes):
-    pair = tuning._opened(StereoPredictor(net, "cpu"), *pairs[0])
+    predictor, told = StereoPredictor(net, "cpu"), []
+    (pair,), _ = usable(predictor, pairs[:1])
     assert pair.left.dtype == torch.uint8 and pair.left.shape == (3, 128, 256)
-    found = tuning._labelled(StereoPredictor(net, "cpu"), pair).sample()
+    (pair,), share = labelled(predictor, [pair], lambda *step: told.append(step))
+    found = pair.sample()
+    assert share == pytest.approx(float(found["valid"].float().mean()), abs=1e-3)
+    assert told == [("labels", 0, 1), ("labels", 1, 1)]
     error = (found["disparity"] - scenes["disparity"][0]).abs()
     assert 0.2 < found["valid"].float().mean() < 1
     wrong = [(error[mask] > 1).float().mean() for mask in (found["valid"], ~found["valid"])]
@@ -136,11 +163,10 @@ def test_labels_are_what_the_network_is_sure_of(net, pairs, scenes):
 
 
 def test_half_of_a_batch_is_generated(pairs):
-    learned = [tuning._Pair(*(torch.full((3, 70, 130), 200, dtype=torch.uint8),) * 2)]
-    learned = [pair._replace(disparity=dense(pair)) for pair in learned]
+    learned = [dense(OwnPair(*(torch.full((3, 70, 130), 200, dtype=torch.uint8),) * 2))]
     drawn = [
         next(
-            tuning._batches(
+            batches(
                 learned,
                 GeneratedStereo(4, 70, 130, seed=1, max_disparity=20),
                 recipe("strong", 64, 128),
@@ -160,43 +186,90 @@ def test_half_of_a_batch_is_generated(pairs):
 @pytest.mark.parametrize(
     ("rows", "improved", "kept"),
     [
-        (((0.5, 0.41, 1.0),), True, 0),
-        (((0.5, 0.4015, 1.0),), False, 0),  # within what is no improvement
-        (((0.9, 0.39, 0.5),), False, 0),
-        (((0.5, 0.50, 1.06),), False, 0),  # generated scenes are forgotten
-        (((0.5, 0.42, 1.0), (0.5, 0.45, 1.04), (0.5, 0.44, 1.0), (0.5, 0.6, 1.2)), True, 1),
+        (((0.39, 1.0),), True, 0),
+        ((((0.39, 0.5), 1.0),), False, 0),  # no more than chance would bring
+        (((0.41, 0.5),), False, 0),
+        (((0.39, 1.01),), False, 0),  # every generated scene is worse
+        (((0.39, (1.01, 0.02)),), True, 0),  # some are
+        (((0.39, (1.06, 0.2)),), False, 0),  # all in all they are forgotten
+        (((0.38, 1.0), (0.35, 0.99), (0.36, 1.0), (0.1, 1.2)), True, 1),
     ],
 )
 def test_what_counts_as_an_improvement(net, pairs, scripted, tmp_path, rows, improved, kept):
-    scripted((0.5, 0.4, 1.0), *rows)
+    scripted((0.4, 1.0), *rows)
     report = tune(net, pairs, **{**QUICK, "steps": len(rows)})
     assert report.improved is improved and len(report.checks) == len(rows)
-    assert tuple(report.after.values()) == rows[kept]
+    wanted = rows[kept][0][0] if isinstance(rows[kept][0], tuple) else rows[kept][0]
+    assert report.after["disagreement"] == pytest.approx(wanted, abs=1e-4)
+    assert report.after["gain"] == pytest.approx(0.4 - wanted, abs=1e-4)
     if not improved:
         same = zip(report.network.parameters(), net.parameters(), strict=True)
         assert all(one.equal(other) for one, other in same)
-        with pytest.raises(ValueError, match="not written: no improvement: of held-out pixels 40"):
+        with pytest.raises(ValueError, match="not written: no improvement: held-out pairs gain"):
             report.save(tmp_path / "mine.safetensors")
         assert not any(tmp_path.iterdir())
 
 
 def test_training_ends_early(net, pairs, scripted):
     """After two checks that are no better than one before; the best one's weights are kept."""
-    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0), (0.5, 0.43, 1.0), (0.5, 0.44, 1.0))
-    report = tune(net, pairs, **{**QUICK, "steps": 8})
-    assert report.improved and report.steps == 6 and report.after["matched"] == 0.45
+    scripted((0.4, 1.0), (0.35, 1.0), (0.37, 1.0), (0.36, 1.0))
+    report = tune(net, pairs, **{**QUICK, "steps": 10})
+    assert report.improved and report.steps == 6
+    assert report.after["disagreement"] == pytest.approx(0.35)
     first = report.checks[0]
-    assert first["step"] == 2 and report.settings["steps"] == 8
+    assert first["step"] == 2 and report.settings["steps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(KeyboardInterrupt(), "interrupted"), (ValueError("not finite"), "not fin")]
+)
+def test_what_ends_it_leaves_the_best_check(net, pairs, scripted, monkeypatch, error, says):
+    """Ctrl+C, or a loss that is not finite, after a check that was better, and before one."""
+    learn = tuning._Learner.step
+
+    def step(learner, batch, done):
+        if learner.steps == last:
+            raise error
+        learn(learner, batch, done)
+
+    monkeypatch.setattr(tuning._Learner, "step", step)
+    last, rows = 2, ((0.4, 1.0), (0.35, 1.0), (0.37, 1.0))
+    scripted(*rows)
+    report = tune(net, pairs, **{**QUICK, "steps": 4})
+    assert report.improved and report.steps == 2 and report.stopped.startswith(says)
+    assert report.after["disagreement"] == pytest.approx(0.35)
+    changed = zip(report.network.parameters(), net.parameters(), strict=True)
+    assert any(not one.equal(other) for one, other in changed)
+    last = 0
+    scripted(*rows)
+    with pytest.raises(type(error)):
+        tune(net, pairs, **{**QUICK, "steps": 4})
+
+
+def test_an_exam_tells_better_networks(net, pairs, scenes):
+    """Weights that are disturbed lose by more than chance on held-out pairs and on scenes."""
+    (pair,) = (OwnPair(*map(to_bytes_view, pair)) for pair in pairs[:1])
+    worse = copy.deepcopy(net)
+    with torch.no_grad():
+        for index, values in enumerate(worse.parameters()):
+            draws = torch.Generator().manual_seed(index)
+            values += 0.1 * values.abs().mean() * torch.randn(values.shape, generator=draws)
+    exam = Exam(worse, "cpu", [pair], GeneratedStereo(2, 128, 256, seed=5, max_disparity=20), 96)
+    check = exam.compare(net)
+    assert check["gain"] > 2 * check["gain_error"] > 0 and check["generated_gain"] > 0
+    assert exam.better(check) and not exam.better(exam.compare(worse))
+    back = Exam(net, "cpu", [pair], GeneratedStereo(2, 128, 256, seed=5, max_disparity=20), 96)
+    assert not back.better(back.compare(worse))
 
 
 def test_what_is_saved(net, pairs, scripted, tmp_path):
     base = save_weights(net, tmp_path / "base.safetensors")
-    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0))
+    scripted((0.4, 1.0), (0.35, 1.0))
     report = tune(base, pairs, **QUICK)
     written = report.save(tmp_path / "mine.safetensors")
     tuned, facts = load_weights(written), read_weights(written).facts
     assert facts["tuning"]["base"] == {"weights": str(base), "sha256": sha256_of(base)}
-    assert facts["tuning"]["before"]["matched"] == 0.4 and facts["tuning"]["pairs"] == 2
+    assert facts["tuning"]["before"]["generated_epe"] == 1 and facts["tuning"]["pairs"] == 2
     assert facts["trained_on"] == f"{base}, then 2 pairs without true disparities"
     states = [network.state_dict() for network in (net, tuned)]
     assert tuned.architecture == net.architecture
@@ -205,13 +278,13 @@ def test_what_is_saved(net, pairs, scripted, tmp_path):
 
 def test_one_pair_is_parted_by_rows(net, pairs, scripted):
     left, right = pairs[0]
-    scripted((0.5, 0.4, 1.0), (0.5, 0.45, 1.0))
+    scripted((0.4, 1.0), (0.35, 1.0))
     report = tune(net, [(left, right)], **QUICK)
     assert (report.pairs, report.held_out) == (1, 0)
     with pytest.raises(ValueError, match="one pair of 100 rows is too little"):
         tune(net, [(left[:, :100], right[:, :100])], **QUICK)
-    single = tuning._Pair(to_bytes_view(left), to_bytes_view(right))
-    (learned,), (held,) = tuning._divided([single])
+    single = OwnPair(to_bytes_view(left), to_bytes_view(right))
+    (learned,), (held,) = divided([single])
     assert learned.left.shape[1:] == (96, 256) and held.right.shape[1:] == (32, 256)
     assert held.right.equal(single.right[:, 96:])
 
@@ -224,8 +297,8 @@ def to_bytes_view(view):
     ("count", "held"), [(2, [1]), (5, [2]), (6, [1, 4]), (10, [1, 5, 8]), (40, [5, 15, 25, 35])]
 )
 def test_a_tenth_is_held_out(count, held):
-    usable = [tuning._Pair(torch.tensor(index), torch.tensor(index)) for index in range(count)]
-    learned, out = tuning._divided(usable)
+    usable = [OwnPair(torch.tensor(index), torch.tensor(index)) for index in range(count)]
+    learned, out = divided(usable)
     assert [int(pair.left) for pair in out] == held and len(learned) + len(held) == count
 
 
@@ -245,11 +318,14 @@ def test_pairs_that_will_not_do_are_skipped(net, tmp_path):
         (right, left),
         (torch.full_like(left, 0.5), right),
         (files["none"], right),
+        (left[:, :60], right[:, :60]),
     ]
-    usable, skipped = tuning._usable(predictor, given, 40, lambda *_: None)
-    assert len(usable) == 1
+    said = []
+    (pair,), skipped = usable(predictor, given, skip=lambda *told: said.append(told))
+    assert pair.left.shape == left.shape and said == [*skipped.items()]
     reasons = {str(files["cut"]): "cut.png", "pair 3": "differ in size", "pair 4": "same picture"}
     reasons |= {"pair 5": "look swapped", "pair 6": "one colour", str(files["none"]): "none.png"}
+    reasons |= {"pair 8": "418x60 pixels are less than the 128x64 of a training sample"}
     assert skipped.keys() == reasons.keys()
     assert all(reason in skipped[name] for name, reason in reasons.items())
     assert not any("\n" in reason for reason in skipped.values())
@@ -260,44 +336,71 @@ def test_pairs_that_will_not_do_are_skipped(net, tmp_path):
 
 
 def test_of_many_pairs_some_are_taken_evenly(net, pairs):
-    taken, _ = tuning._usable(StereoPredictor(net, "cpu"), pairs, 2, lambda *_: None)
+    taken, _ = usable(StereoPredictor(net, "cpu"), pairs, 2)
     firsts = [to_bytes_view(pairs[index][0]) for index in (0, 1)]
     assert all(pair.left.equal(view) for pair, view in zip(taken, firsts, strict=True))
 
 
 def test_large_and_near_pairs_are_taken_smaller(net, pairs, monkeypatch):
-    monkeypatch.setattr(tuning, "_MOST_PIXELS", 128 * 256 // 4)
-    predictor = StereoPredictor(net, "cpu")
-    assert tuning._opened(predictor, *pairs[0]).left.shape == (3, 64, 128)
+    monkeypatch.setattr(_tuning_pairs, "_MOST_PIXELS", 128 * 256 // 4)
+    (pair,), _ = usable(StereoPredictor(net, "cpu"), pairs[:1])
+    assert pair.left.shape == (3, 64, 128)
 
 
 def test_nothing_to_learn_is_said(net, pairs, monkeypatch):
-    nothing = lambda p, pair: pair._replace(disparity=dense(pair) * 0)  # noqa: E731
-    monkeypatch.setattr(tuning, "_labelled", nothing)
+    none = torch.zeros(128, 256)
+    monkeypatch.setattr(_tuning_pairs, "agreed", lambda *_: (none, none.bool()))
     with pytest.raises(ValueError, match="sure of nothing in these pairs"):
         tune(net, pairs, **QUICK)
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    "setting",
     [
-        ({"batch_size": 3}, "batch_size 3"),
-        ({"most_pairs": 0}, "most_pairs 0"),
-        ({"steps": 0}, "above 0"),
-        ({"steps": None, "minutes": 0}, "above 0"),
-        ({"lr": float("nan")}, "above 0"),
+        {"batch_size": 3},
+        {"most_pairs": 0},
+        {"steps": 0},
+        {"minutes": 0},
+        {"minutes": math.inf},
+        {"minutes": math.nan},
+        {"lr": math.nan},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"crop": (64, 100)},
+        {"crop": (0, 64)},
     ],
 )
-def test_settings_out_of_range(net, pairs, settings, says):
-    with pytest.raises(ValueError, match=says):
-        tune(net, pairs, **{**QUICK, **settings})
+def test_settings_out_of_range(monkeypatch, setting):
+    """They are refused before anything is loaded or read."""
+    monkeypatch.setattr(tuning, "load_network", lambda *_: pytest.fail("too late"))
+    ((name, value),) = setting.items()
+    wanted = {**QUICK, **({"steps": None} if name == "minutes" else {}), **setting}
+    found = list(value) if name == "crop" else value
+    with pytest.raises(ValueError, match=re.escape(f"{name} {found}: must be ")):
+        tune("easnet_small", [], **wanted)
 
 
 def test_minutes_end_it(net, pairs, scripted):
-    scripted(*[(0.5, 0.4, 1.0)] * 5)
+    scripted(*[(0.4, 1.0)] * 5)
     told = []
     report = tune(
         net, pairs, **{**QUICK, "steps": None}, minutes=1e-4, report=lambda *s: told.append(s)
     )
     assert report.steps == 1 and report.settings["minutes"] == 1e-4 and not report.improved
     assert told[-1][0] == "seconds of training"
+
+
+@pytest.mark.parametrize("improved", [True, False])
+def test_the_benchmark_shows_tuned_weights_where_there_are_some(
+    improved, net, scenes, scripted, monkeypatch, capsys
+):
+    benchmark = importlib.import_module("benchmarks.stereo_tuning")
+    group = [*zip(scenes["left"], scenes["right"], scenes["disparity"][:, 0], strict=True)]
+    monkeypatch.setattr(benchmark, "halves", lambda folder: ({"A": group}, {"B": group[:1]}))
+    monkeypatch.setattr(benchmark, "cells", lambda network, *parts: ["1 / 2 / 3"] * 2)
+    monkeypatch.setattr(sys, "argv", ["stereo_tuning", "--data", "none", "--steps", "1"])
+    scripted((0.4, 1.0), (0.3 if improved else 0.5, 1.0))
+    benchmark.main()
+    said = capsys.readouterr().out
+    assert ("│ tuned" in said) is improved
+    assert f"{'an' if improved else 'no'} improvement: held-out" in " ".join(said.split())
