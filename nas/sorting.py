@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.layers import SqueezeExcitation
 from .elastic.base import Axis, ElasticModule
 from .values import Value, segments
 
@@ -99,9 +100,8 @@ def _gates(model: nn.Module) -> dict[nn.Module, str]:
     """Layers of squeeze-excites: what each does that does not count for the channels scaled."""
     gates: dict[nn.Module, str] = {}
     for module in model.modules():
-        # By name: torchvision takes a second to import.
-        if type(module).__name__ == "SqueezeExcitation":
-            gates |= {module.get_submodule("fc1"): "reads", module.get_submodule("fc2"): "writes"}
+        if isinstance(module, SqueezeExcitation):
+            gates |= {module.fc1: "reads", module.fc2: "writes"}
     return gates
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from ...common.layers import SqueezeExcitation
 from ..values import Value, maximum, outcomes, segments
 from .base import (
     Axis,
@@ -30,9 +31,6 @@ from .base import (
     parts,
     take,
 )
-
-if TYPE_CHECKING:
-    from torchvision.ops import SqueezeExcitation
 
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
@@ -431,15 +429,5 @@ def weight_in_use(layer: nn.Module) -> Tensor:
 
 
 def SqueezeExcite(channels: Value | int, reduced: Value | int) -> SqueezeExcitation:
-    """Scales each channel of images by a gate, relu6(x + 3) / 6, that sees every channel's mean.
-
-    It is torchvision's layer around the convolutions of this package: mean over the image, `fc1`
-    (1x1, with bias) to the `reduced` channels, ReLU, `fc2`, gate, product. So nothing of it is
-    elastic but `fc1` and `fc2`.
-    """
-    from torchvision.ops import SqueezeExcitation  # not at the top: it takes a second
-
-    layer = SqueezeExcitation(maximum(channels), 1, scale_activation=nn.Hardsigmoid)
-    layer.fc1 = Conv2d(channels, reduced, 1)
-    layer.fc2 = Conv2d(reduced, channels, 1)
-    return layer
+    """`SqueezeExcitation` by way of `reduced` channels; only its convolutions are elastic."""
+    return SqueezeExcitation(Conv2d(channels, reduced, 1), Conv2d(reduced, channels, 1))

@@ -54,7 +54,7 @@ def test_disparities_come_of_the_scores():
     torch.testing.assert_close(stage[1], peak_argmin(volumes[0][0], step=3)[0])
     for disparity, (scores, step) in zip(stage[2:], volumes[1:], strict=True):
         torch.testing.assert_close(disparity, soft_argmin(-scores, step=step))
-    assert 0 <= full.min() and full.max() <= 45
+    assert 0 <= full.min() and full.max() <= 45 + 1e-4
 
 
 def test_costs_are_cosines():

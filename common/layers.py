@@ -1,0 +1,26 @@
+"""Layers that the engine and the networks share."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["SqueezeExcitation"]
+
+
+class SqueezeExcitation(nn.Module):
+    """Scales each channel of images by a gate, relu6(x + 3) / 6, that sees every channel's mean.
+
+    Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018, with the gate of MobileNetV3.
+
+    Args:
+        fc1: 1x1 convolution from the channels to fewer.
+        fc2: and back.
+    """
+
+    def __init__(self, fc1: nn.Module, fc2: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = fc1, fc2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), as many channels as `fc1` reads, to the same."""
+        gate = self.fc2(F.relu(self.fc1(F.adaptive_avg_pool2d(x, 1))))
+        return F.hardsigmoid(gate) * x
