@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import importlib.util
 import os
 import random
@@ -132,3 +133,10 @@ def distributed_ends():
         yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def benchmark(root, monkeypatch):
+    """A module of the benchmarks by name; they are no part of the package."""
+    monkeypatch.syspath_prepend(str(root))
+    return lambda name: importlib.import_module(f"benchmarks.{name}")

@@ -172,7 +172,7 @@ def test_the_file_keeps_everything(members, method, tmp_path):
 
 
 def test_files_that_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no.json: no such file; an ensemble"):
+    with pytest.raises(FileNotFoundError, match="no.json: no such file to read an ensemble"):
         read_ensemble(tmp_path / "no.json")
     (tmp_path / "a.ckpt").write_bytes(b"a")
     path = tmp_path / "e.json"

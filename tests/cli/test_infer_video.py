@@ -111,7 +111,9 @@ def signalled(monkeypatch):
         return run(results, write, limit, total, telling)
 
     monkeypatch.setattr(streaming, "_run", running)
-    return sent.append
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where tests run under nohup
+    yield sent.append
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_camera_until_ctrl_c(scene, capsys, monkeypatch, signalled):

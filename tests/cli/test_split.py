@@ -226,7 +226,7 @@ def test_more_levels_than_choices_allow_are_refused_before_the_data_are_read(cap
         (("--supernet", "supernet.safetensors", "--samples", "-1"), "--samples -1: must be"),
         (
             ("--supernet", "supernet.safetensors", "--truth", "a", "--benchmark", "mbnet"),
-            "a: no such file; a table of accuracies",
+            "a: no such file to read a table of accuracies",
         ),
         (
             ("--supernet", "supernet.safetensors", "--architectures", "toy.yaml"),

@@ -44,7 +44,8 @@ def test_what_is_ignored_stays_so():
 
 
 CODE = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 from vizoo.common.interrupts import noted_signals
 with noted_signals() as noted:
     print("ready", flush=True)

@@ -96,7 +96,7 @@ def test_a_search_by_scores_keeps_to_limits_and_ends():
 
 
 def test_files_that_are_no_tables(tmp_path, cells):
-    with pytest.raises(FileNotFoundError, match="no such file; a table of accuracies"):
+    with pytest.raises(FileNotFoundError, match="no such file to read a table of accuracies"):
         nasbench201(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("no")
     with pytest.raises(ValueError, match="text.npz: not a table of accuracies"):

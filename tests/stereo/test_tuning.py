@@ -1,7 +1,6 @@
 """Tuning without truth: what is learned from, when it ends, and what counts as an improvement."""
 
 import copy
-import importlib
 import json
 import math
 import re
@@ -392,15 +391,15 @@ def test_minutes_end_it(net, pairs, scripted):
 
 @pytest.mark.parametrize("improved", [True, False])
 def test_the_benchmark_shows_tuned_weights_where_there_are_some(
-    improved, net, scenes, scripted, monkeypatch, capsys
+    improved, net, scenes, scripted, monkeypatch, capsys, benchmark
 ):
-    benchmark = importlib.import_module("benchmarks.stereo_tuning")
+    module = benchmark("stereo_tuning")
     group = [*zip(scenes["left"], scenes["right"], scenes["disparity"][:, 0], strict=True)]
-    monkeypatch.setattr(benchmark, "halves", lambda folder: ({"A": group}, {"B": group[:1]}))
-    monkeypatch.setattr(benchmark, "cells", lambda network, *parts: ["1 / 2 / 3"] * 2)
+    monkeypatch.setattr(module, "halves", lambda folder: ({"A": group}, {"B": group[:1]}))
+    monkeypatch.setattr(module, "cells", lambda network, *parts: ["1 / 2 / 3"] * 2)
     monkeypatch.setattr(sys, "argv", ["stereo_tuning", "--data", "none", "--steps", "1"])
     scripted((0.4, 1.0), (0.3 if improved else 0.5, 1.0))
-    benchmark.main()
+    module.main()
     said = capsys.readouterr().out
     assert ("│ tuned" in said) is improved
     assert f"{'an' if improved else 'no'} improvement: held-out" in " ".join(said.split())

@@ -88,7 +88,7 @@ def test_the_log_says_what_decided(tmp_path, caplog):
 
 @pytest.mark.usefixtures("distributed_ends")
 def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
-    refused = "ddp_find_unused_parameters_true, or .* --trainer.devices 1 --model.processes 1$"
+    refused = "ddp_find_unused_parameters_true, or .* by trainer.devices 1 and processes 1$"
     with pytest.raises(ValueError, match=refused):
         fit(tmp_path, trainer={"strategy": "ddp", "devices": 1})
 

@@ -61,5 +61,5 @@ def test_of_another_space(tmp_path):
     other = SearchSpace([Choice("width", (1, 2))])
     with pytest.raises(ValueError, match="front of another supernet"):
         load(tmp_path, content(), space=other)
-    with pytest.raises(FileNotFoundError, match="no such file; a front"):
+    with pytest.raises(FileNotFoundError, match="no such file to read a front"):
         Front.load(tmp_path / "none.json")
