@@ -161,7 +161,8 @@ def _find_folders(text: str) -> list[Pair]:
 
     Those are a folder of left images beside one of right images (``image_2/*.png`` and
     ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``), whose
-    names the results get; either with a ``calib.txt`` where there is one.
+    names the results get; either with a ``calib.txt`` where there is one, or a
+    ``calib/NAME.txt`` of each left image beside the folders.
 
     Raises:
         FileNotFoundError: no such folder, or no pair in it.
@@ -175,7 +176,12 @@ def _find_folders(text: str) -> list[Pair]:
     for left, right in SIDES:
         if (root / left).is_dir() and (root / right).is_dir():
             pairs, calibration = find_pairs(str(root / left), str(root / right)), _calibration(root)
-            return [replace(pair, calibration=calibration) for pair in pairs]
+            return [
+                replace(
+                    pair, calibration=calibration or _calibration(root / "calib", pair.left.stem)
+                )
+                for pair in pairs
+            ]
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     pairs = [pair for folder in folders if (pair := _pair_of(folder))]
     if not pairs:
@@ -193,8 +199,8 @@ def _pair_of(folder: Path) -> Pair | None:
     return Pair(*sides, folder.resolve().name, _calibration(folder))
 
 
-def _calibration(folder: Path) -> Path | None:
-    file = folder / "calib.txt"
+def _calibration(folder: Path, name: str = "calib") -> Path | None:
+    file = folder / f"{name}.txt"
     return file if file.is_file() else None
 
 

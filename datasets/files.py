@@ -77,6 +77,8 @@ def read_text(path: str | os.PathLike, kind: str, most: int = 1 << 26) -> str:
         ValueError: it is empty, far too large or no text.
     """
     path = Path(path)
+    if path.is_dir():
+        raise FileNotFoundError(f"{path}: a folder; name a {kind} file")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {kind} file")
     if path.stat().st_size > most:

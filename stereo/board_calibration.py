@@ -65,7 +65,9 @@ class Board:
             raise ValueError(f"a square of {self.square:g} m; is that the right unit?")
         if self.kind == "charuco":
             if self.marker is None or not 0 < self.marker < self.square:
-                raise ValueError("a ChArUco board's markers have a side, less than its squares'")
+                raise ValueError(
+                    "marker: give the side of a ChArUco board's markers, less than its squares'"
+                )
             if not isinstance(getattr(cv2.aruco, self.dictionary, None), int):
                 raise ValueError(
                     f"unknown dictionary {self.dictionary!r}; such as DICT_4X4_50, DICT_5X5_100, "

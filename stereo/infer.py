@@ -38,6 +38,7 @@ __all__ = ["StereoPredictor", "open_pair", "reduced"]
 # well within reach: a third more than what all but one pixel in fifty stay below.
 _GLANCE, _NEARLY_ALL, _RESERVE = 288, 0.98, 1.3
 _NARROW, _WELL = 72, 0.9
+_SMALLEST = 8  # pixels; a side of a picture that is matched at a scale of the user's
 _QUICK = (128, 256)  # height and width of the pair by which time is estimated
 
 # What is said before: work of more seconds, of images of more pixels.
@@ -134,6 +135,12 @@ class StereoPredictor:
         first, second = open_pair(left, right)
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
+        height, width = first.shape[1:]
+        if scale != "auto" and min(height, width) * scale < min(_SMALLEST, height, width):
+            raise ValueError(
+                f"at {scale:g} of {width}x{height} pixels there is nothing left to match: take "
+                f"{math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
+            )
         for name, value in (("max_disparity", max_disparity), ("memory", memory)):
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive, got {value:g}")
@@ -252,9 +259,9 @@ class StereoPredictor:
         if free is None:
             return None
         left = _USED * free
+        taken = held_memory() if memory is not None and self.device.type == "cpu" else 0
         if self.device.type == "cpu":
-            left -= height * width * (_MAPS + _MIRRORED * both)
-            left -= held_memory() if memory is not None else 0
+            left -= taken + height * width * (_MAPS + _MIRRORED * both)
         if height * width * _MOST <= left:
             return None
         if self._bytes is None:
@@ -266,10 +273,13 @@ class StereoPredictor:
         pixels = int(left / self._bytes)
         if pixels >= height * width:
             return None
-        if pixels < least_pixels(height, width, math.ceil(self.reach or width / 4)):
+        least = least_pixels(height, width, math.ceil(self.reach or width / 4))
+        if pixels < least:
+            needed = (free - left / _USED + least * self._bytes / _USED) / 1e9
+            held = f" ({taken / 1e9:.2g} GB are held already)" if taken else ""
             raise ValueError(
                 f"a pair of {width}x{height} pixels does not fit into {free / 1e9:.2g} GB of "
-                "memory, not even in tiles; match it at a smaller size, or free some"
+                f"memory{held}: in the smallest tiles it needs {math.ceil(10 * needed) / 10:.2g} GB"
             )
         return pixels
 

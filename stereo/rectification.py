@@ -51,7 +51,8 @@ class PairGeometry:
         if self.swapped_share > _SWAPPED_SHARE and self.shift < -0.5:
             doubts.append(
                 f"left and right look swapped: {100 * self.swapped_share:.0f} % of {self.matches} "
-                f"matches lie further right in the right image (median {-self.shift:.1f} px)"
+                f"matches lie further right in the right image (median {-self.shift:.1f} px); give "
+                "them in the other order"
             )
         return doubts
 
@@ -72,11 +73,11 @@ def require_content(left: Tensor, right: Tensor) -> None:
     Raises:
         ValueError: they are the same picture, or one of them is all of one colour.
     """
-    if left.equal(right):
-        raise ValueError("left and right are the same picture: there is nothing to match")
     for side, image in (("left", left), ("right", right)):
         if (image.amax((1, 2)) - image.amin((1, 2))).max() < 1 / 255:
             raise ValueError(f"the {side} image is all of one colour: there is nothing to match")
+    if left.equal(right):
+        raise ValueError("left and right are the same picture: there is nothing to match")
 
 
 def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:

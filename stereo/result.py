@@ -222,7 +222,8 @@ class StereoResult:
         write_image(target("depth_colour.png"), picture)
         points, colours = self.points(camera, max_depth)
         if len(points) == 0:
-            warnings.warn(f"no point cloud written: nothing within {limit:g} m", stacklevel=3)
+            why = f"nothing within {limit:g} m" if (depth > 0).any() else "no disparity is known"
+            warnings.warn(f"no point cloud written: {why}", stacklevel=3)
             return written
         view = cloud_picture(
             points, colours, source_focal=camera.focal, source_size=self.disparity.shape

@@ -28,7 +28,8 @@ def box_mean(picture: Tensor, window: int) -> Tensor:
         window: side of the square, odd, pixels.
     """
     half = window // 2
-    if picture.device.type != "cpu" or picture.requires_grad:
+    whole = picture.dtype in (torch.float32, torch.float64)
+    if picture.device.type != "cpu" or picture.requires_grad or not whole:
         return avg_pool2d(picture, window, 1, half, count_include_pad=False)
     # OpenCV's running sums take the same time whatever the window: a twentieth of 9x9's pooling.
     sums = picture.new_empty(picture.shape)

@@ -82,6 +82,18 @@ def test_metric(scene, capsys, words):
     assert len(pair["files"]) == 8
 
 
+def test_generated_pairs_have_depth(scene, capsys):
+    """`vizoo world` writes a calibration of each pair, which is found."""
+    assert main(["world", "made", "--count", "2", "--size", "64x128"]) == 0
+    capsys.readouterr()
+    assert call("made", "--no-check", "--json", "--out", "out") == 0
+    found = json.loads(capsys.readouterr().out)["pairs"]
+    assert len(found) == 2
+    assert all(any(name.endswith("_depth.npy") for name in pair["files"]) for pair in found)
+    assert call("made", "--calib", "made/calib", "--out", "out") == 2
+    assert "made/calib: a folder; name a calibration file" in capsys.readouterr().err
+
+
 def test_globs_as_a_shell_expands_them(scene, capsys):
     for side in ("left", "right"):
         (scene / side).mkdir()

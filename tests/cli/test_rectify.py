@@ -344,7 +344,7 @@ def test_a_damaged_picture_of_a_board(boards, tmp_path, monkeypatch, capsys):
     [
         ([*BOARD[:2], "--squares", "7", *BOARD[4:]], "as in --squares 10x7"),
         ([*BOARD[:4], "--square", "60"], "'60' is no length with its unit, such as 25mm"),
-        (["--board", "charuco", *BOARD[2:]], "markers have a side"),
+        (["--board", "charuco", *BOARD[2:]], "give the side of a ChArUco"),
         ([*BOARD[:2], "--squares", "9x8", *BOARD[4:]], "found in 0 of 6 pairs"),
     ],
 )

@@ -167,7 +167,7 @@ def test_one_position_does_not_determine_a_camera(pictures):
         (("circles", 9, 6, 0.05), "unknown board 'circles': chessboard, charuco"),
         (("chessboard", 3, 6, 0.05), "3x6 squares; from 4x4"),
         (("chessboard", 9, 6, 25), "25 m; is that the right unit"),
-        (("charuco", 9, 6, 0.05), "markers have a side"),
+        (("charuco", 9, 6, 0.05), "give the side of a ChArUco"),
         (("charuco", 9, 6, 0.05, 0.06), "less than its squares"),
         (("charuco", 9, 6, 0.05, 0.03, "DICT_9"), "unknown dictionary 'DICT_9'; such as DICT_4X4"),
     ],

@@ -290,6 +290,8 @@ def test_there_is_nothing_to_match(pair):
     grey = np.full((32, 48, 3), 90, np.uint8)
     with pytest.raises(ValueError, match="the right image is all of one colour: .* to match"):
         predictor(pair[0], grey)
+    with pytest.raises(ValueError, match="the left image is all of one colour"):
+        predictor(grey, grey)
 
 
 def test_names_of_results(pair):
@@ -315,3 +317,10 @@ def test_a_calibration_by_its_file(pair, tmp_path):
 def test_time_is_estimated_by_size():
     predictor = vizoo.StereoPredictor("easnet_small", device="cpu")
     assert 0 < predictor.estimate(64, 128) < predictor.estimate(6000, 8000)
+
+
+def test_a_scale_that_leaves_nothing(pair):
+    predictor = vizoo.StereoPredictor(Ramp(), "cpu")
+    left, right = pair
+    with pytest.raises(ValueError, match=r"at 0.01 of \d+x\d+ pixels .* take 0\.\d+ at least"):
+        predictor(left, right, scale=0.01, check=False)

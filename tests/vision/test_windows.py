@@ -53,6 +53,12 @@ def test_mean_of_a_constant_is_the_constant_up_to_the_border():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_mean_of_half_precision(pictures, dtype):
+    mean = box_mean(pictures[0].to(dtype), 5)
+    torch.testing.assert_close(mean.float(), box_mean(pictures[0], 5), atol=0.02, rtol=0.02)
+
+
 def test_brightness_is_that_of_bt601():
     colours = torch.eye(3).view(3, 3, 1, 1)
     assert brightness(colours).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
