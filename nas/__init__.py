@@ -16,6 +16,8 @@ from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .elastic.base import ElasticModule
+    from .conversion.convert import Converted, convert
+    from .conversion.importance import taylor_scores
     from .sorting import sort_channels
     from .space import Architecture, Choice, SearchSpace
     from .supernet import activate, active, extract, search_space
