@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from .labels import Ties
 from .layers import Layer
 from .tracing import Block
 
-__all__ = ["Group", "Plan", "build", "depth_choices", "groups", "kernel_choice"]
+__all__ = ["Candidate", "Group", "Plan", "build", "candidates", "counts_of", "depth_choices"]
+__all__ += ["group", "kernel_choice"]
 
 _SEQUENCES: dict[type[nn.Module], Any] = {
     nn.Sequential: ElasticSequential,
@@ -68,24 +69,24 @@ class Plan:
         return places
 
 
-def groups(
-    layers: Mapping[str, Layer],
-    classes: Tensor,
-    fixed: dict[int, str],
-    scores: Tensor,
-    shares: Sequence[float],
-    orders: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, Group]:
-    """Widths, by the names of their choices.
+class Candidate(NamedTuple):
+    """Channels that could have a choice of width."""
+
+    layer: str  #: the first that writes them
+    classes: Tensor  #: ascending
+    each: int  #: how many channels of the layer a class is, in the choice's numbers
+    heads: bool  #: whether a class is a head of attention
+
+
+def candidates(
+    layers: Mapping[str, Layer], classes: Tensor, fixed: Iterable[int]
+) -> dict[str, Candidate]:
+    """Channels of one width, by the names of their choices.
 
     Args:
         layers: by name, in the network's order.
         classes: (labels,) the class of each label.
-        fixed: class → why it stays; what has too few channels for a choice is added.
-        scores: (classes,) how important each is.
-        shares: of the channels that may be kept.
-        orders: name of a choice → its classes, numbered in their own order, the most important
-            one first; instead of the scores.
+        fixed: classes that stay.
     """
     together = Ties()
     together.new(len(classes))
@@ -98,12 +99,12 @@ def groups(
         together.unite(mine[:1], mine, layer.name)
     roots, _ = together.classes()
     heads = {
-        int(classes[labels[0]]): (f"{layer.name}.{name}", 1)
+        int(classes[labels[0]]): f"{layer.name}.{name}"
         for layer in layers.values()
         for name, labels in layer.counts.items()
-        if layer.reads is None and len(labels) and len(labels.unique()) == len(labels)
+        if layer.reads is None and len(classes[labels].unique()) == len(labels) > 1
     }
-    found: dict[str, Group] = {}
+    found: dict[str, Candidate] = {}
     done: set[int] = set()
     for name, layer in writers.items():
         for root in roots[classes[layer.writes]].unique().tolist():
@@ -112,33 +113,27 @@ def groups(
             done.add(root)
             members = (roots == root).nonzero().flatten()
             members = members[classes[members] == members]  # one label for each class
-            named, step = _named_by(heads, members)
+            title = next((heads[m] for m in members.tolist() if m in heads), "")
             mine = int((roots[classes[layer.writes]] == root).sum())
-            each = mine // len(members) if not named and mine % len(members) == 0 else 1
-            counts = _counts(len(members), shares, step)
-            if len(counts) < 2:
-                fixed |= dict.fromkeys(members.tolist(), f"{name} has too few channels to choose")
-                continue
-            title = named or f"{name}.width"
+            each = 1 if title or mine % len(members) else mine // len(members)
+            of_heads, title = bool(title), title or f"{name}.width"
             while title in found:
                 title += "_"
-            choice = Choice(title, tuple(count * each for count in counts))
-            order = scores[members].argsort(descending=True, stable=True)
-            if orders is not None and title in orders:
-                order = torch.tensor(orders[title])
-            of_value = dict(zip(choice.values, counts, strict=True))
-            found[title] = Group(choice, members[order], of_value)
+            found[title] = Candidate(name, members, each, of_heads)
     return found
 
 
-def _named_by(heads: Mapping[int, tuple[str, int]], members: Tensor) -> tuple[str, int]:
-    """The name of a choice of heads and its step; of other choices no name."""
-    return next((heads[m] for m in members.tolist() if m in heads), ("", 0))
+def group(name: str, candidate: Candidate, counts: Sequence[int], order: Tensor) -> Group:
+    """A choice between numbers of classes, in an order of importance."""
+    choice = Choice(name, tuple(count * candidate.each for count in counts))
+    return Group(choice, candidate.classes[order], dict(zip(choice.values, counts, strict=True)))
 
 
-def _counts(count: int, shares: Sequence[float], step: int) -> list[int]:
-    """Shares of a number, in steps that divide it: of eight, if that makes four of them."""
-    step = step or next(s for s in (8, 4, 2, 1) if count % s == 0 and count >= 4 * s or s == 1)
+def counts_of(candidate: Candidate, shares: Sequence[float]) -> list[int]:
+    """Shares of the classes, in steps that divide them: of eight, if that makes four of them."""
+    count = len(candidate.classes)
+    steps = (1,) if candidate.heads else (8, 4, 2, 1)
+    step = next(s for s in steps if s == 1 or count % s == 0 and count >= 4 * s)
     rounded = {max(step, int(share * count / step + 0.5) * step) for share in shares}
     return sorted({min(count, number) for number in rounded} | {count})
 

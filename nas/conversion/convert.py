@@ -23,7 +23,16 @@ from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..space import Architecture, Choice, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .building import Plan, build, depth_choices, groups, kernel_choice
+from .building import (
+    Candidate,
+    Plan,
+    build,
+    candidates,
+    counts_of,
+    depth_choices,
+    group,
+    kernel_choice,
+)
 from .importance import class_scores
 from .labels import Checked, Mismatch, Ties
 from .layers import Layer
@@ -91,26 +100,27 @@ def convert(
         >>> [choice.name for choice in made.space]
         ['0.width']
     """
+    if plan is not None:
+        check_version(plan, _VERSION, "a conversion")
+        keep, depths = plan["keep"], plan["tied"]
     _check(net, widths, keep)
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     modes = {name: module.training for name, module in net.named_modules()}
     supernet = copy.deepcopy(net).eval()
-    conversion = _Conversion(supernet, inputs, keep, depths or plan is not None)
+    conversion = _Conversion(supernet, inputs, keep, depths)
     if plan is None:
         made = conversion.plan(widths, kernels, scores)
         made = conversion.tried(made)
     else:
-        check_version(plan, _VERSION, "a conversion")
         made = conversion.planned(plan)
     build(supernet, conversion.layers.values(), conversion.classes, made)
-    fixed = dict(conversion.refused)
-    fixed |= conversion.staying(made)
+    fixed = plan["fixed"] if plan else {**conversion.staying(made), **conversion.fixed}
     if not made.choices:
         first = "; ".join(f"{name}: {why}" for name, why in list(fixed.items())[:4])
         raise ValueError(f"nothing of {type(net).__name__} can be elastic: {first or 'no layers'}")
     for name, module in supernet.named_modules():
         module.training = modes[name]
-    return Converted(supernet, search_space(supernet), fixed, conversion.to_json(made))
+    return Converted(supernet, search_space(supernet), fixed, conversion.to_json(made, fixed))
 
 
 def _check(net: nn.Module, widths: Sequence[float], keep: Sequence[str]) -> None:
@@ -130,7 +140,7 @@ class _Conversion:
     def __init__(
         self, net: nn.Module, inputs: tuple[Any, ...], keep: Sequence[str], depths: bool
     ) -> None:
-        self.net, self.inputs, self._keep = net, inputs, keep
+        self.net, self.inputs, self._keep, self._tied = net, inputs, keep, depths
         ties = Ties()
         try:
             self.known: Trace = trace(net, inputs, ties)
@@ -149,6 +159,7 @@ class _Conversion:
         self.classes, self.reasons = ties.classes()
         self.shapes = list(self.known.output)
         self.refused: dict[str, str] = {}  # name of a choice → why there is none
+        self.fixed: dict[str, str] = {}  # what is told of it, but of widths
 
     def _kept(self, name: str) -> bool:
         parts = name.split(".")
@@ -160,17 +171,27 @@ class _Conversion:
         widths: Sequence[float],
         kernels: bool,
         scores: Mapping[str, Tensor] | None,
-        orders: Mapping[str, Sequence[int]] | None = None,
     ) -> Plan:
         """All that could be elastic."""
         each = class_scores(self.layers.values(), self.classes, scores)
-        found = groups(self.layers, self.classes, self.reasons, each, widths, orders)
+        found = {}
+        for name, candidate in self._candidates().items() if widths else ():
+            counts = counts_of(candidate, widths)
+            if len(counts) > 1:
+                order = each[candidate.classes].argsort(descending=True, stable=True)
+                found[name] = group(name, candidate, counts, order)
+            else:
+                why = f"{candidate.layer} has {len(candidate.classes)} channels to choose from"
+                self.reasons |= dict.fromkeys(candidate.classes.tolist(), why)
         choices = {
             name: choice
             for name, layer in self.layers.items()
             if kernels and not self._kept(name) and (choice := kernel_choice(layer)) is not None
         }
-        return Plan(found if widths else {}, choices, self.depths)
+        return Plan(found, choices, self.depths)
+
+    def _candidates(self) -> dict[str, Candidate]:
+        return candidates(self.layers, self.classes, self.reasons)
 
     def tried(self, plan: Plan) -> Plan:
         """What of a plan works: each choice that does not is noted and left out."""
@@ -185,9 +206,17 @@ class _Conversion:
         tries += [{c.name: rng.choice(c.values) for c in space} for _ in range(_RANDOM)]
         for values in tries:
             while bad := self._failing(plan, largest, _without(values, self.refused)):
-                self.refused |= bad
+                self._refuse(plan, bad)
                 plan = plan.without(bad)
         return plan
+
+    def _refuse(self, plan: Plan, bad: Mapping[str, str]) -> None:
+        self.refused |= bad
+        for name, why in bad.items():
+            if name in plan.groups:
+                self.reasons |= dict.fromkeys(plan.groups[name].classes.tolist(), why)
+            else:
+                self.fixed[name] = why
 
     def _failing(
         self, plan: Plan, largest: dict[str, Scalar], values: dict[str, Scalar]
@@ -237,8 +266,9 @@ class _Conversion:
             return error
         if known.output != self.shapes:
             return ValueError("its output has another shape")
-        if idle := [n for n, l in known.layers.items() if self.layers[n].runs and not l.runs]:
-            return None if shortened else ValueError(f"{idle[0]} does not run then")
+        for name, layer in known.layers.items() if not shortened else ():
+            if layer.reads is not None and self.layers[name].runs and not layer.runs:
+                return ValueError(f"{name} does not run then")
         return None
 
     def staying(self, plan: Plan) -> dict[str, str]:
@@ -250,10 +280,10 @@ class _Conversion:
         for name, layer in self.layers.items():
             if layer.writes is not None and not moving[classes := self.classes[layer.writes]].any():
                 why = next((w for c in classes.tolist() if (w := self.reasons.get(c))), None)
-                found[name] = why or "its choice was refused"
+                found[name] = why or "widths are not asked for"
         return found
 
-    def to_json(self, plan: Plan) -> dict[str, Any]:
+    def to_json(self, plan: Plan, fixed: Mapping[str, str]) -> dict[str, Any]:
         """Plain values for `planned`."""
 
         def order(classes: Tensor) -> list[int]:
@@ -262,21 +292,32 @@ class _Conversion:
         return {
             "version": _VERSION,
             "keep": list(self._keep),
+            "tied": self._tied,
             "widths": {
-                name: {
-                    "values": list(group.choice.values),
-                    "counts": list(group.counts.values()),
-                    "order": order(group.classes),
-                }
-                for name, group in plan.groups.items()
+                name: {"counts": list(g.counts.values()), "order": order(g.classes)}
+                for name, g in plan.groups.items()
             },
             "kernels": {name: list(choice.values) for name, choice in plan.kernels.items()},
             "depths": {name: list(choice.values) for name, choice in plan.depths.items()},
+            "fixed": dict(fixed),
         }
 
     def planned(self, data: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` gave."""
-        raise NotImplementedError
+        known, found = self._candidates(), {}
+        for name, wanted in data["widths"].items():
+            order = torch.tensor(wanted["order"])
+            fits = name in known and torch.equal(order.sort().values, torch.arange(len(order)))
+            if not fits or len(known[name].classes) != len(order):
+                raise ValueError(f"the plan is of another network: it has {name!r}")
+            found[name] = group(name, known[name], wanted["counts"], order)
+        modules = dict(self.net.named_modules())
+        for name in (*data["kernels"], *data["depths"]):
+            if name not in modules:
+                raise ValueError(f"the plan is of another network: it has {name!r}")
+        kernels = {n: Choice(f"{n}.kernel", values) for n, values in data["kernels"].items()}
+        depths = {n: Choice(f"{n}.depth" if n else "depth", values) for n, values in data["depths"].items()}
+        return Plan(found, kernels, depths)
 
 
 def _without(values: Mapping[str, Scalar], names: Mapping[str, str]) -> dict[str, Scalar]:

@@ -36,6 +36,9 @@ class Known(Protocol):
 SAME = {"clone", "contiguous", "detach", "alias", "_to_copy", "lift_fresh", "zeros_like"}
 SAME |= {"ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "dropout"}
 SAME |= {"native_dropout", "fill", "zero", "_fused_dropout", "_nested_tensor_from_mask"}
+POINTWISE = {"copy", "masked_fill", "where", "lerp", "hardswish", "hardsigmoid", "hardtanh", "mish"}
+POINTWISE |= {"silu", "gelu", "elu", "selu", "celu", "relu6", "leaky_relu", "softplus", "threshold"}
+POINTWISE |= {"log_sigmoid_forward", "prelu", "_prelu_kernel", "rrelu", "clamp", "glu_jvp"}
 MOVES = {"_unsafe_view", "cat", "stack", "repeat", "roll", "flip", "index", "index_select"}
 MOVES |= {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"}
 MOVES |= {"_reshape_copy", "repeat_interleave", "rot90", "_reshape_alias", "constant_pad_nd"}
@@ -66,9 +69,9 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     ours = not func._schema.name.startswith("aten::")
     if ours:
         found = None
-    elif name in SAME:
+    elif name in SAME or name == "as_strided" and args[0].shape == outputs[0].shape:
         found = _same(known, args, outputs)
-    elif torch.Tag.pointwise in func.tags or name in ("copy", "masked_fill", "where", "lerp"):
+    elif torch.Tag.pointwise in func.tags or name in POINTWISE:
         found = _pointwise(known, name, inputs, outputs)
     elif name == "split" or name == "split_with_sizes":
         found = _split(known, args, outputs)

@@ -183,8 +183,13 @@ class _Tracer(TorchDispatchMode):
         return isinstance(self._layers.get(module), _Owner | None)
 
     def joined(self, labels: Tensor) -> None:
-        """Note the labels of a dimension that channels were joined into."""
+        """Note the labels of a dimension that channels were joined into.
+
+        A module with heads may have its size written down: that of all heads side by side.
+        """
         module = self._stack[-1]
+        if not bool((labels[1:] == labels[:-1]).any()):
+            return  # heads one after the other, of each image
         if self._first and isinstance(layer := self._layers.get(module), _Owner) and layer.counts:
             for name, number in vars(module).items():
                 if type(number) is int and number == len(labels) and name not in layer.counts:
