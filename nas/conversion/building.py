@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from ..elastic.containers import ElasticModuleList, ElasticSequential
 from ..elastic.sliced import Sliced, restored, sliced
-from ..values import Central, Choice, Computed, Place, Placed, Selection, Value
+from ..values import Central, Choice, Place, Placed, Selection, Value
 from .labels import Ties
 from .layers import Layer
 from .tracing import Block

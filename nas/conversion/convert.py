@@ -13,7 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from ...common.files import check_version
 from ..architecture import near
 from ..elastic.base import ElasticModule
-from ..space import Architecture, Choice, Scalar, SearchSpace
-from ..supernet import activate, search_space
+from ..space import Choice, Scalar, SearchSpace
+from ..supernet import search_space
 from .building import (
     Candidate,
     Plan,
@@ -125,7 +125,9 @@ def convert(
 
 def _check(net: nn.Module, widths: Sequence[float], keep: Sequence[str]) -> None:
     if any(isinstance(module, ElasticModule) for module in net.modules()):
-        raise ValueError(f"{type(net).__name__} is a supernet already: extract a subnet of it first")
+        raise ValueError(
+            f"{type(net).__name__} is a supernet already: extract a subnet of it first"
+        )
     if wrong := [share for share in widths if not 0 < share <= 1]:
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
     names = [name for name, _ in net.named_modules() if name]
@@ -316,7 +318,10 @@ class _Conversion:
             if name not in modules:
                 raise ValueError(f"the plan is of another network: it has {name!r}")
         kernels = {n: Choice(f"{n}.kernel", values) for n, values in data["kernels"].items()}
-        depths = {n: Choice(f"{n}.depth" if n else "depth", values) for n, values in data["depths"].items()}
+        depths = {
+            n: Choice(f"{n}.depth" if n else "depth", values)
+            for n, values in data["depths"].items()
+        }
         return Plan(found, kernels, depths)
 
 

@@ -70,8 +70,9 @@ class Ties(Ledger):
         if self._ties:
             ones, others = (torch.cat(side).numpy() for side in zip(*self._ties, strict=True))
             while not np.array_equal(roots[ones], roots[others]):
-                low, high = np.minimum(roots[ones], roots[others]), np.maximum(
-                    roots[ones], roots[others]
+                low, high = (
+                    np.minimum(roots[ones], roots[others]),
+                    np.maximum(roots[ones], roots[others]),
                 )
                 np.minimum.at(roots, high, low)
                 while not np.array_equal(roots, roots[roots]):

@@ -47,7 +47,9 @@ class Layer:
         yield from self.axes.values()
         yield from self.counts.values()
 
-    def apply(self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor) -> Channels | None:
+    def apply(
+        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
+    ) -> Channels | None:
         """The channels of the output `y` for an input `x` with the channels `given`."""
         raise NotImplementedError
 
@@ -92,7 +94,9 @@ class _Reader(Layer):
             self.axes["weight", 1] = second[: module.weight.shape[1]]
         self.fits = self._add_axes(out)
 
-    def apply(self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor) -> Channels | None:
+    def apply(
+        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
+    ) -> Channels | None:
         """Reads along its channel dimension, and writes channels of its own."""
         self.runs += 1
         if not self.fits:
@@ -129,7 +133,9 @@ class _Keeper(Layer):
             ledger.unite(groups, groups[:, :1], f"{name} normalises in groups")
             self.counts["num_groups"] = groups[:, 0]
 
-    def apply(self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor) -> Channels | None:
+    def apply(
+        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
+    ) -> Channels | None:
         """Every channel stays what it is."""
         self.runs += 1
         if not self.fits:

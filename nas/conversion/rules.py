@@ -252,7 +252,9 @@ def _moved(
         channels = known.channels(value)
         if channels is None:
             moved_at = value.dtype in (torch.int64, torch.bool, torch.int32) and name == "index"
-            return value if moved_at else value.new_full((), -1, dtype=torch.int64).expand(value.shape)
+            return (
+                value if moved_at else value.new_full((), -1, dtype=torch.int64).expand(value.shape)
+            )
         shape = [1] * value.dim()
         shape[channels.dim] = -1
         return channels.labels.to(value.device).view(shape).expand(value.shape)

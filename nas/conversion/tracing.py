@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +52,9 @@ class Trace:
     output: list[torch.Size] = field(default_factory=list)  #: shapes of what the network gives
 
 
-def trace(net: nn.Module, inputs: Sequence[Any], ledger: Ledger, known: Trace | None = None) -> Trace:
+def trace(
+    net: nn.Module, inputs: Sequence[Any], ledger: Ledger, known: Trace | None = None
+) -> Trace:
     """Run a network and tell the ledger what ties its channels.
 
     Args:
@@ -91,7 +93,8 @@ class _Tracer(TorchDispatchMode):
         self._stack: list[nn.Module] = []
         self._inside = 0  # known layers, whose operators are theirs
         self._channels = WeakTensorKeyDictionary()
-        self._of_inputs = WeakTensorKeyDictionary()
+        # Of known layers. That values of inputs are looked at, to refuse wrong ones, is no matter.
+        self._computed = WeakTensorKeyDictionary()
         self._made_by = WeakTensorKeyDictionary()
         self._divided: Counter[str] = Counter()
         self._layers = {layer.module: layer for layer in self.trace.layers.values()}
@@ -203,23 +206,19 @@ class _Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
-        of_inputs = any(tensor in self._of_inputs for tensor in tensors)
-        if of_inputs and torch.Tag.data_dependent_output in func.tags:
+        computed = self._inside or any(tensor in self._computed for tensor in tensors)
+        if computed and torch.Tag.data_dependent_output in func.tags:
             raise ValueError(f"what it does depends on the values of a tensor{_line()}")
         out = func(*args, **kwargs)
-        if of_inputs:
-            self._mark(out)
+        for tensor in tree_leaves(out) if computed else ():
+            if isinstance(tensor, Tensor):
+                self._computed[tensor] = True
         if not self._inside:
             found = propagate(self, func, args, kwargs, out)
             for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor):
                     self._channels[tensor] = found.get(id(tensor))
         return out
-
-    def _mark(self, values: Any) -> None:
-        for tensor in tree_leaves(values):
-            if isinstance(tensor, Tensor):
-                self._of_inputs[tensor] = True
 
     @contextmanager
     def watching(self, net: nn.Module) -> Iterator[None]:
@@ -234,8 +233,6 @@ class _Tracer(TorchDispatchMode):
         befores: list[Channels | None] = []
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if not self._stack:
-                self._mark((args, kwargs))
             x = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
             befores.append(None if x is None or self._inside else self.channels(x))
             self._stack.append(module)

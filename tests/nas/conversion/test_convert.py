@@ -143,9 +143,13 @@ def test_a_head_goes_whole():
     assert (attention.num_heads, attention.head_dim) == (2, 8)
     large = made.net.blocks[0].attention.qkv.weight.view(3, 4, 8, 32)
     rows = attention.qkv.weight.view(3, 2, 8, 16)
-    column = next(i for i in range(32) if torch.equal(small.patches.weight[0], made.net.patches.weight[i]))
+    column = next(
+        i for i in range(32) if torch.equal(small.patches.weight[0], made.net.patches.weight[i])
+    )
     heads = [
-        h for h in range(4) if any(torch.equal(rows[:, k, :, 0], large[:, h, :, column]) for k in (0, 1))
+        h
+        for h in range(4)
+        if any(torch.equal(rows[:, k, :, 0], large[:, h, :, column]) for k in (0, 1))
     ]
     assert len(heads) == 2
 
@@ -257,7 +261,11 @@ class Dynamic(Small):
 @pytest.mark.parametrize(
     ("net", "settings", "message"),
     [
-        (Dynamic(), {}, r"Dynamic cannot be traced: what it does depends on the values of a tensor"),
+        (
+            Dynamic(),
+            {},
+            r"Dynamic cannot be traced: what it does depends on the values of a tensor",
+        ),
         (nn.Linear(7, 3), {}, "Linear cannot be traced: addmm: mat1 and mat2"),
         (nn.Conv2d(3, 8, 3), {}, "nothing of Conv2d can be elastic: "),
         (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
@@ -278,7 +286,9 @@ def test_the_line_that_depends_on_values_is_told():
 
 
 def test_a_plan_of_another_network():
-    with pytest.raises(ValueError, match="the plan is of another network: it has 'block.0.0.width'"):
+    with pytest.raises(
+        ValueError, match="the plan is of another network: it has 'block.0.0.width'"
+    ):
         converted(Small(), plan=converted(Residual()).plan)
 
 
