@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -208,6 +209,10 @@ class _Conversion:
         tries += [{c.name: rng.choice(c.values) for c in space} for _ in range(_RANDOM)]
         for values in tries:
             while bad := self._failing(plan, largest, _without(values, self.refused)):
+                alike = {_pattern(name) for name in bad}
+                for name, value in _without(values, {**self.refused, **bad}).items():
+                    if _pattern(name) in alike:  # which fails as well, as a rule
+                        bad |= self._failing(plan, largest, {name: value})
                 self._refuse(plan, bad)
                 plan = plan.without(bad)
         return plan
@@ -327,6 +332,11 @@ class _Conversion:
 
 def _without(values: Mapping[str, Scalar], names: Mapping[str, str]) -> dict[str, Scalar]:
     return {name: value for name, value in values.items() if name not in names}
+
+
+def _pattern(name: str) -> str:
+    """What names of choices in alike blocks share."""
+    return re.sub(r"\d+", "N", name)
 
 
 def _told(error: Exception) -> str:
