@@ -1,4 +1,4 @@
-"""What becomes elastic of a traced network: groups of channels, kernels, depths; and making it so."""
+"""What becomes elastic of a traced network: channels, kernels, depths; and making it so."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`convert`: the network one has becomes a supernet whose largest subnet it is.
 
 The network runs once; what ties its channels is learnt from the operators that it runs
-(`tracing`, `rules`, `layers`). Channels that can only go together are a class (`labels`), classes of
-one layer's output a group with one choice of width (`building`). Then every choice is tried: the
+(`tracing`, `rules`, `layers`). Channels that can only go together are a class (`labels`), classes
+of one layer's output a group with one choice of width (`building`). Then every choice is tried: the
 smaller network has to run, with channels that meet as in the large one.
 """
 
@@ -253,9 +253,9 @@ class _Conversion:
         """What is wrong with the network of some values; None if nothing is."""
         moving = torch.zeros(len(self.classes), dtype=torch.bool)
         active = torch.ones(len(self.classes), dtype=torch.bool)
-        for name, group in plan.groups.items():
-            moving[group.classes] = True
-            active[group.classes[group.counts[values[name]] :]] = False
+        for name, one in plan.groups.items():
+            moving[one.classes] = True
+            active[one.classes[one.counts[values[name]] :]] = False
 
         def left(labels: Tensor) -> Tensor:
             classes = self.classes[labels]
@@ -281,8 +281,8 @@ class _Conversion:
     def staying(self, plan: Plan) -> dict[str, str]:
         """Layers that write channels of which none can go, and why."""
         moving = torch.zeros(len(self.classes), dtype=torch.bool)
-        for group in plan.groups.values():
-            moving[group.classes] = True
+        for one in plan.groups.values():
+            moving[one.classes] = True
         found = {}
         for name, layer in self.layers.items():
             if layer.writes is not None and not moving[classes := self.classes[layer.writes]].any():

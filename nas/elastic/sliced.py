@@ -43,6 +43,7 @@ class Sliced(ElasticModule):
     _attributes: Mapping[str, Value]
 
     def settings(self, architecture: Setting) -> _Slices:
+        """Where the active slices lie, and what the attributes are."""
         given = {} if architecture is None else architecture
         choices = {choice.name: choice for value in self.values() for choice in value.choices}
         values = {
@@ -70,6 +71,7 @@ class Sliced(ElasticModule):
         return used
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer's own class computes of the active slices."""
         active, own = self.active, vars(self)
         used = self._in_use(active)
         kept = {name: own[name] for name in active.attributes}
@@ -89,6 +91,7 @@ class Sliced(ElasticModule):
         return output
 
     def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        """A layer of the plain class with copies of the active slices."""
         copies = {} if copies is None else copies
         active = self.settings(architecture)
         for name, used in self._in_use(active).items():

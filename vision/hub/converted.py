@@ -54,7 +54,9 @@ def built(
 ) -> nn.Module:
     """Make a network, load its weights and convert it; with a plan, which knows, in any order."""
     if not isinstance(settings, Mapping):
-        raise ValueError(f"convert must be a mapping such as {{'size': [64, 64]}}, not {settings!r}")
+        raise ValueError(
+            f"convert must be a mapping such as {{'size': [64, 64]}}, not {settings!r}"
+        )
     with torch.device("cpu"):  # tracing needs values of buffers, which "meta" has not
         net = make()
         if settings.get("plan") is None:

@@ -319,3 +319,15 @@ def test_it_trains():
     made.net.train()(image).square().mean().backward()
     gradient = made.net.first[0].weight.grad.flatten(1).abs().sum(1)
     assert (gradient > 0).sum() == 8
+
+
+@torch.no_grad()
+def test_a_subnet_is_exported(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    made = converted(randomized(Transformer()))
+    small = nas.extract(made.net, made.space.smallest())
+    image, file = torch.rand(IMAGE), tmp_path / "small.onnx"
+    torch.onnx.export(small, (image,), file, dynamo=True, verbose=False)
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), small(image), rtol=1e-4, atol=1e-4)

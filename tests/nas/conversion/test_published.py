@@ -31,7 +31,8 @@ ghostnetv2_100 mobileone_s0 fastvit_t8 repghostnet_050 starnet_s1 convnextv2_att
 edgenext_xx_small efficientformer_l1:224 poolformer_s12 mobilevit_xxs inception_next_atto
 deit_tiny_patch16_224 deit3_small_patch16_224 beit_base_patch16_224 cait_xxs24_224 levit_128s:224
 swin_tiny_patch4_window7_224:224 swinv2_tiny_window8_256:256 pvt_v2_b0 twins_pcpvt_small:224
-xcit_nano_12_p16_224 mixer_s32_224 gmixer_24_224 resmlp_12_224 coatnet_nano_rw_224:224 volo_d1_224:224
+xcit_nano_12_p16_224 mixer_s32_224 gmixer_24_224 resmlp_12_224 coatnet_nano_rw_224:224
+volo_d1_224:224
 visformer_tiny:224 tv/vgg11_bn tv/alexnet tv/googlenet tv/mnasnet0_5 tv/vit_b_16:224 tv/swin_t
 tv/maxvit_t:224 tv/mobilenet_v3_small tv/regnet_x_400mf tv/convnext_tiny seg/fcn_resnet50
 seg/deeplabv3_mobilenet_v3_large seg/lraspp_mobilenet_v3_large det/resnet18 det/mobilenet_v3_large

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import vizoo
+from vizoo.nas.conversion.convert import convert
 from vizoo.nas.elastic.base import ElasticModule
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.create import open_model
 from vizoo.vision.hub.weights import check_stored, load_weights, read_weights, save_weights
+from vizoo.vision.inputs import example_inputs
 from vizoo.vision.training import starting_network
 
 SETTINGS = {"backbone": "test_resnet", "classes": 4}
@@ -80,3 +85,30 @@ def test_weights_come_before_the_conversion(image, tmp_path):
 def test_wrong_settings(convert, message):
     with pytest.raises(ValueError, match=message):
         vizoo.create_model("image_classifier", **SETTINGS, convert=convert)
+
+
+QUICK = ["covidnet3d_tiny", "fadnet_plus_tiny"]
+EVERY = [name for name in vizoo.list_models() if name != "image_classifier"]
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in EVERY if n not in QUICK)]
+)
+@torch.no_grad()
+def test_every_model_is_converted(name):
+    torch.manual_seed(0)
+    net = vizoo.create_model(name).eval()
+    if any(isinstance(module, ElasticModule) for module in net.modules()):
+        net = extract(net, search_space(net).largest())
+    inputs = example_inputs(net, 64, 128)
+    made = convert(net, inputs)
+    assert same(made.net(*inputs), net(*inputs))
+    rng = random.Random(0)
+    for architecture in [made.space.smallest(), *(made.space.sample(rng) for _ in range(5))]:
+        activate(made.net, architecture)
+        assert same(made.net(*inputs), extract(made.net, architecture)(*inputs))
+
+
+def same(one, other):
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
