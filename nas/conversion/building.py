@@ -207,8 +207,9 @@ def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) 
         return shared[key]
 
     for layer in layers:
-        if isinstance(layer.module, Sliced):
-            restored(layer.module)
+        module: Any = layer.module
+        if isinstance(module, Sliced):
+            restored(module)
         cuts: dict[str, dict[int, Placed]] = {}
         attributes: dict[str, Value] = {}
         for (name, dim), labels in layer.axes.items():
@@ -216,23 +217,23 @@ def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) 
                 cuts.setdefault(name, {})[dim] = chosen
         for name, labels in layer.counts.items():
             if (chosen := selection(labels)) is not None:
-                several = isinstance(getattr(layer.module, name), tuple)
+                several = isinstance(getattr(module, name), tuple)
                 attributes[name] = chosen.map(_tuple_of) if several else chosen
         if (kernel := plan.kernels.get(layer.name)) is not None:
-            dims, gaps = layer.module.weight.dim() - 2, layer.module.dilation
+            dims, gaps = module.weight.dim() - 2, module.dilation
             central = Central(kernel)
             cuts.setdefault("weight", {}).update(dict.fromkeys(range(2, 2 + dims), central))
             attributes["kernel_size"] = kernel.map(functools.partial(_times, (1,) * dims))
-            if isinstance(layer.module.padding, tuple) and any(layer.module.padding):
+            if isinstance(module.padding, tuple) and any(module.padding):
                 attributes["padding"] = kernel.map(functools.partial(_half, gaps))
         if cuts or attributes:
-            sliced(layer.module, cuts, attributes)
-    for name, module in net.named_modules():
-        if isinstance(module, ElasticModuleList | ElasticSequential):
-            restored(module)
+            sliced(module, cuts, attributes)
+    for name, part in net.named_modules():
+        if isinstance(part, ElasticModuleList | ElasticSequential):
+            restored(part)
         if name in plan.depths:
-            module.__class__ = _SEQUENCES[type(module)]
-            module.set_length(plan.depths[name])
+            part.__class__ = _SEQUENCES[type(part)]
+            part.set_length(plan.depths[name])
 
 
 def _tuple_of(number: int) -> tuple[int, ...]:

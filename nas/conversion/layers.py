@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -53,11 +54,10 @@ class Layer:
         """The channels of the output `y` for an input `x` with the channels `given`."""
         raise NotImplementedError
 
-    def _add_axes(self, labels: Tensor, first: tuple[str, ...] = ()) -> bool:
+    def _add_axes(self, labels: Tensor) -> bool:
         """Give every tensor along its first dimension these labels; whether all fit."""
-        tensors = {**dict(_tensors(self.module))}
-        for name, tensor in tensors.items():
-            if (name, 0) in self.axes or name in first or tensor.numel() == 1:
+        for name, tensor in _tensors(self.module):
+            if (name, 0) in self.axes or tensor.numel() == 1:
                 continue
             if tensor.dim() == 0 or tensor.shape[0] != len(labels):
                 return False
@@ -68,7 +68,9 @@ class Layer:
 class _Reader(Layer):
     """A convolution or linear layer: all outputs read all inputs, in groups perhaps."""
 
-    def __init__(self, name: str, module: nn.Module, ledger: Ledger) -> None:
+    reads: Tensor
+
+    def __init__(self, name: str, module: Any, ledger: Ledger) -> None:
         super().__init__(name, module)
         convolution = isinstance(module, _ConvNd)
         transposed = isinstance(module, _ConvTransposeNd)
@@ -120,7 +122,9 @@ class _Reader(Layer):
 class _Keeper(Layer):
     """A normalisation or activation with parameters: channel by channel."""
 
-    def __init__(self, name: str, module: nn.Module, ledger: Ledger, attribute: str) -> None:
+    reads: Tensor
+
+    def __init__(self, name: str, module: Any, ledger: Ledger, attribute: str) -> None:
         super().__init__(name, module)
         size = getattr(module, attribute)
         size = size[0] if isinstance(size, tuple) else size
@@ -168,7 +172,7 @@ def known_layer(name: str, module: nn.Module, ledger: Ledger) -> Layer | None:
         return _Reader(name, module, ledger) if "weight" in module._parameters else None
     for kind, attribute in _KEEPERS.items():
         if isinstance(module, kind):
-            size = getattr(module, attribute)
+            size: Any = getattr(module, attribute)
             several = isinstance(size, tuple) and len(size) > 1
             return None if several or size == 1 else _Keeper(name, module, ledger, attribute)
     return None

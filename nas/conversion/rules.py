@@ -156,8 +156,7 @@ def _product(known: Known, name: str, args: Sequence[Any], out: Tensor) -> _Foun
         left, right = inner
         if left is not None and right is not None:
             known.ledger.unite(left.labels, right.labels, why)
-        else:
-            alone = left or right
+        elif (alone := left or right) is not None:
             known.ledger.fix(alone.labels, f"meets a tensor of fixed size in {why}")
     if not outer:
         return {}
@@ -183,7 +182,7 @@ def _reduction(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Ten
     if channels is None or len([a for a in args if isinstance(a, Tensor)]) > 1:
         return None
     rank = args[0].dim()
-    place = next((a for a in args[1:] if isinstance(a, list | tuple)), None)
+    place: Any = next((a for a in args[1:] if isinstance(a, list | tuple)), None)
     if place is None:
         place = next((a for a in args[1:] if isinstance(a, int) and not isinstance(a, bool)), None)
     dims = _dims(kwargs.get("dim", place), rank)
@@ -217,11 +216,10 @@ def _attention(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Fou
             if isinstance(mask, Tensor) and mask.dim() > 2 and mask.shape[-3] > 1:
                 known.ledger.fix(value.labels, "the mask of its attention has a fixed size")
         return {id(outputs[0]): value}
-    for one, other in ((query, key), (key, query)):
-        if one is not None:
-            if other is None or one.dim != other.dim or one.dim != args[0].dim() - 1:
-                return None
-            known.ledger.unite(one.labels, other.labels, known.here("attention"))
+    if query is not None or key is not None:
+        if query is None or key is None or not query.dim == key.dim == args[0].dim() - 1:
+            return None
+        known.ledger.unite(query.labels, key.labels, known.here("attention"))
     return {id(outputs[0]): value}
 
 

@@ -244,8 +244,8 @@ class _Tracer(TorchDispatchMode):
             self._inside -= self._is_known(module)
             if self._inside:
                 return
-            x = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
-            tensors = isinstance(x, Tensor) and isinstance(out, Tensor)
+            x: Any = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
+            tensors = x is not None and isinstance(out, Tensor)
             if self._is_known(module):
                 if tensors:
                     layer = self._layers[module]

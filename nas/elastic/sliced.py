@@ -7,7 +7,6 @@ spot, so that layers with a forward pass of their own stay what they are.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -109,10 +108,15 @@ class Sliced(ElasticModule):
         return _blank, (self.plain,), vars(self).copy()
 
 
-@functools.cache
+_KINDS: dict[type[nn.Module], type[Sliced]] = {}
+
+
 def _elastic(plain: type[nn.Module]) -> type[Sliced]:
-    named = {"plain": plain, "__module__": plain.__module__, "__doc__": plain.__doc__}
-    return type(f"Elastic{plain.__name__}", (Sliced, plain), named)
+    """The one elastic subclass of a layer's class."""
+    if plain not in _KINDS:
+        named = {"plain": plain, "__module__": plain.__module__, "__doc__": plain.__doc__}
+        _KINDS[plain] = type(f"Elastic{plain.__name__}", (Sliced, plain), named)
+    return _KINDS[plain]
 
 
 def _blank(plain: type[nn.Module]) -> Sliced:
