@@ -35,10 +35,10 @@ class Known(Protocol):
 
 SAME = {"clone", "contiguous", "detach", "alias", "_to_copy", "lift_fresh", "zeros_like"}
 SAME |= {"ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "dropout"}
-SAME |= {"native_dropout", "fill", "zero", "_fused_dropout", "_nested_tensor_from_mask"}
+SAME |= {"native_dropout", "fill", "zero", "_fused_dropout"}
 POINTWISE = {"copy", "masked_fill", "where", "lerp", "hardswish", "hardsigmoid", "hardtanh", "mish"}
 POINTWISE |= {"silu", "gelu", "elu", "selu", "celu", "relu6", "leaky_relu", "softplus", "threshold"}
-POINTWISE |= {"log_sigmoid_forward", "prelu", "_prelu_kernel", "rrelu", "clamp", "glu_jvp"}
+POINTWISE |= {"log_sigmoid_forward", "prelu", "_prelu_kernel", "rrelu", "clamp"}
 MOVES = {"_unsafe_view", "cat", "stack", "repeat", "roll", "flip", "index", "index_select"}
 MOVES |= {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"}
 MOVES |= {"_reshape_copy", "repeat_interleave", "rot90", "_reshape_alias", "constant_pad_nd"}
