@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 
 if TYPE_CHECKING:
+    from .conversion.convert import Converted, convert
+    from .conversion.importance import taylor_scores
     from .elastic.base import ElasticModule
     from .sorting import sort_channels
     from .space import Architecture, Choice, SearchSpace

@@ -14,19 +14,24 @@ Plain ints pass through every function of this file. It needs no torch.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from .architecture import Architecture, Scalar
 
 __all__ = [
+    "Central",
     "Choice",
     "Computed",
     "Concatenation",
+    "Place",
+    "Placed",
+    "Selection",
     "Value",
     "choices_of",
     "concat",
@@ -170,6 +175,81 @@ class Concatenation(Value):
         return sum(_at(part, values) for part in self.parts)
 
 
+class Placed(Value):
+    """A number of positions of a dimension that says where they lie."""
+
+    @abstractmethod
+    def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        """Start and length of each run of active positions; all of them where a value is None."""
+
+
+class Place(NamedTuple):
+    """When a position is active: from which value of a choice on; always without a choice."""
+
+    choice: Choice | None = None
+    least: Scalar = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Selection(Placed):
+    """Positions anywhere in a dimension, each active from some value of its choice on.
+
+    So the most important channels are kept where they are, in whatever order they lie.
+    """
+
+    places: tuple[Place, ...]
+
+    @functools.cached_property
+    def choices(self) -> tuple[Choice, ...]:  # type: ignore[override]
+        """Those of all positions, each once."""
+        return tuple(dict.fromkeys(place.choice for place in self.places if place.choice))
+
+    def at(self, values: Mapping[str, Any]) -> int:
+        """How many positions are active."""
+        return sum(length for _, length in self.runs(values))
+
+    def active(self, values: Mapping[str, Any]) -> list[int]:
+        """The active positions, ascending."""
+        given = {choice.name: values.get(choice.name) for choice in self.choices}
+        return [
+            position
+            for position, (choice, least) in enumerate(self.places)
+            if choice is None or (value := given[choice.name]) is None or value >= least
+        ]
+
+    def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        """The active positions, joined where they touch."""
+        runs: list[tuple[int, int]] = []
+        for position in self.active(values):
+            if runs and sum(runs[-1]) == position:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((position, 1))
+        return tuple(runs)
+
+
+@dataclass(frozen=True)
+class Central(Placed):
+    """The middle of a dimension, as many positions as the choice says: a convolution's kernel."""
+
+    choice: Choice
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The one."""
+        return (self.choice,)
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        """How many positions are active."""
+        value = values.get(self.choice.name)
+        return self.choice.largest if value is None else value
+
+    def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        """The one run in the middle."""
+        length = self.at(values)
+        return (((cast("int", self.choice.largest) - length) // 2, length),)
+
+
 def concat(*parts: Value | int) -> Value | int:
     """The channels of ``torch.cat`` of tensors with these numbers of channels.
 
@@ -230,6 +310,8 @@ def resolve(value: Value | int, architecture: Mapping[str, Any]) -> int:
 def _largest(value: Value | int, fixed: Mapping[str, Any]) -> int:
     if not isinstance(value, Value):
         return value
+    if isinstance(value, Placed):
+        return value.at(fixed)
     if isinstance(value, Concatenation):
         return sum(_largest(part, fixed) for part in value.parts)
     names, open_values = [], []

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
+from .hub.converted import as_supernet
 from .hub.create import create_model
 from .hub.registry import REMOTE
 from .schedule import run_steps, steps_of
@@ -240,12 +241,13 @@ def starting_network(
         arguments["subnet"] = read_subnet(arguments["subnet"])
     if weights != "pretrained":
         return create_model(model, weights=weights, **arguments)
+    settings = arguments.pop("convert", None)
     net = create_model(model, **arguments)
     load = getattr(net, "load_pretrained", None)
     if load is None:
         raise ValueError(f"{model} brings no pretrained weights: give a file as init_weights")
     load()
-    return net
+    return net if settings is None else as_supernet(net, settings)
 
 
 def read_subnet(path: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ..space import Choice
-from ..values import Value, maximum, resolve, segments
+from ..values import Placed, Value, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
 
 Part = tuple[int, int]  #: start and length of channels in use
+
+_FEW = 4
+"""Parts up to this number are put together one by one, more of them by their indices."""
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
@@ -113,8 +117,11 @@ def number_of(value: Value | int, architecture: Setting) -> int:
 def parts(value: Value | int, architecture: Setting) -> tuple[Part, ...]:
     """Where the active channels lie among the largest number of them.
 
-    They are the leading ones, of each part of a concatenation; parts that touch are joined.
+    They are the leading ones, of each part of a concatenation, unless the value itself says where
+    they lie; parts that touch are joined.
     """
+    if isinstance(value, Placed):
+        return value.runs(architecture or {}) or ((0, 0),)
     joined: list[Part] = []
     start = 0
     for segment in segments(value):
@@ -132,15 +139,26 @@ def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:
     if len(where) == 1:
         start, length = where[0]
         return tensor if length == tensor.shape[dim] else tensor.narrow(dim, start, length)
+    if len(where) > _FEW:
+        return tensor.index_select(dim, _indices(where, tensor.device))
     return torch.cat([tensor.narrow(dim, *part) for part in where], dim)
 
 
 def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
     """Write `values` (n,) to the given parts of the one-dimensional `tensor`, in place."""
+    if len(where) > _FEW:
+        tensor.index_copy_(0, _indices(where, tensor.device), values)
+        return
     first = 0
     for start, length in where:
         tensor.narrow(0, start, length).copy_(values.narrow(0, first, length))
         first += length
+
+
+@functools.lru_cache(maxsize=4096)
+def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
+    indices = [index for start, length in where for index in range(start, start + length)]
+    return torch.tensor(indices, device=device)
 
 
 def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
@@ -182,6 +200,11 @@ def _export_within(module: nn.Module, architecture: Setting, copies: dict[int, A
     if isinstance(module, ElasticModule):
         copies[id(module)] = module.export(architecture, copies)
         return
+    export_parts(module, architecture, copies)
+
+
+def export_parts(module: nn.Module, architecture: Setting, copies: dict[int, Any]) -> None:
+    """Fill `copies` with what a module holds: parameters, buffers, children; no hooks."""
     for parameter in module.parameters(recurse=False):
         if id(parameter) not in copies:
             own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)

@@ -386,6 +386,10 @@ class SupernetTask(LightningModule):
         self.save_hyperparameters(ignore=objects, frame=frame)
         if "_class_path" in self.hparams:
             self.save_hyperparameters()
+            own, said = task.hparams.get("model_args") or {}, self.hparams.get("task")
+            if "convert" in own and isinstance(said, dict):  # its plan is not in the config
+                arguments = {**(said.get("init_args") or {}), "model_args": own}
+                self.hparams["task"] = {**said, "init_args": arguments}
             return
         path = f"{type(task).__module__}.{type(task).__qualname__}"
         inner = {"class_path": path, "init_args": dict(task.hparams)}

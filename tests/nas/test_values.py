@@ -6,8 +6,19 @@ import copy
 
 import pytest
 
+from vizoo.nas.elastic.base import parts
 from vizoo.nas.space import Architecture, Choice
-from vizoo.nas.values import Value, choices_of, concat, maximum, resolve, segments
+from vizoo.nas.values import (
+    Central,
+    Place,
+    Selection,
+    Value,
+    choices_of,
+    concat,
+    maximum,
+    resolve,
+    segments,
+)
 
 width = Choice("width", (16, 24, 32))
 ratio = Choice("ratio", (0.5, 1.0))
@@ -84,3 +95,16 @@ def test_errors_are_one_line():
     ):
         with pytest.raises(ValueError, match=r"needs an int.*use \.map"):
             maximum(value)
+
+
+def test_selections_say_where_positions_lie():
+    width = Choice("w", (1, 2, 4))
+    places = [Place(width, 4), Place(), Place(width, 1), Place(width, 4), Place(width, 2)]
+    selection = Selection(tuple(places))
+    assert maximum(selection) == selection.at({"w": None}) == 5
+    assert resolve(selection, {"w": 2}) == 3
+    assert selection.runs({"w": 1}) == ((1, 2),)
+    assert selection.runs({"w": 2}) == ((1, 2), (4, 1))
+    assert parts(selection, None) == ((0, 5),)
+    central = Central(Choice("k", (3, 5, 7)))
+    assert (maximum(central), central.runs({"k": 3}), central.runs({})) == (7, ((2, 3),), ((0, 7),))

@@ -59,7 +59,7 @@ def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> I
         return
     if isinstance(mine, dict) and isinstance(theirs, dict):
         # A checkpoint has all arguments of its network, also those that init_weights brought.
-        described = described or key.endswith(".model_args")
+        described = described or key.endswith((".model_args", ".model_args.convert"))
         if "class_path" in mine and _same(mine["class_path"], theirs.get("class_path")):
             mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
             described = True

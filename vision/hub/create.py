@@ -49,7 +49,8 @@ def create_model(
         weights: load these instead: a file (``save_weights`` or a Lightning checkpoint), or any
             of the above spellings of this very model. Their architecture arguments hold where
             ``architecture`` does not say otherwise.
-        **architecture: the network's own arguments.
+        **architecture: the network's own arguments, and for any network `convert`, a mapping of
+            arguments of `nas.convert` and the `size` of images to trace it with: a supernet of it.
 
     Returns:
         The network, with ``model.architecture = {"name": name, **architecture}``; a trained
@@ -80,8 +81,11 @@ def create_model(
             f"{source}: holds weights of {stored.name}, not of {name}; "
             f"use create_model({stored.name!r}, weights=…) or load_weights(…)"
         )
-    model = build_model(stored.name, {**stored.architecture, **architecture})
-    load_state(model, stored.state, os.fspath(source))
+    model = build_model(
+        stored.name,
+        {**stored.architecture, **architecture},
+        lambda model: load_state(model, stored.state, os.fspath(source)),
+    )
     return describe(model, stored.facts)
 
 

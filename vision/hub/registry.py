@@ -238,13 +238,32 @@ def family_modules() -> list[ModuleType]:
     return [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
 
 
-def build_model(name: str, architecture: Mapping[str, Any]) -> nn.Module:
+def build_model(
+    name: str,
+    architecture: Mapping[str, Any],
+    load: Callable[[nn.Module], object] = lambda model: None,
+) -> nn.Module:
     """A registered network with fresh weights, whatever the name's tag; uses no network.
 
+    Args:
+        name: of the model.
+        architecture: its arguments; with `convert` it becomes a supernet (see `as_supernet`), or
+            with `subnet` too a subnet of that.
+        load: gives the model its weights, before it is converted unless a plan says how.
+
     Raises:
-        ValueError: unknown name or argument.
+        ValueError: unknown name or argument, or a model that cannot be converted.
     """
-    return _build(model_info(name), dict(architecture))
+    entry, given = model_info(name), dict(architecture)
+    settings = given.pop("convert", None)
+    if settings is None:
+        model = _build(entry, given)
+        load(model)
+        return model
+    subnet = given.pop("subnet", None)
+    from .converted import built  # brings torch, which a list of models does without
+
+    return built(lambda: _build(entry, given), settings, subnet, load)
 
 
 def _build(entry: ModelEntry, architecture: dict[str, Any]) -> nn.Module:

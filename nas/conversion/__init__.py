@@ -1,0 +1,1 @@
+"""Conversion: from a trained network to a supernet whose largest subnet it is."""

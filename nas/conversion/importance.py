@@ -1,0 +1,66 @@
+"""How important channels are: by the weights that write, keep and read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers import Layer
+
+__all__ = ["class_scores", "taylor_scores"]
+
+
+def class_scores(
+    layers: Iterable[Layer], classes: Tensor, scores: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """(classes,) how important each class of channels is.
+
+    Args:
+        layers: all of them.
+        classes: (labels,) the class of each label.
+        scores: of each weight by its name; by default its magnitude, over the mean of its layer's.
+    """
+    total = torch.zeros(len(classes), dtype=torch.float64)
+    for layer in layers:
+        for (name, dim), labels in layer.axes.items():
+            parameter = layer.module._parameters.get(name)
+            if parameter is None or name == "bias":
+                continue
+            full = f"{layer.name}.{name}" if layer.name else name
+            given = None if scores is None else scores.get(full)
+            score = parameter.detach().abs() if given is None else given
+            each = score.double().cpu().movedim(dim, 0).reshape(len(labels), -1).sum(1)
+            if scores is None:
+                each = each / each.mean().clamp(min=1e-12)
+            total.index_add_(0, classes[labels], each)
+    return total
+
+
+def taylor_scores(
+    net: nn.Module, batches: Iterable[Any], loss: Callable[[nn.Module, Any], Tensor]
+) -> dict[str, Tensor]:
+    """How much the loss changes without each weight, to first order: |gradient * weight|.
+
+    Molchanov et al. (CVPR 2019, arXiv 1906.10771) sum it over a channel's weights. Modes and
+    gradients stay as they are.
+
+    Args:
+        net: the network that will be converted.
+        batches: some training batches.
+        loss: network, batch → scalar.
+
+    Returns:
+        For `nas.convert`'s `scores`: parameter's name → a score for each of its entries.
+    """
+    named = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    scores = {name: torch.zeros_like(p) for name, p in named.items()}
+    for batch in batches:
+        gradients = torch.autograd.grad(
+            loss(net, batch), list(named.values()), allow_unused=True, materialize_grads=True
+        )
+        for (name, parameter), gradient in zip(named.items(), gradients, strict=True):
+            scores[name] += (gradient * parameter.detach()).abs()
+    return scores

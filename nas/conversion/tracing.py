@@ -1,0 +1,281 @@
+"""A network's channels, followed while it runs once on example inputs.
+
+The operators are seen as they run, below modules and autograd, so that a network is traced whatever
+its code looks like; only code that asks for the values of tensors is not.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..elastic.base import ElasticModule
+from .labels import Channels, Ledger
+from .layers import Layer, known_layer
+from .rules import propagate
+
+__all__ = ["Block", "Trace", "trace"]
+
+_TAKEN = {name for name in vars(ElasticModule) if not name.startswith("_")} - {"forward"}
+_HEADS = re.compile(r"(n|num)?_?heads?|nhead")
+
+
+@dataclass
+class Block:
+    """A child of a sequence as it ran, which may be left out if it gives what it takes."""
+
+    before: Channels | None
+    after: Channels | None
+    shape: torch.Size | None  #: of input and output, where it is one
+    source: nn.Module | None  #: the block that gave the input
+
+
+@dataclass
+class Trace:
+    """What is known of a network once it has run."""
+
+    layers: dict[str, Layer] = field(default_factory=dict)  #: by name
+    blocks: dict[str, list[Block]] = field(default_factory=dict)  #: name → each run
+    #: module's name and how many there were before in it → which part of divided channels counts
+    divisions: dict[tuple[str, int], int] = field(default_factory=dict)
+    output: list[torch.Size] = field(default_factory=list)  #: shapes of what the network gives
+
+
+def trace(
+    net: nn.Module, inputs: Sequence[Any], ledger: Ledger, known: Trace | None = None
+) -> Trace:
+    """Run a network and tell the ledger what ties its channels.
+
+    Args:
+        net: in evaluation mode.
+        inputs: its arguments.
+        ledger: is told.
+        known: of an earlier run, whose layers have the labels of this one.
+
+    Raises:
+        ValueError: what the network does depends on the values of tensors.
+    """
+    tracer = _Tracer(net, ledger, known)
+    with torch.no_grad(), tracer.watching(net), tracer:
+        output = net(*inputs)
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor) and (channels := tracer.channels(leaf)) is not None:
+            ledger.fix(channels.labels, "output of the network")
+    tracer.trace.output = [t.shape for t in tree_leaves(output) if isinstance(t, Tensor)]
+    for layer in tracer.trace.layers.values() if known is None else ():
+        if not layer.runs:
+            tracer.fix(layer, f"{layer.name} does not run on the example inputs")
+    return tracer.trace
+
+
+class _Owner(Layer):
+    """A module with parameters that its own forward pass reads, or a number of heads."""
+
+
+class _Tracer(TorchDispatchMode):
+    def __init__(self, net: nn.Module, ledger: Ledger, known: Trace | None) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.trace = Trace() if known is None else known
+        self._first = known is None
+        self._names = {module: name for name, module in net.named_modules()}
+        self._stack: list[nn.Module] = []
+        self._inside = 0  # known layers, whose operators are theirs
+        self._channels = WeakTensorKeyDictionary()
+        # Of known layers. That values of inputs are looked at, to refuse wrong ones, is no matter.
+        self._computed = WeakTensorKeyDictionary()
+        self._made_by = WeakTensorKeyDictionary()
+        self._divided: Counter[str] = Counter()
+        self._layers = {layer.module: layer for layer in self.trace.layers.values()}
+        if self._first:
+            for name, module in net.named_modules():
+                if (layer := known_layer(name, module, ledger)) is not None:
+                    self._layers[module] = self.trace.layers[name] = layer
+        self._held: dict[int, tuple[nn.Module, str]] = {}
+        for module in net.modules():
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None:
+                    self._hold(module, name, tensor)
+
+    def _hold(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+        other, _ = self._held.setdefault(id(tensor), (module, name))
+        for owner in (module, other) if other is not module else ():
+            if (layer := self._layers.get(owner)) is not None:
+                self.fix(layer, f"{layer.name} shares its {name} with another layer")
+
+    def fix(self, layer: Layer, why: str) -> None:
+        """Let a layer stay as it is."""
+        for labels in layer.labels():
+            self.ledger.fix(labels, why)
+
+    def channels(self, tensor: Tensor) -> Channels | None:
+        """Of a tensor, also of a parameter that is met outside of a known layer."""
+        if self._stack and isinstance(own := self._layers.get(self._stack[-1]), _Owner):
+            for (name, dim), labels in own.axes.items():
+                if vars(own.module).get(name) is tensor:  # a slice of its parameter
+                    return Channels(dim, labels)
+        if tensor not in self._channels and id(tensor) in self._held:
+            self._channels[tensor] = self._met(tensor, *self._held[id(tensor)])
+        return self._channels.get(tensor)
+
+    def _met(self, tensor: Tensor, module: nn.Module, name: str) -> Channels | None:
+        layer = self._layers.get(module)
+        if layer is not None and not isinstance(layer, _Owner):
+            self.fix(layer, f"{name} of {layer.name} is used outside of the layer")
+            return None
+        dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+        if len(dims) > 1 and tensor.dim() in (3, 4) and tensor.shape[0] == 1:
+            dims = [2 if tensor.dim() == 3 else 1]  # positions' embeddings
+        if len(dims) != 1 or not tensor.is_floating_point():
+            return None
+        place = name, dims[0]
+        if self._first:
+            if any(hasattr(module, taken) for taken in _TAKEN):
+                return None
+            layer = self._owner(module)
+            if place not in layer.axes:
+                layer.axes[place] = self.ledger.new(tensor.shape[dims[0]])
+        labels = None if layer is None else layer.axes.get(place)
+        if labels is None or len(labels) != tensor.shape[dims[0]]:
+            return None
+        return Channels(dims[0], labels)
+
+    def _owner(self, module: nn.Module) -> Layer:
+        if module not in self._layers:
+            layer = self._layers[module] = _Owner(self._names[module], module, runs=1)
+            self.trace.layers[layer.name] = layer
+        return self._layers[module]
+
+    def divided(self, labels: Tensor) -> int:
+        """Which of the dimensions that channels were divided into holds them from now on.
+
+        It is that of heads where the module counts them, else the largest that is not written
+        down in the module, from the last one on.
+        """
+        name = self._names[self._stack[-1]]
+        place = name, self._divided[name]
+        self._divided[name] += 1
+        if self._first:
+            self.trace.divisions[place] = self._division(self._stack[-1], labels)
+        return self.trace.divisions.get(place, 0)
+
+    def _division(self, module: nn.Module, labels: Tensor) -> int:
+        sizes = {dim: size for dim, size in enumerate(labels.shape) if size > 1}
+        numbers = {name: n for name, n in vars(module).items() if type(n) is int}
+        for name, number in numbers.items():
+            heads = _HEADS.fullmatch(name) and number in sizes.values()
+            if heads and self._is_free(module) and not any(hasattr(module, n) for n in _TAKEN):
+                dim = max(dim for dim, size in sizes.items() if size == number)
+                self._owner(module).counts[name] = labels.movedim(dim, 0).flatten(1)[:, 0]
+                return dim
+        free = {dim: n for dim, n in sizes.items() if n not in numbers.values()} or sizes
+        return max(free, key=lambda dim: (free[dim], dim))
+
+    def _is_free(self, module: nn.Module) -> bool:
+        return isinstance(self._layers.get(module), _Owner | None)
+
+    def joined(self, labels: Tensor) -> None:
+        """Note the labels of a dimension that channels were joined into.
+
+        A module with heads may have its size written down: that of all heads side by side.
+        """
+        module = self._stack[-1]
+        if not bool((labels[1:] == labels[:-1]).any()):
+            return  # heads one after the other, of each image
+        if self._first and isinstance(layer := self._layers.get(module), _Owner) and layer.counts:
+            for name, number in vars(module).items():
+                if type(number) is int and number == len(labels) and name not in layer.counts:
+                    layer.counts[name] = labels
+
+    def here(self, name: str) -> str:
+        """An operator's name and where it runs."""
+        where = self._names[self._stack[-1]] if self._stack else ""
+        return f"{name} in {where}" if where else name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+        computed = self._inside or any(tensor in self._computed for tensor in tensors)
+        if computed and torch.Tag.data_dependent_output in func.tags:
+            raise ValueError(f"what it does depends on the values of a tensor{_line()}")
+        out = func(*args, **kwargs)
+        for tensor in tree_leaves(out) if computed else ():
+            if isinstance(tensor, Tensor):
+                self._computed[tensor] = True
+        if not self._inside:
+            found = propagate(self, func, args, kwargs, out)
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor):
+                    self._channels[tensor] = found.get(id(tensor))
+        return out
+
+    @contextmanager
+    def watching(self, net: nn.Module) -> Iterator[None]:
+        """Follow which module runs; known layers say themselves what they do to channels."""
+        blocks = {
+            child
+            for module in net.modules()
+            if isinstance(module, nn.Sequential | nn.ModuleList)
+            for child in module
+            if any(True for _ in child.children())
+        }
+        befores: list[Channels | None] = []
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            x = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
+            befores.append(None if x is None or self._inside else self.channels(x))
+            self._stack.append(module)
+            self._inside += self._is_known(module)
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            before = befores.pop()
+            self._stack.pop()
+            self._inside -= self._is_known(module)
+            if self._inside:
+                return
+            x: Any = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
+            tensors = x is not None and isinstance(out, Tensor)
+            if self._is_known(module):
+                if tensors:
+                    layer = self._layers[module]
+                    self._channels[out] = layer.apply(self.ledger, x, before, out)
+                else:
+                    self.fix(self._layers[module], f"{self._names[module]} gives no tensor")
+            elif module in blocks:
+                after = self.channels(out) if tensors else None
+                same = tensors and x.shape == out.shape and x.device == out.device
+                source = self._made_by.get(x) if tensors else None
+                block = Block(before, after, x.shape if same else None, source)
+                if tensors:
+                    self._made_by[out] = module
+                self.trace.blocks.setdefault(self._names[module], []).append(block)
+
+        with ExitStack() as hooks:
+            for module in net.modules():
+                hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                # The first, so that those of others see what it gives.
+                after = module.register_forward_hook(leave, prepend=True, with_kwargs=True)
+                hooks.enter_context(after)
+            yield
+
+    def _is_known(self, module: nn.Module) -> bool:
+        return not self._is_free(module)
+
+
+def _line() -> str:
+    """Where the network's own code runs now."""
+    for frame in reversed(traceback.extract_stack()):
+        if "/torch/" not in frame.filename and frame.filename != __file__:
+            return f" ({frame.filename}:{frame.lineno}: {frame.line})"
+    return ""

@@ -1,0 +1,333 @@
+"""Conversion of networks to supernets: couplings, what is kept, what stays and why."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from vizoo import nas
+from vizoo.nas.conversion.importance import taylor_scores
+from vizoo.nas.sorting import sort_channels
+
+from . import networks
+from .networks import EVERY, Deep, Residual, Scaled, Small, Transformer, layer
+
+IMAGE = (2, 3, 16, 16)
+
+
+def randomized(net: nn.Module) -> nn.Module:
+    """With statistics and scales that are none of them alike."""
+    for module in net.modules():
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            tensor = getattr(module, name, None)
+            if isinstance(tensor, torch.Tensor) and tensor.dim() == 1:
+                nn.init.uniform_(tensor, 0.5, 1.5)
+    return net.eval()
+
+
+def converted(net, **settings):
+    return nas.convert(net, torch.rand(IMAGE), **settings)
+
+
+def run(net, image):
+    with torch.no_grad():
+        return net(image)
+
+
+def drawn(space, count=5):
+    rng = random.Random(0)
+    return [space.smallest(), *(space.sample(rng) for _ in range(count))]
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+class TestEveryCoupling:
+    @pytest.fixture
+    def net(self, kind):
+        torch.manual_seed(0)
+        return randomized(kind())
+
+    def test_the_largest_is_the_network(self, net):
+        image, state = torch.rand(IMAGE), copy.deepcopy(net.state_dict())
+        made = converted(net)
+        assert torch.equal(run(made.net, image), run(net, image))
+        largest = nas.extract(made.net, made.space.largest())
+        assert torch.equal(run(largest, image), run(net, image))
+        assert type(largest) is type(net)
+        assert all(torch.equal(net.state_dict()[name], t) for name, t in state.items())
+        assert made.net.state_dict().keys() == largest.state_dict().keys() == state.keys()
+
+    def test_extracted_equals_activated(self, net):
+        made, image = converted(net), torch.rand(IMAGE)
+        smallest = nas.extract(made.net, made.space.smallest())
+        assert sum(p.numel() for p in smallest.parameters()) < 0.8 * sum(
+            p.numel() for p in net.parameters()
+        )
+        for architecture in drawn(made.space):
+            nas.activate(made.net, architecture)
+            plain = nas.extract(made.net, architecture)
+            assert torch.equal(run(plain, image), run(made.net, image))
+            assert not any(isinstance(m, nas.ElasticModule) for m in plain.modules())
+
+    def test_extracted_equals_activated_in_training(self, net):
+        made, image = converted(net.train()), torch.rand(IMAGE)
+        assert all(module.training for module in made.net.modules())
+        nas.activate(made.net, made.space.smallest())
+        plain = nas.extract(made.net, made.space.smallest())
+        for _ in range(2):
+            assert torch.equal(made.net(image), plain(image))
+        plain.eval(), made.net.eval()
+        assert torch.equal(made.net(image), plain(image))
+
+    def test_state_dict_and_plan(self, net, kind):
+        made, image = converted(net), torch.rand(IMAGE)
+        with torch.no_grad():
+            for parameter in made.net.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)  # trained on
+        plan = json.loads(json.dumps(made.plan))
+        again = converted(randomized(kind()), plan=plan)
+        again.net.load_state_dict(made.net.state_dict())
+        assert again.space == made.space and again.plan == plan and again.fixed == made.fixed
+        for architecture in drawn(made.space):
+            nas.activate(made.net, architecture)
+            nas.activate(again.net, architecture)
+            assert torch.equal(run(again.net, image), run(made.net, image))
+
+
+def widths(net, **settings):
+    return {c.name: c.values for c in converted(net, **settings).space}
+
+
+def test_choices():
+    assert widths(Residual()) == {
+        "first.0.width": (8, 12, 16),
+        "block.0.0.width": (12, 20, 24),
+    }
+    assert widths(networks.Depthwise()) == {"first.0.width": (8, 12, 16), "each.0.kernel": (3, 5)}
+    assert widths(networks.Grouped())["groups.0.width"] == (32, 48, 64)
+    assert widths(networks.GroupNormed())["normed.0.width"] == (8, 12, 16)
+    assert widths(Deep()) == {
+        "first.0.width": (8, 12, 16),
+        "blocks.depth": (2, 3, 4),
+        "blocks.0.0.width": (8, 12, 16),
+        "blocks.1.0.width": (8, 12, 16),
+        "blocks.0.0.kernel": (3, 5, 7),
+    }
+    names = widths(Transformer())
+    assert names["blocks.depth"] == (2, 3, 4)
+    assert names["blocks.2.attention.num_heads"] == (2, 3, 4)
+    assert names["blocks.2.mlp.0.width"] == (32, 48, 64) and names["patches.width"] == (16, 24, 32)
+
+
+def test_what_is_asked_for():
+    assert not any("kernel" in name for name in widths(Deep(), kernels=False))
+    assert not any("depth" in name for name in widths(Deep(), depths=False))
+    assert set(widths(Deep(), widths=())) == {"blocks.0.0.kernel", "blocks.depth"}
+    assert widths(Residual(), widths=[0.25])["first.0.width"] == (4, 16)
+    assert set(widths(Deep(), keep=["blocks.[01]"])) == {"blocks.depth"}
+    assert set(widths(Residual(), keep=["first"])) == {"block.0.0.width"}
+    assert converted(Residual(), keep=["first"]).fixed["first.0"] == "first.0 is kept"
+
+
+def test_a_head_goes_whole():
+    made = converted(Transformer().eval(), depths=False)
+    small = nas.extract(made.net, made.space.smallest())
+    attention = small.blocks[0].attention
+    assert (attention.num_heads, attention.head_dim) == (2, 8)
+    large = made.net.blocks[0].attention.qkv.weight.view(3, 4, 8, 32)
+    rows = attention.qkv.weight.view(3, 2, 8, 16)
+    column = next(
+        i for i in range(32) if torch.equal(small.patches.weight[0], made.net.patches.weight[i])
+    )
+    heads = [
+        h
+        for h in range(4)
+        if any(torch.equal(rows[:, k, :, 0], large[:, h, :, column]) for k in (0, 1))
+    ]
+    assert len(heads) == 2
+
+
+def test_the_important_channels_are_kept():
+    net = Small().eval()
+    important = [1, 4, 5, 9, 10, 11, 13, 14]
+    with torch.no_grad():
+        net.first[0].weight[important] += 10
+    made = converted(net)
+    small = nas.extract(made.net, made.space.smallest())
+    assert torch.equal(small.first[0].weight, net.first[0].weight[important])
+    assert torch.equal(small.head.weight, net.head.weight[:, important])
+    assert sort_channels(made.net) == []  # they are where they shall be
+
+
+def test_scores_say_what_is_important():
+    net = Small().eval()
+    with torch.no_grad():
+        net.head.weight[:, 8:] = 0  # whatever the first layer's weights are
+        net.first[0].weight[8:] += 10
+    batches = [torch.rand(IMAGE) for _ in range(2)]
+    scores = taylor_scores(net, batches, lambda net, x: net(x).square().mean())
+    assert all(p.grad is None for p in net.parameters())
+    made = converted(net, scores=scores)
+    small = nas.extract(made.net, made.space.smallest())
+    assert torch.equal(small.first[0].weight, net.first[0].weight[:8])
+
+
+class Hard(Small):
+    """Sizes that are written into the code."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = layer(16, 16)
+
+    def between(self, x):
+        return self.second(x.view(len(x), 16, *x.shape[2:]))
+
+
+class Sliced32(Small):
+    def __init__(self):
+        super().__init__(8)
+        self.wide, self.second = layer(16, 32), layer(16, 8)
+
+    def between(self, x):
+        x = self.wide(x)
+        return self.second(x[:, :16] + x[:, 16:])
+
+
+class Spectral(Small):
+    def __init__(self):
+        super().__init__()
+        self.second = parametrizations.weight_norm(nn.Conv2d(16, 16, 1))
+        self.third = layer(16, 16)
+
+    def between(self, x):
+        return self.third(self.second(x))
+
+
+class Transformed(Small):
+    def __init__(self):
+        super().__init__()
+        self.second = layer(16, 16)
+
+    def between(self, x):
+        return self.second(torch.fft.fft2(x).abs())
+
+
+class Tied(Small):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.last = (nn.Conv2d(16, 16, 1) for _ in range(3))
+        self.other.weight = self.one.weight
+
+    def between(self, x):
+        return self.last(self.other(F.relu(self.one(x))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "why"),
+    [
+        (Hard, "first.0", "it does not run smaller: shape"),
+        (Sliced32, "wide.0", "it does not run smaller: The size of tensor a"),
+        (Spectral, "first.0", "operator convolution in second"),
+        (Transformed, "first.0", "operator _fft_c2c"),
+        (Tied, "one", "shares its weight with another layer"),
+        (Small, "head", "output of the network"),
+    ],
+)
+def test_what_stays_is_told(kind, name, why):
+    net, image = kind().eval(), torch.rand(IMAGE)
+    made = converted(net)
+    assert why in made.fixed[name]
+    assert f"{name} stays: {made.fixed[name]}" in str(made)
+    nas.activate(made.net, made.space.smallest())
+    small = nas.extract(made.net, made.space.smallest())
+    assert torch.equal(run(made.net, image), run(small, image))
+    assert len(small.get_submodule(name).weight) == len(net.get_submodule(name).weight)
+
+
+class Dynamic(Small):
+    def between(self, x):
+        return x * 2 if x.mean() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("net", "settings", "message"),
+    [
+        (
+            Dynamic(),
+            {},
+            r"Dynamic cannot be traced: what it does depends on the values of a tensor",
+        ),
+        (nn.Linear(7, 3), {}, "Linear cannot be traced: addmm: mat1 and mat2"),
+        (nn.Conv2d(3, 8, 3), {}, "nothing of Conv2d can be elastic: "),
+        (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
+        (Small(), {"widths": [0.5, 50]}, "widths are shares above 0 and up to 1, not 50"),
+        (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),
+        (nas.elastic.Conv2d(3, nas.Choice("w", (2, 4)), 3), {}, "is a supernet already: extract"),
+        (Residual(), {"plan": {"version": 7}}, "version 7"),
+    ],
+)
+def test_what_cannot_be(net, settings, message):
+    with pytest.raises(ValueError, match=message):
+        converted(net.eval(), **settings)
+
+
+def test_the_line_that_depends_on_values_is_told():
+    with pytest.raises(ValueError, match=r"test_convert.py:\d+: return x \* 2 if"):
+        converted(Dynamic())
+
+
+def test_a_plan_of_another_network():
+    with pytest.raises(
+        ValueError, match="the plan is of another network: it has 'block.0.0.width'"
+    ):
+        converted(Small(), plan=converted(Residual()).plan)
+
+
+def test_supernets_are_copied_and_pickled():
+    made, image = converted(randomized(Scaled())), torch.rand(IMAGE)
+    nas.activate(made.net, made.space.smallest())
+    for other in (copy.deepcopy(made.net), pickle.loads(pickle.dumps(made.net))):
+        assert torch.equal(run(other, image), run(made.net, image))
+        nas.activate(other, made.space.largest())
+        assert not torch.equal(run(other, image), run(made.net, image))
+
+
+def test_channels_last_stays():
+    net = randomized(Residual()).to(memory_format=torch.channels_last)
+    made, image = converted(net), torch.rand(IMAGE).to(memory_format=torch.channels_last)
+    assert torch.equal(run(made.net, image), run(net, image))
+    for architecture in drawn(made.space):
+        nas.activate(made.net, architecture)
+        small = nas.extract(made.net, architecture)
+        weight = small.block[0][0].weight
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(run(small, image), run(made.net, image))
+
+
+def test_it_trains():
+    made, image = converted(Residual()), torch.rand(IMAGE)
+    nas.activate(made.net, made.space.smallest())
+    made.net.train()(image).square().mean().backward()
+    gradient = made.net.first[0].weight.grad.flatten(1).abs().sum(1)
+    assert (gradient > 0).sum() == 8
+
+
+@torch.no_grad()
+def test_a_subnet_is_exported(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    made = converted(randomized(Transformer()))
+    small = nas.extract(made.net, made.space.smallest())
+    image, file = torch.rand(IMAGE), tmp_path / "small.onnx"
+    torch.onnx.export(small, (image,), file, dynamo=True, verbose=False)
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), small(image), rtol=1e-4, atol=1e-4)
