@@ -136,9 +136,9 @@ class StereoPredictor:
         if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
             raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
         height, width = first.shape[1:]
-        if scale != "auto" and min(height, width) * scale < min(_SMALLEST, height, width):
+        if scale != "auto" and min(height, width) * float(scale) < min(_SMALLEST, height, width):
             raise ValueError(
-                f"at {scale:g} of {width}x{height} pixels there is nothing left to match: take "
+                f"at {float(scale):g} of {width}x{height} pixels there is nothing left to match: take "
                 f"{math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
             )
         for name, value in (("max_disparity", max_disparity), ("memory", memory)):
