@@ -127,10 +127,7 @@ def test_the_scale_is_found_once_and_frames_are_matched_as_pairs(tmp_path):
 
 
 @pytest.mark.parametrize(("largest", "beyond"), [(None, 2), (40, 0)])
-def test_what_comes_nearer_than_the_first_frame_allows_is_said(
-    tmp_path, monkeypatch, largest, beyond
-):
-    monkeypatch.setattr(streaming, "_LOOKS", 1)
+def test_what_comes_nearer_than_the_first_frame_allows_is_said(tmp_path, largest, beyond):
     predictor = StereoPredictor(BlockMatcher(16))
     source = StereoSequence("mine", near(8, 8, 30, 30, 8))
     settled = settle(predictor, source, max_disparity=largest, check=False)
@@ -144,6 +141,16 @@ def test_what_comes_nearer_than_the_first_frame_allows_is_said(
     else:
         far = read_disparity(tmp_path / "mine_disparity/003.png")[0]
         assert report.notes == [] and far.median() == pytest.approx(30, abs=0.5)
+
+
+def test_of_a_long_sequence_some_frames_are_looked_at(tmp_path):
+    """The first eight and every eighth."""
+    predictor = StereoPredictor(BlockMatcher(16))
+    nearer = (7, 9, 16)  # of which the second is not looked at
+    shown = near(*(30 if index in nearer else 8 for index in range(18)))
+    report = run(predictor, StereoSequence("mine", shown), tmp_path, formats=["png"])
+    (note,) = report.notes
+    assert note.startswith("2 of 10 frames that were looked at have disparities to about 30 px")
 
 
 def black(frame):
@@ -217,6 +224,20 @@ def test_a_disk_that_is_full_ends_it(predictor, tmp_path, monkeypatch):
     report = run(predictor, sequence(40), tmp_path, formats=["png"])
     assert report.error == "no space left"
     assert {f"{i:03d}.png" for i in range(3)} <= {f.name for f in report.files[0].iterdir()}
+
+
+def test_an_error_is_kept_where_a_signal_comes_after_it(predictor, tmp_path, monkeypatch):
+    write, asked = sinks.write_disparity, []
+
+    def full(path, disparity):
+        if path.stem == "003":
+            asked.append(1)
+            raise OSError("no space left")
+        write(path, disparity)
+
+    monkeypatch.setattr(sinks, "write_disparity", full)
+    report = run(predictor, sequence(), tmp_path, formats=["png"], stop=lambda: asked)
+    assert report.interrupted and report.error == "no space left"
 
 
 def test_pictures_of_another_size_end_it(predictor, tmp_path):
@@ -316,13 +337,29 @@ def filmed(predictor, folder, times, rate):
     ("times", "wanted"),
     [
         ([0.0, 0.1, 0.4, 0.5], [0, 1, 1, 1, 2, 3]),  # a picture stands until the next one's time
-        ([i / 30 for i in range(10)], [0, 2, 5, 8]),  # three times as fast: a third is shown
+        ([i / 30 for i in range(10)], [*range(10)]),  # three times as fast: shown slower
         ([0.0, 0.1, 3600.0, 3600.1, 3600.2], [0, *[1] * 100, 2, 3, 4]),  # ten seconds at most
         ([5.0, 5.1, 0.0, 0.1], [0, 1, 2, 3]),  # a clock that was put back
     ],
 )
 def test_a_video_keeps_the_time_of_its_frames(predictor, tmp_path, times, wanted):
     assert filmed(predictor, tmp_path, times, rate=10.0) == wanted
+
+
+def test_a_camera_faster_than_the_video_is_shown_in_part(tmp_path):
+    pictures = []
+    for live in (True, False):
+        with sinks.video(tmp_path / "x.mp4", SIZE, 10.0, (0, 9), live) as write:
+            for frame in frames(10, rate=30):
+                write(frame, np.ones(SIZE, np.float32))
+        pictures.append(len(read_video(tmp_path / "x.mp4")[0]))
+    assert pictures == [4, 10]
+
+
+def test_every_frame_is_shown_where_the_video_is_slower(predictor, tmp_path):
+    source = StereoSequence("mine", frames(20, rate=10), rate=10.0)
+    report = run(predictor, source, tmp_path, rate=5.0, limit=8)
+    assert len(read_video(report.files[0])[0]) == report.frames == 8
 
 
 def test_colours_follow_the_first_frame_and_stay(predictor, tmp_path, monkeypatch):
