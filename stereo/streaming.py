@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..common.summaries import spread
-from ..datasets.stereo.calibration import StereoCalibration
+from ..datasets.stereo.calibration import StereoCalibration, scaling_notes
 from ..vision.io.images import as_image
 from ..vision.viz.colour import colour_range
 from .infer import StereoPredictor, reduced
@@ -298,10 +298,8 @@ def stream(
     report = _report(settled, steady)
     if calibration is not None:
         height, width = report.size
-        given, calibration = calibration, calibration.fitted(width, height)
-        if calibration is not given:
-            told = f"{given.width}x{given.height} pictures and was scaled to {width}x{height}"
-            report.notes.append(f"the calibration is for {told}")
+        report.notes += scaling_notes((calibration.width, calibration.height), width, height)
+        calibration = calibration.fitted(width, height)
     path = Path(out) / sequence.name
     rate = rate or sequence.rate or _RATE
     how = (rate, colours, calibration, rectifier, sequence.live)
