@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._work import warn
 
@@ -70,10 +70,10 @@ def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
 def rig_rectifier(
     args: argparse.Namespace,
     path: str,
-    pairs: Mapping[str, Pair],
+    raw: tuple[int, ...],
     size: tuple[int, int] | None = None,
 ) -> RigRectifier:
-    """The rectifier of a calibration for the pairs' size; says its notes."""
+    """The rectifier of a calibration from raw images of a size; says its notes."""
     from ..datasets.stereo.rigs import read_rig
     from ..stereo.rectify import RigRectifier
 
@@ -84,7 +84,7 @@ def rig_rectifier(
         baseline_unit=args.baseline_unit,
         lens=args.lens,
     )
-    height, width = _size(pairs)
+    height, width = raw
     try:
         rectifier = RigRectifier(rig, height, width, fov=args.fov, size=size)
     except ValueError as error:
@@ -94,7 +94,7 @@ def rig_rectifier(
     return rectifier
 
 
-def _size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
+def raw_size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
     """Height and width of the first left image that can be read."""
     from ..vision.io.images import read_pixels
 
@@ -105,7 +105,7 @@ def _size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
     return read_pixels(last).shape[:2]
 
 
-def _readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
+def readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
     """The images of some of the pairs; of several, damaged ones are for others to complain of."""
     from ..vision.io.images import read_image
 
@@ -117,8 +117,13 @@ def _readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
                 raise
 
 
-def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectifier | None:
-    """What rectifies the pairs first, where that was asked for."""
+def raw_rectifier(
+    args: argparse.Namespace, size: Callable[[], tuple[int, ...]], views: Iterable[tuple[Any, Any]]
+) -> Rectifier | None:
+    """What rectifies pairs first, where that was asked for.
+
+    Their size (height, width) is asked for, or some of them are looked at, only where that counts.
+    """
     if args.raw is None:
         for name in ("second", "cameras", "lens", "fov"):
             if getattr(args, name) is not None:
@@ -128,15 +133,39 @@ def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectif
     if len(given) > 1 and {"raw", "auto-rectify"} & set(given):
         raise ValueError(f"give either --{given[0]} or --{given[1]}, not both")
     if args.raw is not None:
-        return rig_rectifier(args, args.raw, pairs)
+        return rig_rectifier(args, args.raw, size())
     if not args.auto_rectify:
         return None
     from ..stereo.auto_rectify import auto_rectifier
 
-    rectifier = auto_rectifier(_readable(pairs))
+    rectifier = auto_rectifier(views)
     for note in rectifier.notes:
         warn(note)
     return rectifier
+
+
+def common_calibration(args: argparse.Namespace) -> StereoCalibration | None:
+    """The calibration of --calib or the numbers."""
+    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+
+    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    if args.calib is not None:
+        if numbers:
+            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
+        return read_calibration(args.calib, args.baseline_unit or "mm")
+    if not numbers:
+        return None
+    for name, unit in (("focal", "pixels"), ("baseline", "metres")):
+        if name not in numbers:
+            raise ValueError(
+                f"--{next(iter(numbers))} needs --{name} too ({unit}): depth = focal * "
+                "baseline / disparity"
+            )
+    common = StereoCalibration(**numbers)
+    if common.baseline > 5:
+        warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
+    return common
 
 
 def find_calibrations(
@@ -146,25 +175,9 @@ def find_calibrations(
 
     A file beside raw images is not of what they are rectified to.
     """
-    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+    from ..datasets.stereo.calibration import read_calibration
 
-    numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
-    numbers = {name: value for name, value in numbers.items() if value is not None}
-    common = None
-    if args.calib is not None:
-        if numbers:
-            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
-        common = read_calibration(args.calib, args.baseline_unit or "mm")
-    elif numbers:
-        for name, unit in (("focal", "pixels"), ("baseline", "metres")):
-            if name not in numbers:
-                raise ValueError(
-                    f"--{next(iter(numbers))} needs --{name} too ({unit}): depth = focal * "
-                    "baseline / disparity"
-                )
-        common = StereoCalibration(**numbers)
-        if common.baseline > 5:
-            warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
+    common = common_calibration(args)
     raw = args.raw is not None or args.auto_rectify
     files = {name: None if raw else pair.calibration for name, pair in pairs.items()}
     own = {

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
-from ._cameras import find_calibrations, raw_rectifier
+from ._cameras import common_calibration, raw_rectifier
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration
@@ -60,12 +58,10 @@ def rectify_frames(
     Raises:
         ValueError: options that do not go together, a calibration of other pictures, or no frame.
     """
-    from ..vision.io.images import write_image
-    from ._pairs import Pair
+    from ..datasets.stereo.calibration import scaling_notes
 
-    own = find_calibrations(args, {sequence.name: Pair(Path(), Path())})[sequence.name]
-    pairs: dict[str, Pair] = {}
-    with TemporaryDirectory(prefix="vizoo-") as folder, closing(sequence.peek()) as frames:
+    own = common_calibration(args)
+    with closing(sequence.peek()) as frames:
         first = next(frames, None)
         if first is None:
             raise ValueError(
@@ -75,20 +71,17 @@ def rectify_frames(
         if args.auto_rectify:
             ahead = (frame for frame in islice(frames, _LOOKED_AT) if frame.left.std() > _CONTENT)
             shown += islice(ahead, _ESTIMATED)
-        for frame in shown if args.raw or args.auto_rectify else ():
-            left, right = (Path(folder, f"{side}{len(pairs)}.png") for side in ("left", "right"))
-            write_image(left, frame.left)
-            write_image(right, frame.right)
-            pairs[frame.name] = Pair(left, right)
-        rectifier = raw_rectifier(args, pairs)
+    height, width = first.left.shape[:2]
+    views = ((frame.left, frame.right) for frame in shown)
+    rectifier = raw_rectifier(args, lambda: (height, width), views)
     if rectifier is not None:
         sequence.transform(rectifier)
         return rectifier, rectifier.calibration
     if own is None:
         return None, None
-    height, width = first.left.shape[:2]
-    fitted = own.fitted(width, height)
-    if fitted is not own:
-        told = f"{own.width}x{own.height} and was scaled to {width}x{height}"
-        sequence.notes.append(f"the calibration is for {told}")
+    try:
+        fitted = own.fitted(width, height)
+    except ValueError as error:
+        raise ValueError(f"{args.source}: {args.calib}: {error}") from error
+    sequence.notes += scaling_notes((own.width, own.height), width, height)
     return None, fitted

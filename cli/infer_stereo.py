@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier
+from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier, raw_size, readable
 from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
 from ._numbers import positive, scale, share
 from ._stereo import add_calibration, add_model
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = find_calibrations(args, pairs)
-    rectifier = raw_rectifier(args, pairs)
+    rectifier = raw_rectifier(args, lambda: raw_size(pairs), readable(pairs))
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import StereoPredictor

@@ -94,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-check", action="store_true", help="do not look at the first pair's geometry"
     )
     add_calibration(parser)
-    parser.set_defaults(max_depth=None)  # of clouds
     add_raw_arguments(parser)
     add_run_arguments(parser)
 

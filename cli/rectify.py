@@ -6,7 +6,7 @@ import argparse
 import math
 import time
 
-from ._cameras import add_rig_arguments, rig_rectifier
+from ._cameras import add_rig_arguments, raw_size, rig_rectifier
 from ._items import add_pairs, end_run, infer_items
 from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings, warn
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     for folder in (out, out / "left", out / "right"):
         check_apart(files, folder)
     size = None if args.size is None else parse_size(args.size)
-    rectifier = rig_rectifier(args, args.calibration, pairs, size)
+    rectifier = rig_rectifier(args, args.calibration, raw_size(pairs), size)
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 
     def work(name: str) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ _SUFFIXES = (".bag", ".db3", ".mcap")
 _SIDES = (("left", "right"), ("cam0", "cam1"), ("infra1", "infra2"), ("image_0", "image_1"))
 _TIMED = 30  # pictures by whose times the rate is known
 _APART = 0.35  # of the time between frames: pictures farther apart are no pair
+_WAITING = 100  # pictures of one side at most that wait for the other's
 
 # Encodings of ROS to type, values a pixel, and OpenCV's conversion to RGB.
 _ENCODINGS: dict[str, tuple[Any, int, int | None]] = {
@@ -72,29 +74,31 @@ class Bag:
         damaged: list[str] = []
         alone = done = 0
         shift = None
-        waiting: tuple[list[tuple[int, Any]], ...] = ([], [])
+        waiting: tuple[deque[tuple[int, Any]], ...] = (deque(), deque())
         try:
             with closing(_messages(self.path, self.topics)) as messages:
                 for side, stamp, message in messages:
                     waiting[side].append((stamp, message))
-                    if not all(waiting):
-                        continue
-                    apart = waiting[0][0][0] - waiting[1][0][0]
-                    if abs(apart) > tolerance:
-                        waiting[int(apart > 0)].pop(0)
+                    if len(waiting[side]) > _WAITING:
+                        waiting[side].popleft()
                         alone += 1
-                        continue
-                    taken = [queue.pop(0) for queue in waiting]
-                    try:
-                        views = [decode(message) for _, message in taken]
-                    except ValueError as error:
-                        damaged.append(str(error))
-                        continue
-                    if shift is None:
-                        shift = _shift(views)
-                    left, right = (_as_bytes(view, shift) for view in views)
-                    done += 1
-                    yield left, right, taken[0][0] / 1e9
+                    while all(waiting):
+                        apart = waiting[0][0][0] - waiting[1][0][0]
+                        if abs(apart) > tolerance:
+                            waiting[int(apart > 0)].popleft()
+                            alone += 1
+                            continue
+                        taken = [queue.popleft() for queue in waiting]
+                        try:
+                            views = [decode(message) for _, message in taken]
+                        except ValueError as error:
+                            damaged.append(str(error))
+                            continue
+                        if shift is None:
+                            shift = _shift(views)
+                        left, right = (_as_bytes(view, shift) for view in views)
+                        done += 1
+                        yield left, right, taken[0][0] / 1e9
             alone += sum(map(len, waiting))
         finally:
             if damaged:

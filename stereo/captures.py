@@ -134,7 +134,10 @@ def _capture(word: str, live: bool) -> Any:
         raise ValueError(f"{word}: no such camera, or another program uses it")
     if live:
         raise ValueError(f"{without_secrets(word)}: no stream comes from this address")
-    raise ValueError(f"{word}: no video, or one whose end was never written, or of unknown coding")
+    raise ValueError(
+        f"{word}: no video, or one whose end was never written, or of unknown coding; copy it once "
+        "more, or record to AVI or MKV, which can be read without their end"
+    )
 
 
 @contextmanager

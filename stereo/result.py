@@ -14,7 +14,7 @@ import torch
 
 from ..common.files import atomic_write, check_formats
 from ..common.summaries import spread
-from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+from ..datasets.stereo.calibration import StereoCalibration, read_calibration, scaling_notes
 from ..vision.io.disparity import write_disparity
 from ..vision.io.images import write_image
 from ..vision.io.pfm import write_pfm
@@ -238,10 +238,6 @@ class StereoResult:
             calibration = read_calibration(calibration)
         height, width = self.disparity.shape
         fitted = calibration.fitted(width, height)
-        if fitted is not calibration:
-            warnings.warn(
-                f"the calibration is for {calibration.width}x{calibration.height} images and was "
-                f"scaled to {width}x{height}",
-                stacklevel=3,
-            )
+        for note in scaling_notes((calibration.width, calibration.height), width, height):
+            warnings.warn(note, stacklevel=3)
         return fitted

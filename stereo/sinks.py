@@ -66,6 +66,7 @@ def open_sinks(
     colours: tuple[float, float],
     calibration: StereoCalibration | None = None,
     rectifier: Rectifier | None = None,
+    live: bool = False,
 ) -> dict[Path, AbstractContextManager[Write]]:
     """What writes, by the file or folder that it writes.
 
@@ -78,6 +79,7 @@ def open_sinks(
         calibration: of the pairs, where it is known: with it, depth in millimetres and the left
             picture that it belongs to.
         rectifier: what made the pairs of raw ones, where that is so.
+        live: whether a video may leave out frames for which its rate has no time.
     """
 
     def called(ending: str) -> Path:
@@ -86,7 +88,8 @@ def open_sinks(
     sinks: dict[Path, AbstractContextManager[Write]] = {}
     for form in formats:
         if form == "video":
-            sinks[called("_disparity.mp4")] = video(called("_disparity.mp4"), size, rate, colours)
+            path = called("_disparity.mp4")
+            sinks[path] = video(path, size, rate, colours, live)
         elif form == "rrd":
             sinks[called(".rrd")] = recording(called(".rrd"), calibration)
         else:
@@ -139,18 +142,24 @@ def pictures(folder: Path, draw: Draw) -> Iterator[Write]:
 
 @contextmanager
 def video(
-    path: Path, size: tuple[int, int], rate: float, colours: tuple[float, float]
+    path: Path,
+    size: tuple[int, int],
+    rate: float,
+    colours: tuple[float, float],
+    live: bool = False,
 ) -> Iterator[Write]:
     """A video of disparity in colours; frames that say their time stand until the next one's.
 
-    Where frames come faster than the rate, those that there is no time for are left out. The coder
-    halves colours: of pictures of odd sizes it leaves out the last row or column.
+    Where frames come faster than the rate, all are shown, slower; of a live source those that there
+    is no time for are left out. The coder halves colours: of pictures of odd sizes it leaves out
+    the last row or column.
 
     Args:
         path: ends on ``.mp4``.
         size: (height, width), pixels.
         rate: frames a second.
         colours: disparities of the first and the last colour, pixels.
+        live: whether the frames are a camera's.
 
     Raises:
         OSError: it cannot be written.
@@ -175,7 +184,8 @@ def video(
                 latest = frame.time
                 due = round((latest - begin) * rate) + 1 - written
                 begin += max(due - most, 0) / rate
-            if due < 1:
+            due = max(due, 0 if live else 1)
+            if not due:
                 return
             picture = cv2.cvtColor(colourise(disparity, low=low, high=high), cv2.COLOR_RGB2BGR)
             for shown in [before] * (min(due, most) - 1) + [picture]:

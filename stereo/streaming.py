@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..common.summaries import spread
-from ..datasets.stereo.calibration import StereoCalibration
+from ..datasets.stereo.calibration import StereoCalibration, scaling_notes
 from ..vision.io.images import as_image
 from ..vision.viz.colour import colour_range
 from .infer import StereoPredictor, reduced
@@ -41,8 +41,8 @@ _SILENCE = 10.0  # seconds without a picture after which a camera counts as gone
 _RATE = 10.0  # frames a second of a video where the source says none
 _ROOM = 1.25  # of colours, for what comes nearer than in the first frame
 _TURN = 0.1  # seconds after which a wait looks whether it is to end
-# Of so many frames one is looked at in a small copy, at least so wide, in which what all but one
-# pixel in fifty stay below can be seen.
+# So many frames, and from then on one of so many, are looked at in a small copy, at least so wide,
+# in which what all but one pixel in fifty stay below can be seen.
 _LOOKS, _NARROW, _NEARLY_ALL = 8, 72, 0.98
 
 
@@ -204,7 +204,8 @@ def disparities(
                 try:
                     result = predictor(frame.left, frame.right, check=False, **how)
                     disparity, sure = result.disparity, result.confidence
-                    if settled.reach is not None and count % _LOOKS == 0:
+                    looks = count < _LOOKS or count % _LOOKS == 0
+                    if settled.reach is not None and looks:
                         report.largest += _largest(predictor, frame, settled.result.scale / 2)
                 except ValueError as error:
                     failed.append(f"frame {frame.name}: {error}")
@@ -273,7 +274,8 @@ def stream(
         calibration: of the pairs; by default the rectifier's.
         rectifier: what made the pairs of raw ones (`StereoSequence.transform`), where that is so:
             depth is also written for the raw left pictures, in ``NAME_depth_raw``.
-        rate: frames a second of the video; None: the source's, or 10 where it says none.
+        rate: frames a second of the video; None: the source's, or 10 where it says none. A lower
+            one than a file's shows all frames, slower; a camera's are then left out in part.
         colours: disparities of a video's first and last colour, pixels; None: by the first frame.
         limit: so many frames at most.
         tell: called after each frame with their number, the whole number where it is known, and
@@ -296,13 +298,12 @@ def stream(
     report = _report(settled, steady)
     if calibration is not None:
         height, width = report.size
-        given, calibration = calibration, calibration.fitted(width, height)
-        if calibration is not given:
-            told = f"{given.width}x{given.height} pictures and was scaled to {width}x{height}"
-            report.notes.append(f"the calibration is for {told}")
+        report.notes += scaling_notes((calibration.width, calibration.height), width, height)
+        calibration = calibration.fitted(width, height)
     path = Path(out) / sequence.name
     rate = rate or sequence.rate or _RATE
-    sinks = open_sinks(formats, path, report.size, rate, colours, calibration, rectifier)
+    how = (rate, colours, calibration, rectifier, sequence.live)
+    sinks = open_sinks(formats, path, report.size, *how)
     old = {path: {*path.glob("*.png")} for path in sinks}
     names: set[str] = set()
     total = sequence.length if limit is None else min(limit, sequence.length or limit)
@@ -331,11 +332,12 @@ def stream(
         )
         stopped = _run(loop, write, limit, total, tell)
         report.seconds = time.perf_counter() - begin
-        report.interrupted = isinstance(stopped, KeyboardInterrupt) or bool(stop())
+        pressed = isinstance(stopped, KeyboardInterrupt)
+        report.interrupted = pressed or bool(stop())
         if not report.frames:
             none = ValueError(f"{sequence.name}: no frame could be read")
             raise stopped or (KeyboardInterrupt() if report.interrupted else none)
-    report.error = None if stopped is None or report.interrupted else str(stopped)
+    report.error = None if stopped is None or pressed else str(stopped)
     report.files = list(sinks)
     report.notes += [*sequence.notes, *_remarks(report)]
     for path, files in old.items():

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from ...common.files import write_text
 from ..files import read_text
 
-__all__ = ["StereoCalibration", "read_calibration", "write_calibration"]
+__all__ = ["StereoCalibration", "read_calibration", "scaling_notes", "write_calibration"]
 
 _FILE_LIMIT = 1 << 16  # bytes
 _PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
@@ -105,6 +105,13 @@ class StereoCalibration:
             focal_y=(self.focal_y or self.focal) * down,
             ndisp=None if self.ndisp is None else math.ceil(self.ndisp * across),
         )
+
+
+def scaling_notes(size: tuple[int | None, int | None], width: int, height: int) -> list[str]:
+    """What the user is told where a calibration of a size (width, height) is fitted to another."""
+    if size in ((None, None), (width, height)):
+        return []
+    return [f"the calibration is for {size[0]}x{size[1]} images and was scaled to {width}x{height}"]
 
 
 def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> StereoCalibration:

@@ -31,7 +31,7 @@ from ...common.files import atomic_write
 from ...vision.lenses import Lens
 from ..files import check_choice, read_text
 from . import _rig_formats as formats
-from .calibration import read_calibration
+from .calibration import read_calibration, scaling_notes
 
 __all__ = ["StereoRig", "read_rig", "write_rig"]
 
@@ -117,10 +117,7 @@ class StereoRig:
         """
         sizes = {(lens.width, lens.height) for lens in (self.left, self.right)}
         lenses = [lens.resized(width, height) for lens in (self.left, self.right)]
-        notes = [
-            f"the calibration is of {size[0]}x{size[1]} images and was scaled to {width}x{height}"
-            for size in sizes - {(None, None), (width, height)}
-        ]
+        notes = [note for size in sizes for note in scaling_notes(size, width, height)]
         return replace(self, left=lenses[0], right=lenses[1], notes=(*self.notes, *notes))
 
 

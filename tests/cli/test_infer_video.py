@@ -237,7 +237,7 @@ def test_the_bound_of_a_calibration_is_used(scene, monkeypatch):
     assert call("pairs", "--calib", "calib.txt", "--no-check") == 0
     item = summary(scene)
     assert item["scale"] == 0.5 and item["reach"] == 6  # of pictures half as large
-    assert item["warnings"] == ["the calibration is for 160x96 and was scaled to 80x48"]
+    assert item["warnings"] == ["the calibration is for 160x96 images and was scaled to 80x48"]
     assert call("pairs", "--calib", "calib.txt", "--max-disparity", "4", "--no-check") == 0
     assert summary(scene)["scale"] == 0.75
 
@@ -245,7 +245,8 @@ def test_the_bound_of_a_calibration_is_used(scene, monkeypatch):
 def test_a_calibration_of_other_pictures(scene, capsys):
     camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=99, height=48)
     write_calibration(scene / "calib.txt", camera)
-    assert "99x48, these have 80x48" in refused(capsys, "pairs", "--calib", "calib.txt")
+    said = refused(capsys, "pairs", "--calib", "calib.txt")
+    assert "pairs: calib.txt: calibration is for images of 99x48, these have 80x48" in said
 
 
 def test_depth_of_rectified_videos(scene, capsys):
@@ -300,5 +301,6 @@ def test_what_decoders_print_is_not_heard(scene):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "vizoo: error: text.mp4: no video, or one whose end was never written, or of unknown coding"
+        "vizoo: error: text.mp4: no video, or one whose end was never written, or of unknown "
+        "coding; copy it once more, or record to AVI or MKV, which can be read without their end"
     ]

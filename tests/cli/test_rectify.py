@@ -254,7 +254,7 @@ def test_images_of_another_size(raw, tmp_path, capsys):
         [str(tmp_path / name / side) for side in ("left", "right")] for name in ("half", "cut")
     )
     assert main(["rectify", str(raw / "rig.yml"), *half, "--out", "out"]) == 0
-    assert "of 320x240 images and was scaled to 160x120" in capsys.readouterr().err
+    assert "for 320x240 images and was scaled to 160x120" in capsys.readouterr().err
     said = refused(capsys, ["rectify", str(raw / "rig.yml"), *cut, "--out", "out"])
     assert "rig.yml: " in said and "320x240, these have 200x240" in said
 

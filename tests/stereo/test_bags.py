@@ -1,6 +1,7 @@
 """Pairs of ROS bags that the tests write: encodings, times, topics, and what is refused."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import cv2
@@ -9,7 +10,8 @@ import pytest
 from sequences import STEP, TOPICS, compressed, image, views, write_bag
 from sequences import bag_rows as rows
 
-from vizoo.stereo.bags import decode
+from vizoo.stereo import bags
+from vizoo.stereo.bags import Bag, decode
 from vizoo.stereo.sequences import open_sequence
 
 
@@ -111,6 +113,35 @@ def test_pictures_belong_together_by_their_times(write):
     assert sequence.notes[0].endswith("1 pictures have no partner of their time, beside 5 pairs")
     apart = open_sequence(write(rows(late=STEP // 2), "apart"))
     assert list(apart) == []
+
+
+def test_a_camera_that_is_back_is_paired_at_once(write):
+    gap = [row for index, row in enumerate(rows()) if index not in (3, 5, 7, 9)]  # of the right one
+    sequence = open_sequence(write(gap))
+    assert [round(frame.time * 20) - 20 for frame in sequence] == [0, 5]
+    assert sequence.notes[0].endswith("4 pictures have no partner of their time, beside 2 pairs")
+
+
+def test_a_camera_that_is_dead_does_not_fill_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(bags, "_WAITING", 5)
+    kept, most = [], []
+
+    class Message(SimpleNamespace):
+        pass
+
+    def messages(path, topics):
+        for index in range(60):
+            for side in (0, 1) if index < 3 else (0,):
+                message = Message(**vars(image(picture())))
+                kept.append(weakref.ref(message))
+                yield side, index * STEP, message
+                most.append(sum(one() is not None for one in kept))
+
+    monkeypatch.setattr(bags, "_messages", messages)
+    bag = Bag(tmp_path / "bag", TOPICS, 3, 20.0)
+    assert len(list(bag.pairs())) == 3
+    assert max(most) <= 5 + 4  # those that wait, and those in hand
+    assert bag.notes[0].endswith("57 pictures have no partner of their time, beside 3 pairs")
 
 
 def test_logged_in_bursts(write):

@@ -395,7 +395,7 @@ def test_written_and_read_again(tmp_path, model, suffix):
 def test_another_size():
     half = rig().fitted(320, 240)
     assert half.left.focal == (190.25, 189.5)
-    assert half.notes == ("the calibration is of 640x480 images and was scaled to 320x240",)
+    assert half.notes == ("the calibration is for 640x480 images and was scaled to 320x240",)
     assert rig().fitted(640, 480).notes == ()
     with pytest.raises(ValueError, match="640x480, these have 640x640: not the same picture"):
         rig().fitted(640, 640)
