@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
@@ -47,6 +48,7 @@ _SAID = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_PORTS = 65535
 _KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that is looked at
 
 
@@ -102,7 +104,7 @@ def served(
 
     Raises:
         ImportError: Gradio is not installed; the message says how to get it.
-        ValueError: the port is taken, or there is no such address here.
+        ValueError: the port is none or taken, or there is no such address here.
     """
     gradio = from_extra("serve", "gradio", "a page")
     middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
@@ -340,11 +342,15 @@ def _again(body: bytes, receive: _Receive) -> _Receive:
 
 def _check_free(host: str, port: int) -> None:
     """Refuse an address that cannot be listened at, before anything is started."""
+    if not 0 < port <= _PORTS:
+        raise ValueError(f"port {port}: a port is a number from 1 to {_PORTS}")
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot listen at {host}:{port}: {reason}; name another port") from error
+        of_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "another port" if of_port else "a host that is this machine's, such as 127.0.0.1"
+        raise ValueError(f"cannot listen at {host}:{port}: {reason}; name {remedy}") from error
