@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +21,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..common.extras import from_extra
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["Gate", "Store", "is_local", "page_folder", "served"]
 
@@ -49,6 +53,7 @@ _SAID = {
     "x-content-type-options": "nosniff",
 }
 _PORTS = 65535
+_PREFIX, _YOUNG = "vizoo-page-", 60  # of folders, and seconds in which one may not be held yet
 _KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that is looked at
 
 
@@ -56,10 +61,15 @@ _KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that 
 def page_folder() -> Iterator[Path]:
     """Make the folder of all that a page keeps; nobody else reads it, and it goes in the end.
 
-    The page is built and served inside of this block.
+    The page is built and served inside of this block. Folders of pages whose processes were killed
+    go at its start.
     """
-    with tempfile.TemporaryDirectory(prefix="vizoo-page-", ignore_cleanup_errors=True) as name:
+    _sweep()
+    own_folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+    with own_folder as name, contextlib.ExitStack() as stack:
         folder = Path(name).resolve()
+        with contextlib.suppress(OSError):
+            stack.enter_context(_held(folder))
         own = {"GRADIO_TEMP_DIR": str(folder), "GRADIO_EXAMPLES_CACHE": str(folder / "examples")}
         own["GRADIO_ANALYTICS_ENABLED"] = "False"
         before = {name: os.environ.get(name) for name in own}
@@ -69,6 +79,32 @@ def page_folder() -> Iterator[Path]:
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _sweep() -> None:
+    """Delete the folders of pages whose processes ended without doing so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.lstat().st_mtime > _YOUNG:
+                with _held(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder until the block ends, or the process does in whatever way.
+
+    Raises:
+        OSError: another process holds it, or folders cannot be held here.
+    """
+    if sys.platform == "win32":
+        raise OSError("folders cannot be held")
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

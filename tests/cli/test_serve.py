@@ -228,8 +228,11 @@ def test_in_a_browser(site, pair, tmp_path, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
-def test_the_command_serves_and_ends(tmp_path, host):
+@pytest.mark.parametrize(
+    ("host", "number"),
+    [("127.0.0.1", signal.SIGHUP), ("0.0.0.0", signal.SIGTERM), ("::1", signal.SIGINT)],
+)
+def test_the_command_serves_and_ends(tmp_path, host, number):
     pytest.importorskip("gradio")
     words = ["serve", "--host", host, "--port", str(free_port()), "--model", TINY]
     process = subprocess.Popen(
@@ -239,12 +242,13 @@ def test_the_command_serves_and_ends(tmp_path, host):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # ignored under nohup
     )
     assert re.fullmatch(
         r"http://(\[::1\]|[\w.]+):\d+/ \(Ctrl\+C ends it\)\n", process.stdout.readline()
     )
     assert list(tmp_path.glob("vizoo-page-*"))
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []
