@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
-import threading
+import time
 
+from ..common.interrupts import noted_signals
 from ._work import check_least, warn
 
 
@@ -56,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl+C; return 0."""
+    """Serve the page until Ctrl+C, SIGTERM or the end of the terminal; return 0."""
     check_least(args, port=1, max_upload=1, max_pixels=1, max_kept=1)
     from ..stereo.page import build_page
     from ..vision.serving import is_local, page_folder, served
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), page_folder() as folder:
+    insisting = contextlib.suppress(KeyboardInterrupt)
+    with insisting, noted_signals() as noted, page_folder() as folder:
         page = build_page(folder, args.model, args.device, args.max_pixels)
         limits = {"max_upload": 1e6 * args.max_upload, "max_kept": 1e6 * args.max_kept}
         where = {"host": args.host, "port": args.port, "names": args.name}
@@ -70,5 +70,6 @@ def run(args: argparse.Namespace) -> int:
             if not is_local(args.host):
                 warn(f"--host {args.host}: anyone who can reach this machine may use the page")
             print(f"{address} (Ctrl+C ends it)", flush=True)
-            threading.Event().wait()
+            while not noted:
+                time.sleep(0.1)
     return 0

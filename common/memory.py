@@ -15,6 +15,7 @@ __all__ = [
     "available_memory",
     "held_memory",
     "keep_freed_memory",
+    "ran_out_of_memory",
     "return_freed_memory",
 ]
 
@@ -66,6 +67,14 @@ def available_memory() -> int | None:
 def held_memory() -> int:
     """Return how many bytes this process holds; 0 where nobody says."""
     return _bytes(_STATUS, "VmRSS") or 0
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is that there is not enough memory, of the machine or of a GPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # PyTorch has no kind of its own for the CPU.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 class PeakMemory:

@@ -20,6 +20,7 @@ from .rectify import Image, Rectifier
 
 __all__ = ["auto_rectifier"]
 
+_REMEDY = "give the cameras' calibration (--raw)"
 _FEWEST = 30  # matches that are needed
 _ROWS_OFF, _DOUBTED = 1.5, 0.5  # median vertical offsets that are refused, and doubted, pixels
 _STEPS = 60
@@ -27,11 +28,12 @@ _PRIOR = 0.05  # pixels that a radian, or thrice the focal length, counts
 _SQUINT = 0.2  # of the width, by which the middles of both pictures come apart
 
 
-def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
+def auto_rectifier(pairs: Iterable[tuple[Image, Image]], *, remedy: str = _REMEDY) -> Rectifier:
     """Estimate how pairs of two unknown cameras are to be rectified.
 
     Args:
         pairs: one or several of the same cameras, left and right image; more matches say more.
+        remedy: what to do where that fails.
 
     Returns:
         The rectifier, without a calibration; its notes say what it was estimated from.
@@ -57,7 +59,7 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
     if size is None or len(matches) < _FEWEST:
         raise ValueError(
             f"{len(matches)} keypoints match, and {_FEWEST} are needed to rectify without a "
-            "calibration; give the cameras' calibration (--raw), or more pairs"
+            f"calibration, of one or several pairs; {remedy}"
         )
     height, width = size
     both = _homographies(_fit(matches, height, width), height, width)
@@ -67,14 +69,14 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
     if off > _ROWS_OFF:
         raise ValueError(
             f"rectified by {len(matches)} matches, rows still differ by {off:.1f} px: that is not "
-            "two pinhole cameras side by side; lenses that bend lines need a calibration (--raw)"
+            f"two pinhole cameras side by side; where lenses bend lines, {remedy}"
         )
     notes = [
         f"rectified by {len(matches)} matches, without a calibration: rows agree to {off:.2f} px; "
         "the disparity says what is nearer, not how far it is"
     ]
     if off > _DOUBTED:
-        notes.append("the lenses seem to bend straight lines: a calibration (--raw) does better")
+        notes.append(f"the lenses seem to bend straight lines: better {remedy}")
     if np.median(disparity) < 0:
         notes.append("left and right look swapped: most matches move the wrong way")
     # Networks look for disparities above 0.

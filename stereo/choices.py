@@ -112,6 +112,7 @@ class Choices:
         height: int,
         width: int,
         report: Report = lambda what, done, total: None,
+        views: int = 1,
     ) -> tuple[str, Network]:
         """A network, and what it is called.
 
@@ -121,6 +122,7 @@ class Choices:
             height: of the images, pixels.
             width: of the images, pixels.
             report: called as ``report(what, done, total)`` while subnets are measured.
+            views: how many are matched within the limit, 2 where the right one is too.
 
         Raises:
             ValueError: none of these, or no limit where one is taken.
@@ -132,7 +134,7 @@ class Choices:
         if not limit or not 0 < limit < math.inf:
             raise ValueError("give the time limit, milliseconds for a pair")
         if offer == WITHIN:
-            name = self._slowest(limit, height, width)
+            name = self._slowest(limit, height, width, views)
             return name, self.network(name)
         supernet = self._supernets[offer]
         if supernet is None:
@@ -141,18 +143,18 @@ class Choices:
             place = self.network(next(iter(self._sources))).device
             supernet = _Supernet(name, self._sources[name], str(place), report)
             self._supernets[offer] = supernet
-        return supernet.within(limit, height, width, report)
+        return supernet.within(limit, height, width, report, views)
 
-    def _slowest(self, limit: float, height: int, width: int) -> str:
+    def _slowest(self, limit: float, height: int, width: int, views: int) -> str:
         """The slowest network that keeps to a limit by a measurement at a small size."""
         for name in self._sources.keys() - self._speeds.keys():
             self._speeds[name] = self.network(name).estimate(1000, 1000) / 1e3
-        times = {name: self._speeds[name] * height * width for name in self._sources}
+        times = {name: self._speeds[name] * height * width * views for name in self._sources}
         fitting = [name for name in times if times[name] <= limit]
         if fitting:
             return max(fitting, key=times.__getitem__)
         fastest = min(times, key=times.__getitem__)
-        _warn_none("network", limit, height, width, fastest, times[fastest])
+        _warn_none("network", limit, height, width, views, fastest, times[fastest])
         return fastest
 
 
@@ -178,9 +180,11 @@ class _Supernet:
         self.predictors = cost_predictors(self.bench, table)
         self.cut: dict[float, tuple[Network, float]] = {}
 
-    def within(self, limit: float, height: int, width: int, report: Report) -> tuple[str, Network]:
+    def within(
+        self, limit: float, height: int, width: int, report: Report, views: int
+    ) -> tuple[str, Network]:
         """The subnet of the most multiply-adds that keeps to a limit, and what it is called."""
-        scale = height * width / math.prod(self.bench.inputs("meta")[0].shape[-2:])
+        scale = views * height * width / math.prod(self.bench.inputs("meta")[0].shape[-2:])
         # In steps, so that another pair of nearly this size takes what was cut for this one.
         step = 10.0 ** (math.floor(math.log10(limit / scale)) - 1)
         bound = math.floor(limit / scale / step + 1e-6) * step
@@ -191,7 +195,7 @@ class _Supernet:
         network, milliseconds = self.cut[bound]
         if milliseconds > limit / scale:
             what = f"subnet of {self.name}"
-            _warn_none(what, limit, height, width, "the smallest", milliseconds * scale)
+            _warn_none(what, limit, height, width, views, "the smallest", milliseconds * scale)
         parameters = sum(values.numel() for values in network.net.parameters())
         return f"{self.name}, a subnet of {parameters / 1e6:.2g} M parameters", network
 
@@ -227,10 +231,11 @@ class _Supernet:
 
 
 def _warn_none(
-    what: str, limit: float, height: int, width: int, fastest: str, milliseconds: float
+    what: str, limit: float, height: int, width: int, views: int, fastest: str, milliseconds: float
 ) -> None:
+    both = " for both views" if views == 2 else ""
     warnings.warn(
-        f"no {what} takes {limit:.0f} ms or less here at {width}x{height} pixels; "
+        f"no {what} takes {limit:.0f} ms or less here at {width}x{height} pixels{both}; "
         f"{fastest} takes about {milliseconds:.0f} ms",
         stacklevel=4,
     )

@@ -308,7 +308,7 @@ class StereoPredictor:
         if scale == "auto":
             beyond += (
                 f"the pair was matched at {within:g} of its size, then at its own around what was "
-                f"found (scale {within:g} leaves that out)"
+                "found, which takes longer"
             )
         else:
             beyond += f"what is nearer comes out wrong; take the scale {within:g} or auto"

@@ -114,6 +114,13 @@ def build_page(
         shown[2] = gradio.update(value=shown[2], visible=found.occluded is not None)
         return [found.facts, *shown, str(found.results)]
 
+    rows = [list(row) for row in write_examples(folder)]
+    of_examples = [tuple(row[2:]) for row in rows]
+
+    def own(focal: float | None, baseline: float | None) -> list[float | None]:
+        """The calibration of a pair of the user's own, which no example's is."""
+        return [0, 0] if (focal, baseline) in of_examples else [focal, baseline]
+
     with gradio.Blocks(**_STYLE) as page:
         gradio.Markdown(_WORDS)
         with gradio.Row():
@@ -154,7 +161,9 @@ def build_page(
                     least = gradio.Slider(0, 1, 0, step=0.05, label="Least confidence")
                 with gradio.Accordion("Calibration, for depth in metres", open=False):
                     with gradio.Row():
-                        focal = gradio.Number(0, label="Focal length, pixels", min_width=140)
+                        focal = gradio.Number(
+                            0, label="Focal length, pixels", min_width=140, elem_id="focal"
+                        )
                         baseline = gradio.Number(0, label="Baseline, metres", min_width=140)
                     calibration = gradio.File(
                         label="or calib.txt of Middlebury, ETH3D or KITTI",
@@ -163,7 +172,6 @@ def build_page(
                     )
                 inputs = [left, right, focal, baseline]
                 with examples:
-                    rows = [list(row) for row in write_examples(folder)]
                     gradio.Examples(rows, inputs, cache_examples=False, visible_columns=[0, 1])
             with gradio.Column(scale=7, min_width=300):
                 facts = gradio.Markdown("Results come here.", elem_id="facts")
@@ -182,14 +190,12 @@ def build_page(
                 results = gradio.File(
                     label="All results", interactive=False, elem_id="results", height=90
                 )
+        silent = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         model.change(
-            lambda name: gradio.update(visible=name in trials.choices.timed),
-            model,
-            limit,
-            queue=False,
-            show_progress="hidden",
-            api_visibility="private",
+            lambda name: gradio.update(visible=name in trials.choices.timed), model, limit, **silent
         )
+        for picture in (left, right):
+            picture.upload(own, [focal, baseline], [focal, baseline], **silent)
         run.click(
             find,
             [*inputs, calibration, model, limit, both, rectify, least],

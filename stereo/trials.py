@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..common.memory import ran_out_of_memory
 from ..common.warned import collect_warnings
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.io.glb import write_glb
@@ -30,10 +31,10 @@ __all__ = ["Found", "Trials"]
 _SHOWN = 150_000  # points of the cloud in the browser
 _AHEAD = 4.0  # of the median depth, beyond which the cloud in the browser ends
 _FAR = 5.0  # metres, a baseline that was rather given in other units
-_REMEDY = (
-    "tick “Rectify first”, or drop images that were rectified by their cameras' calibration "
-    "(`vizoo rectify` does that)"
+_RECTIFIED = (
+    "drop images that were rectified by their cameras' calibration (`vizoo rectify` does that)"
 )
+_REMEDY = f"tick “Rectify first”, or {_RECTIFIED}"
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class Trials:
 
         Raises:
             ValueError: what `StereoPredictor` refuses, too many pixels, a choice or calibration
-                that is none, results that cannot be written; no message names a folder of this
-                machine.
+                that is none, too little memory, results that cannot be written; no message names
+                a folder of this machine.
         """
         start = time.perf_counter()
         with self._one, collect_warnings(own_thread=True) as notes:
@@ -123,10 +124,17 @@ class Trials:
             first, second = map(to_bytes, views)
             for note in check_pair(first, second, remedy=_REMEDY):
                 warnings.warn(note, stacklevel=1)
-            alone = limit and limit / (1 + both)
-            name, predictor = self.choices.choose(model, alone, height, width, report)
+            name, predictor = self.choices.choose(model, limit, height, width, report, 1 + both)
             predictor.seconds = 0.0
-            result = predictor(*views, both=both, check=False)
+            try:
+                result = predictor(*views, both=both, check=False)
+            except (MemoryError, RuntimeError) as error:
+                if not ran_out_of_memory(error):
+                    raise
+                raise ValueError(
+                    f"the machine that runs this page has not enough memory for {width}x{height} "
+                    "pixels now; drop smaller images, or try again later"
+                ) from error
             if least:
                 result = result.confident(least)
             network, total = 1e3 * predictor.seconds, 1e3 * (time.perf_counter() - start)
@@ -141,7 +149,12 @@ class Trials:
             low, high = known.min(), known.max()
             facts.append(f"disparity {low:.1f} to {high:.1f} px, median {np.median(known):.1f} px")
         facts += [f"⚠ {note}" for note in notes]
-        if camera is None:
+        if camera is not None:
+            facts.append(
+                f"depth by a focal length of {camera.focal:g} px and a baseline of "
+                f"{camera.baseline:g} m"
+            )
+        else:
             facts.append(f"no calibration: the cloud assumes a focal length of {width} px (53°)")
         return Found(result, facts="\n\n".join(facts), **files)
 
@@ -177,13 +190,9 @@ def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: too little matches, or what does fits no two pinhole cameras.
     """
-    option = " (--raw)"  # of the command line
-    try:
-        rectifier = auto_rectifier([(left, right)])
-    except ValueError as error:
-        raise ValueError(str(error).replace(option, "")) from error
+    rectifier = auto_rectifier([(left, right)], remedy=_RECTIFIED)
     for note in rectifier.notes:
-        warnings.warn(note.replace(option, ""), stacklevel=2)
+        warnings.warn(note, stacklevel=2)
     return open_pair(*rectifier(left, right))
 
 

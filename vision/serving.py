@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +21,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..common.extras import from_extra
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["Gate", "Store", "is_local", "page_folder", "served"]
 
@@ -47,6 +52,8 @@ _SAID = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_PORTS = 65535
+_PREFIX, _YOUNG = "vizoo-page-", 60  # of folders, and seconds in which one may not be held yet
 _KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that is looked at
 
 
@@ -54,10 +61,15 @@ _KEPT, _LOOKED = 3600, 600  # seconds that files are kept, and after which that 
 def page_folder() -> Iterator[Path]:
     """Make the folder of all that a page keeps; nobody else reads it, and it goes in the end.
 
-    The page is built and served inside of this block.
+    The page is built and served inside of this block. Folders of pages whose processes were killed
+    go at its start.
     """
-    with tempfile.TemporaryDirectory(prefix="vizoo-page-", ignore_cleanup_errors=True) as name:
+    _sweep()
+    own_folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+    with own_folder as name, contextlib.ExitStack() as stack:
         folder = Path(name).resolve()
+        with contextlib.suppress(OSError):
+            stack.enter_context(_held(folder))
         own = {"GRADIO_TEMP_DIR": str(folder), "GRADIO_EXAMPLES_CACHE": str(folder / "examples")}
         own["GRADIO_ANALYTICS_ENABLED"] = "False"
         before = {name: os.environ.get(name) for name in own}
@@ -67,6 +79,32 @@ def page_folder() -> Iterator[Path]:
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _sweep() -> None:
+    """Delete the folders of pages whose processes ended without doing so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.lstat().st_mtime > _YOUNG:
+                with _held(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder until the block ends, or the process does in whatever way.
+
+    Raises:
+        OSError: another process holds it, or folders cannot be held here.
+    """
+    if sys.platform == "win32":
+        raise OSError("folders cannot be held")
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -102,7 +140,7 @@ def served(
 
     Raises:
         ImportError: Gradio is not installed; the message says how to get it.
-        ValueError: the port is taken, or there is no such address here.
+        ValueError: the port is none or taken, or there is no such address here.
     """
     gradio = from_extra("serve", "gradio", "a page")
     middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
@@ -340,11 +378,15 @@ def _again(body: bytes, receive: _Receive) -> _Receive:
 
 def _check_free(host: str, port: int) -> None:
     """Refuse an address that cannot be listened at, before anything is started."""
+    if not 0 < port <= _PORTS:
+        raise ValueError(f"port {port}: a port is a number from 1 to {_PORTS}")
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"cannot listen at {host}:{port}: {reason}; name another port") from error
+        of_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "another port" if of_port else "a host that is this machine's, such as 127.0.0.1"
+        raise ValueError(f"cannot listen at {host}:{port}: {reason}; name {remedy}") from error

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -147,12 +148,12 @@ def test_a_path_is_no_upload(site, root, pair, door, meta):
 def test_one_at_a_time(site, pair, monkeypatch):
     from gradio_client import Client, handle_file
 
-    at_once, most = [], []
+    at_once, most, waited = [], [], threading.Event()
 
     def find(*_, **__):
         at_once.append(None)
         most.append(len(at_once))
-        time.sleep(1)
+        waited.wait(60)
         at_once.pop()
         raise ValueError("enough")
 
@@ -162,9 +163,11 @@ def test_one_at_a_time(site, pair, monkeypatch):
     jobs, ranks = [], set()
     for client in clients:
         jobs.append(client.submit(*files, *DEFAULTS, api_name="/match"))
-    while not all(job.done() for job in jobs):
+    end = time.monotonic() + 30
+    while not {0, 1} <= ranks and time.monotonic() < end:
         ranks |= {job.status().rank for job in jobs}
         time.sleep(0.02)
+    waited.set()
     for job in jobs:
         with pytest.raises(Exception, match="enough"):
             job.result(timeout=60)
@@ -188,6 +191,14 @@ def test_in_a_browser(site, pair, tmp_path, width):
         tab.open(site[0], width)
         tab.wait("document.querySelector('#match') !== null")
         if width > 600:
+            tab.wait("document.querySelectorAll('tbody tr').length === 2")
+            tab.run("document.querySelector('tbody tr').click()")  # the room, which is calibrated
+            tab.wait("document.querySelector('#right img')?.naturalWidth === 384")
+            tab.click("button.label-wrap")  # the calibration
+            tab.wait("Number(document.querySelector('#focal input')?.value) > 0")
+            for side in ("left", "right"):
+                tab.click(f"#{side} button[aria-label='Clear']")
+                tab.wait(f"document.querySelector('#{side} img') === null")
             for side, file in zip(("left", "right"), pair, strict=True):
                 seen = f"document.querySelector('#{side} img')?.naturalWidth === 384"
                 for _ in range(5):  # the page may still be waking up
@@ -195,6 +206,7 @@ def test_in_a_browser(site, pair, tmp_path, width):
                     if tab.wait(seen, 5, give_up=True):
                         break
                 tab.wait(seen)
+            tab.wait("Number(document.querySelector('#focal input').value) === 0")
         else:
             tab.wait("document.querySelectorAll('tbody tr').length === 2")
             tab.run("document.querySelector('tbody tr').click()")
@@ -228,8 +240,11 @@ def test_in_a_browser(site, pair, tmp_path, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
-def test_the_command_serves_and_ends(tmp_path, host):
+@pytest.mark.parametrize(
+    ("host", "number"),
+    [("127.0.0.1", signal.SIGHUP), ("0.0.0.0", signal.SIGTERM), ("::1", signal.SIGINT)],
+)
+def test_the_command_serves_and_ends(tmp_path, host, number):
     pytest.importorskip("gradio")
     words = ["serve", "--host", host, "--port", str(free_port()), "--model", TINY]
     process = subprocess.Popen(
@@ -239,12 +254,13 @@ def test_the_command_serves_and_ends(tmp_path, host):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # ignored under nohup
     )
     assert re.fullmatch(
         r"http://(\[::1\]|[\w.]+):\d+/ \(Ctrl\+C ends it\)\n", process.stdout.readline()
     )
     assert list(tmp_path.glob("vizoo-page-*"))
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []

@@ -81,6 +81,10 @@ def test_the_slowest_within_a_limit(monkeypatch):
     assert choices.choose(WITHIN, 210.0, 100, 1000)[0] == "easnet_small"
     with pytest.warns(UserWarning, match=f"no network takes 50 ms .* 1000x100 .*{TINY} .* 100 ms"):
         assert choices.choose(WITHIN, 50.0, 100, 1000)[0] == TINY
+    # Both views take twice as long, and what is said is about both.
+    assert choices.choose(WITHIN, 210.0, 100, 1000, views=2)[0] == TINY
+    with pytest.warns(UserWarning, match=f"takes 150 ms .* for both views; {TINY} .* 200 ms"):
+        choices.choose(WITHIN, 150.0, 100, 1000, views=2)
     assert calls == [1_000_000] * 2  # once each
     for wrong in (None, 0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="give the time limit"):
@@ -124,6 +128,9 @@ def test_a_subnet_is_cut_once_for_a_limit(quick, monkeypatch):
     assert len(quick) == 1
     # A pair of nearly this size takes the same; a smaller limit another one.
     assert choices.choose(CUT, 61_900.0, 48, 97)[1] is network and len(quick) == 1
+    assert choices.choose(CUT, 123_800.0, 48, 96, views=2)[1] is network
+    with pytest.warns(UserWarning, match="takes 2 ms or less here at 96x48 pixels for both views"):
+        choices.choose(CUT, 2.0, 48, 96, views=2)
     with pytest.warns(UserWarning, match="no subnet of .* takes 0 ms or less here at 96x48 .*the"):
         least = choices.choose(CUT, 1e-3, 48, 96)[1]
     weights = [sum(p.numel() for p in net.net.parameters()) for net in (least, network)]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
@@ -57,6 +58,7 @@ def test_both_views_calibrated_and_sure(trials, pair, tmp_path):
     assert np.isinf(found.result.disparity).any()
     assert found.occluded.is_file()
     assert "assumes" not in found.facts
+    assert "depth by a focal length of 150 px and a baseline of 0.1 m" in found.facts
     names = zipfile.ZipFile(found.results).namelist()
     assert {"pair_cloud.ply", "pair_depth.npy", "pair_occluded.png"} <= set(names)
 
@@ -64,15 +66,15 @@ def test_both_views_calibrated_and_sure(trials, pair, tmp_path):
 def test_a_limit_holds_for_both_views(trials, pair, tmp_path, monkeypatch):
     asked = []
 
-    def choose(offer, limit, height, width, report):
-        asked.append((offer, limit, height, width))
+    def choose(offer, limit, height, width, report, views):
+        asked.append((offer, limit, height, width, views))
         return "chosen", trials.choices.network(TINY)
 
     monkeypatch.setattr(trials.choices, "choose", choose)
     found = trials.find(*pair, tmp_path, model=WITHIN, limit=500.0)
     assert re.search(r"\*\*chosen\*\* .* network \d+ ms \(limit 500 ms\), in all", found.facts)
     trials.find(*pair, tmp_path, model=WITHIN, limit=500.0, both=True)
-    assert asked == [(WITHIN, 500.0, 96, 160), (WITHIN, 250.0, 96, 160)]
+    assert asked == [(WITHIN, 500.0, 96, 160, views) for views in (1, 2)]
 
 
 def test_nothing_is_left_where_all_is_unsure(trials, pair, tmp_path):
@@ -119,7 +121,7 @@ def test_what_to_do_about_a_raw_pair_is_on_the_page(trials, pair, tmp_path):
     write_image(tmp_path / "noise.png", noise)
     with pytest.raises(ValueError, match="needed to rectify") as told:
         trials.find(pair[0], str(tmp_path / "noise.png"), tmp_path, model=TINY, rectify=True)
-    assert "--raw" not in str(told.value)
+    assert "--raw" not in str(told.value) and "; drop images that" in str(told.value)
 
 
 def test_a_pair_in_the_wrong_order_is_said(trials, pair, tmp_path):
@@ -137,6 +139,7 @@ def test_a_calibration_file(trials, pair, tmp_path):
     found = trials.find(*pair, tmp_path, **how)
     assert "pair_depth.npy" in zipfile.ZipFile(found.results).namelist()
     assert "assumes" not in found.facts
+    assert "depth by a focal length of 150 px and a baseline of 0.1 m" in found.facts
     with pytest.raises(ValueError, match="either a calibration file or"):
         trials.find(*pair, tmp_path, **how, focal=150.0)
     file.write_text("nothing")
@@ -163,6 +166,31 @@ def test_a_full_disk_is_said_and_leaves_nothing(trials, pair, tmp_path, monkeypa
     with pytest.raises(ZeroDivisionError):
         trials.find(*pair, tmp_path, model=TINY)
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("size", [(1 << 60,), None])
+def test_too_little_memory_is_said(trials, pair, tmp_path, monkeypatch, size):
+    def maps(left, right):
+        if size is None:
+            raise MemoryError
+        return torch.empty(size)
+
+    monkeypatch.setattr(trials.choices.network(TINY), "maps", maps)
+    with pytest.raises(ValueError, match="has not enough memory for 160x96 pixels now; drop smal"):
+        trials.find(*pair, tmp_path, model=TINY)
+
+    def wrong(left, right):
+        return torch.ones(2) @ torch.ones(3)
+
+    monkeypatch.setattr(trials.choices.network(TINY), "maps", wrong)
+    with pytest.raises(RuntimeError, match="size"):
+        trials.find(*pair, tmp_path, model=TINY)
+
+
+def test_what_is_beyond_reach_is_said_without_options(trials, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(trials.choices.network(TINY), "reach", 4.0)
+    facts = trials.find(*pair, tmp_path, model=TINY).facts
+    assert "beyond the network's 4 px: the pair was matched at" in facts and "scale" not in facts
 
 
 def test_results_have_names_that_nobody_guesses(trials, pair, tmp_path):

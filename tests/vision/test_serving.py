@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -210,6 +215,37 @@ def test_the_folder_is_nobody_elses_and_goes(monkeypatch):
     assert "GRADIO_EXAMPLES_CACHE" not in os.environ
 
 
+KILLED = """
+import time
+from vizoo.vision.serving import page_folder
+with page_folder() as folder:
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_folders_of_processes_that_were_killed_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words, env = [sys.executable, "-c", KILLED], {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        left = Path(process.stdout.readline().strip())
+        write(left / "upload/left.png", 100, 9000)
+        (tmp_path / "vizoo-page-young").mkdir()
+        (tmp_path / "vizoo-page-link").symlink_to(tmp_path / "vizoo-page-young")
+        os.utime(left, (0, 0))
+        os.utime(tmp_path / "vizoo-page-link", (0, 0), follow_symlinks=False)
+        with page_folder():
+            assert (left / "upload/left.png").is_file()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    with page_folder() as folder:
+        assert not left.exists() and folder.is_dir()
+    kept = {"vizoo-page-young", "vizoo-page-link"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
 @pytest.mark.parametrize(
     ("host", "local"),
     [
@@ -234,3 +270,20 @@ def test_a_port_that_is_taken_is_said(tmp_path):
         with pytest.raises(ValueError, match=f"cannot listen at 127.0.0.1:{port}: .*another port"):
             with served(None, tmp_path, port=port):
                 pass
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536, 99999])
+def test_what_is_no_port_is_said(tmp_path, port):
+    pytest.importorskip("gradio")
+    with pytest.raises(ValueError, match=f"port {port}: a port is a number from 1 to 65535"):
+        with served(None, tmp_path, port=port):
+            pass
+
+
+@pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1", "a" * 64])
+def test_a_host_that_is_not_here_is_said(tmp_path, host):
+    pytest.importorskip("gradio")
+    with pytest.raises(ValueError, match=f"cannot listen at {host}:7860: .*; name a host") as told:
+        with served(None, tmp_path, host=host):
+            pass
+    assert "another port" not in str(told.value)
