@@ -57,7 +57,7 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
     if size is None or len(matches) < _FEWEST:
         raise ValueError(
             f"{len(matches)} keypoints match, and {_FEWEST} are needed to rectify without a "
-            "calibration; give the cameras' calibration (--raw), or more pairs"
+            "calibration; give the cameras' calibration, or more pairs"
         )
     height, width = size
     both = _homographies(_fit(matches, height, width), height, width)
@@ -67,14 +67,14 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
     if off > _ROWS_OFF:
         raise ValueError(
             f"rectified by {len(matches)} matches, rows still differ by {off:.1f} px: that is not "
-            "two pinhole cameras side by side; lenses that bend lines need a calibration (--raw)"
+            "two pinhole cameras side by side; lenses that bend lines need a calibration"
         )
     notes = [
         f"rectified by {len(matches)} matches, without a calibration: rows agree to {off:.2f} px; "
         "the disparity says what is nearer, not how far it is"
     ]
     if off > _DOUBTED:
-        notes.append("the lenses seem to bend straight lines: a calibration (--raw) does better")
+        notes.append("the lenses seem to bend straight lines: a calibration does better")
     if np.median(disparity) < 0:
         notes.append("left and right look swapped: most matches move the wrong way")
     # Networks look for disparities above 0.

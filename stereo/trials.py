@@ -177,13 +177,9 @@ def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: too little matches, or what does fits no two pinhole cameras.
     """
-    option = " (--raw)"  # of the command line
-    try:
-        rectifier = auto_rectifier([(left, right)])
-    except ValueError as error:
-        raise ValueError(str(error).replace(option, "")) from error
+    rectifier = auto_rectifier([(left, right)])
     for note in rectifier.notes:
-        warnings.warn(note.replace(option, ""), stacklevel=2)
+        warnings.warn(note, stacklevel=2)
     return open_pair(*rectifier(left, right))
 
 
