@@ -117,6 +117,16 @@ def _readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
                 raise
 
 
+def estimated_rectifier(pairs: Mapping[str, Pair]) -> Rectifier:
+    """The rectifier by what matches in some of the pairs; says its notes."""
+    from ..stereo.auto_rectify import auto_rectifier
+
+    rectifier = auto_rectifier(_readable(pairs))
+    for note in rectifier.notes:
+        warn(note)
+    return rectifier
+
+
 def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectifier | None:
     """What rectifies the pairs first, where that was asked for."""
     if args.raw is None:
@@ -131,12 +141,7 @@ def raw_rectifier(args: argparse.Namespace, pairs: Mapping[str, Pair]) -> Rectif
         return rig_rectifier(args, args.raw, pairs)
     if not args.auto_rectify:
         return None
-    from ..stereo.auto_rectify import auto_rectifier
-
-    rectifier = auto_rectifier(_readable(pairs))
-    for note in rectifier.notes:
-        warn(note)
-    return rectifier
+    return estimated_rectifier(pairs)
 
 
 def find_calibrations(
