@@ -117,6 +117,16 @@ def readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
                 raise
 
 
+def estimated_rectifier(views: Iterable[tuple[Any, Any]]) -> Rectifier:
+    """The rectifier by what matches in some pairs; says its notes."""
+    from ..stereo.auto_rectify import auto_rectifier
+
+    rectifier = auto_rectifier(views)
+    for note in rectifier.notes:
+        warn(note)
+    return rectifier
+
+
 def raw_rectifier(
     args: argparse.Namespace, size: Callable[[], tuple[int, ...]], views: Iterable[tuple[Any, Any]]
 ) -> Rectifier | None:
@@ -136,12 +146,7 @@ def raw_rectifier(
         return rig_rectifier(args, args.raw, size())
     if not args.auto_rectify:
         return None
-    from ..stereo.auto_rectify import auto_rectifier
-
-    rectifier = auto_rectifier(views)
-    for note in rectifier.notes:
-        warn(note)
-    return rectifier
+    return estimated_rectifier(views)
 
 
 def common_calibration(args: argparse.Namespace) -> StereoCalibration | None:

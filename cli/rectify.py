@@ -1,14 +1,20 @@
-"""`vizoo rectify`: raw pairs of a calibrated rig as rectified ones, and their calibration."""
+"""`vizoo rectify`: raw pairs as rectified ones, of a calibrated rig with their calibration."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ._cameras import add_rig_arguments, raw_size, rig_rectifier
+from ._cameras import add_rig_arguments, estimated_rectifier, raw_size, readable, rig_rectifier
 from ._items import add_pairs, end_run, infer_items
 from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings, warn
+
+if TYPE_CHECKING:
+    from ..stereo.rectify import Rectifier, RigRectifier
+    from ._pairs import Pair
 
 # Pairs whose rows are compared: one rig is wrong throughout.
 _CHECKED = 5
@@ -18,8 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "calibration",
+        nargs="?",
         metavar="CALIBRATION",
-        help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder",
+        help="file of OpenCV (stereoCalibrate), Kalibr, ROS, EuRoC or KITTI, or its folder; none "
+        "with --auto",
+    )
+    parser.add_argument(
+        "--auto",
+        action="store_true",
+        help="instead of CALIBRATION: rectify by what matches in the pairs (no calib.txt)",
     )
     add_pairs(parser)
     parser.add_argument(
@@ -41,21 +54,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rectify all pairs; return 0, or 1 if any of several failed."""
     from ..common.summaries import item_summary
-    from ..datasets.stereo.calibration import write_calibration
     from ..stereo.rectification import require_content
-    from ..stereo.rectify import check_rows
+    from ..stereo.rectify import RigRectifier, check_rows
     from ..vision.io.images import read_image, write_image
     from ..vision.io.pairing import images_in
     from ._pairs import asked_pairs
 
+    if args.auto and args.calibration is not None:
+        args.calibration, args.images = None, [args.calibration, *args.images]
+    _check(args)
     with say_warnings():
         pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):
         check_apart(files, folder)
-    size = None if args.size is None else parse_size(args.size)
-    rectifier = rig_rectifier(args, args.calibration, raw_size(pairs), size)
+    rectifier = _rectifier(args, pairs)
+    cause = "did the same two cameras take all pairs?" if args.auto else None
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 
     def work(name: str) -> dict:
@@ -64,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             raw = [read_image(file) for file in (pairs[name].left, pairs[name].right)]
             require_content(*raw)
             images = rectifier(*raw)
-        rows, doubts = check_rows(*images) if name in checked else (None, [])
+        rows, doubts = check_rows(*images, cause=cause) if name in checked else (None, [])
         written = [out / side / f"{name}.png" for side in ("left", "right")]
         for file, image in zip(written, images, strict=True):
             write_image(file, image)
@@ -72,7 +87,51 @@ def run(args: argparse.Namespace) -> int:
         found = {"size": list(images[0].shape[:2]), "row_offset": rows}
         return item_summary(name, found, seconds, written, notes + doubts)
 
-    c, calib = rectifier.calibration, out / "calib.txt"
+    calib = out / "calib.txt"
+    summary = {"calibration": args.calibration}
+    if isinstance(rectifier, RigRectifier):
+        summary |= {"rectified": str(calib), "kept": rectifier.kept}
+        _write(calib, rectifier, args)
+    sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
+    items = infer_items("pairs", sources, work, None if args.json else _show)
+    written = {file for item in items for file in item.get("files", ())}
+    folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
+    there = {str(file) for folder in folders for file in images_in(folder)}
+    if old := sorted(there - written):
+        told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
+        warn(
+            f"of an earlier run, not of this one: {told}"
+            + f"; {calib} is not theirs" * (not args.auto)
+        )
+    if stale := args.auto and calib.exists():
+        warn(f"of an earlier run, not of these pairs: {calib}")
+    status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
+    if written and not (args.json or old or stale):
+        print(f"next: vizoo infer stereo {out} --out {out}/result")
+    return status
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not args.auto:
+        if args.calibration is None:
+            raise ValueError("CALIBRATION is missing: name its file, or give --auto to do without")
+        return
+    for name in ("second", "cameras", "lens", "fov", "size", "baseline_unit"):
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} goes with CALIBRATION, not with --auto")
+
+
+def _rectifier(args: argparse.Namespace, pairs: dict[str, Pair]) -> Rectifier:
+    if args.auto:
+        return estimated_rectifier(readable(pairs))
+    size = None if args.size is None else parse_size(args.size)
+    return rig_rectifier(args, args.calibration, raw_size(pairs), size)
+
+
+def _write(calib: Path, rectifier: RigRectifier, args: argparse.Namespace) -> None:
+    from ..datasets.stereo.calibration import write_calibration
+
+    c = rectifier.calibration
     write_calibration(calib, c)
     if not args.json:
         wide = 2 * math.degrees(math.atan((c.width or 0) / 2 / c.focal))
@@ -81,19 +140,6 @@ def run(args: argparse.Namespace) -> int:
             f"rectified: focal length {c.focal:.1f} px, {wide:.0f} degrees wide, with "
             f"{rectifier.kept:.0%} of the raw left picture"
         )
-    sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
-    items = infer_items("pairs", sources, work, None if args.json else _show)
-    written = {file for item in items for file in item.get("files", ())}
-    folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
-    there = {str(file) for folder in folders for file in images_in(folder)}
-    if old := sorted(there - written):
-        told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
-        warn(f"of an earlier run, not of this one: {told}; {calib} is not theirs")
-    summary = {"calibration": args.calibration, "rectified": str(calib), "kept": rectifier.kept}
-    status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
-    if not args.json:
-        print(f"next: vizoo infer stereo {out} --out {out}/result")
-    return status
 
 
 def _show(item: dict) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -24,6 +25,9 @@ __all__ = ["OwnPair", "Report", "batches", "divided", "labelled", "matcher", "us
 _MOST_PIXELS = 1_000_000  # of a pair that is learned from; larger ones are reduced
 _HELD_OUT, _ENOUGH = 10, 3  # one of so many pairs, and so many where that leaves twice as many
 _ROWS = 128  # that a single pair needs at least, to hold a quarter of them out
+_REMEDY = (
+    "`vizoo rectify` does that by the cameras' calibration, and `vizoo rectify --auto` without one"
+)
 _SMALLER = RandomScale(-1.0, 0.0, probability=0.7)  # the sizes at which pairs are matched
 
 Report = Callable[[str, int, int | None], None]
@@ -35,6 +39,7 @@ class OwnPair(NamedTuple):
     left: Tensor
     right: Tensor
     disparity: Tensor | None = None  #: (1, H, W) float16, 0 where the network is not sure
+    reduced: str = ""  #: from what and why, for messages
 
     def views(self) -> tuple[Tensor, Tensor]:
         return self.left.float() / 255, self.right.float() / 255
@@ -78,30 +83,40 @@ def _opened(
 ) -> OwnPair:
     """A pair at the size at which the network would match it."""
     given = open_pair(left, right)
-    height, width = given[0].shape[1:]
-    if height < crop[0] or width < crop[1]:
-        raise ValueError(
-            f"{width}x{height} pixels are less than the {crop[1]}x{crop[0]} of a training sample"
-        )
     share = min(1.0, math.sqrt(_MOST_PIXELS / given[0][0].numel()))
     views = [reduced(view, share)[0] for view in given]
-    doubts = check_pair(*map(to_bytes, views))
+    doubts = check_pair(*map(to_bytes, views), remedy=_REMEDY)
     if doubts:
         raise ValueError(doubts[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is beyond reach is matched at a smaller size
-        scale = predictor(*views, check=False).scale
-    return OwnPair(*((255 * reduced(view, scale)[0]).round().byte() for view in views))
+        found = predictor(*views, check=False)
+    left, right = ((255 * reduced(view, found.scale)[0]).round().byte() for view in views)
+    why = ""
+    if found.scale < 1:
+        width, height = given[0].shape[:0:-1]
+        largest = np.quantile(found.disparity, 0.99) / share
+        why = f" (of {width}x{height}, reduced because disparities reach {largest:.0f} px)"
+    height, width = left.shape[1:]
+    if height < crop[0] or width < crop[1]:
+        raise ValueError(
+            f"{width}x{height} pixels{why} are less than the {crop[1]}x{crop[0]} of a training "
+            "sample"
+        )
+    return OwnPair(left, right, reduced=why)
 
 
 def divided(usable: list[OwnPair]) -> tuple[list[OwnPair], list[OwnPair]]:
     """Pairs to learn from and to hold out."""
     if len(usable) == 1:
-        height = usable[0].left.shape[1]
+        left, right, _, why = usable[0]
+        height, width = left.shape[1:]
         if height < _ROWS:
-            raise ValueError(f"one pair of {height} rows is too little: give several, or larger")
+            raise ValueError(
+                f"one pair of {width}x{height} pixels{why} is too little, {_ROWS} rows are needed: "
+                "give several, or larger"
+            )
         cut = height * 3 // 4
-        left, right, _ = usable[0]
         return [OwnPair(left[:, :cut], right[:, :cut])], [OwnPair(left[:, cut:], right[:, cut:])]
     count = max(1, round(len(usable) / _HELD_OUT), min(_ENOUGH, len(usable) // 3))
     held = {(2 * index + 1) * len(usable) // (2 * count) for index in range(count)}

@@ -20,7 +20,6 @@ from .rectify import Image, Rectifier
 
 __all__ = ["auto_rectifier"]
 
-_REMEDY = "give the cameras' calibration (--raw)"
 _FEWEST = 30  # matches that are needed
 _ROWS_OFF, _DOUBTED = 1.5, 0.5  # median vertical offsets that are refused, and doubted, pixels
 _STEPS = 60
@@ -28,12 +27,11 @@ _PRIOR = 0.05  # pixels that a radian, or thrice the focal length, counts
 _SQUINT = 0.2  # of the width, by which the middles of both pictures come apart
 
 
-def auto_rectifier(pairs: Iterable[tuple[Image, Image]], *, remedy: str = _REMEDY) -> Rectifier:
+def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
     """Estimate how pairs of two unknown cameras are to be rectified.
 
     Args:
         pairs: one or several of the same cameras, left and right image; more matches say more.
-        remedy: what to do where that fails.
 
     Returns:
         The rectifier, without a calibration; its notes say what it was estimated from.
@@ -59,7 +57,7 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]], *, remedy: str = _REMED
     if size is None or len(matches) < _FEWEST:
         raise ValueError(
             f"{len(matches)} keypoints match, and {_FEWEST} are needed to rectify without a "
-            f"calibration, of one or several pairs; {remedy}"
+            "calibration; give the cameras' calibration, or more pairs"
         )
     height, width = size
     both = _homographies(_fit(matches, height, width), height, width)
@@ -69,14 +67,14 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]], *, remedy: str = _REMED
     if off > _ROWS_OFF:
         raise ValueError(
             f"rectified by {len(matches)} matches, rows still differ by {off:.1f} px: that is not "
-            f"two pinhole cameras side by side; where lenses bend lines, {remedy}"
+            "two pinhole cameras side by side; lenses that bend lines need a calibration"
         )
     notes = [
         f"rectified by {len(matches)} matches, without a calibration: rows agree to {off:.2f} px; "
         "the disparity says what is nearer, not how far it is"
     ]
     if off > _DOUBTED:
-        notes.append(f"the lenses seem to bend straight lines: better {remedy}")
+        notes.append("the lenses seem to bend straight lines: a calibration does better")
     if np.median(disparity) < 0:
         notes.append("left and right look swapped: most matches move the wrong way")
     # Networks look for disparities above 0.

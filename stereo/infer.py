@@ -28,7 +28,7 @@ from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
-from .rectification import check_pair, require_content
+from .rectification import REMEDY, check_pair, require_content
 from .result import StereoResult
 from .tiling import least_pixels, refine
 
@@ -103,6 +103,7 @@ class StereoPredictor:
         memory: float | None = None,
         both: bool = False,
         check: bool = True,
+        remedy: str = REMEDY,
     ) -> StereoResult:
         """Find the disparity of one pair.
 
@@ -122,6 +123,7 @@ class StereoPredictor:
             check: whether to look if the pair is swapped or not rectified, by keypoints, and
                 beyond reach at a scale of yours. It takes up to a second; many pairs of one
                 camera need it once.
+            remedy: what a warning says to do about a pair that is not rectified.
 
         Raises:
             FileNotFoundError: there is no such image.
@@ -138,14 +140,14 @@ class StereoPredictor:
         height, width = first.shape[1:]
         if scale != "auto" and min(height, width) * float(scale) < min(_SMALLEST, height, width):
             raise ValueError(
-                f"at {float(scale):g} of {width}x{height} pixels there is nothing left to match: take "
-                f"{math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
+                f"at {float(scale):g} of {width}x{height} pixels there is nothing left to match: "
+                f"take {math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
             )
         for name, value in (("max_disparity", max_disparity), ("memory", memory)):
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive, got {value:g}")
         picture = to_bytes(first)
-        for note in check_pair(picture, to_bytes(second)) if check else ():
+        for note in check_pair(picture, to_bytes(second), remedy=remedy) if check else ():
             warnings.warn(note, stacklevel=3)
         whole = 1.0 if scale == "auto" else float(scale)
         start = self._reached(first, second, scale, max_disparity, check)

@@ -35,8 +35,13 @@ _EDGE = 65  # points along each side of a picture
 _STRIP = 128  # rows whose places are found at a time, which bounds the memory
 _NOWHERE = -1e4  # the place of what is not in an image
 _ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
+_LARGEST = 4  # times the pixels of the raw pictures that rectified ones may have
 _NARROW = 0.05  # of common view, as a tangent
 _ONE_SURFACE = 0.05  # part by which depths of neighbours on a surface differ
+_CAUSE = (
+    "the calibration does not fit these images; was the rig moved, is the lens another, or are "
+    "LEFT and RIGHT exchanged?"
+)
 _ENDINGS = "rectified.png depth_raw.npy confidence_raw.pfm occluded_raw.png".split()
 
 
@@ -126,8 +131,8 @@ class RigRectifier(Rectifier):
             exchanged where they are turned.
 
     Raises:
-        ValueError: the rig is of images of another shape, the cameras see nothing in common, or the
-            field of view is none.
+        ValueError: the rig is of images of another shape, the cameras see nothing in common, the
+            field of view is none, or the size is over four times the raw pixels.
     """
 
     calibration: StereoCalibration
@@ -150,6 +155,11 @@ class RigRectifier(Rectifier):
                 f"by 90 degrees {'clockwise' if quarters == 1 else 'counterclockwise'}",
             )
         rows, columns = size or ((width, height) if quarters else (height, width))
+        if rows * columns > _LARGEST * height * width:
+            raise ValueError(
+                f"the size {rows}x{columns} has more than {_LARGEST} times the pixels of the raw "
+                f"pictures, {height}x{width} (height x width): give a smaller one"
+            )
         focal, cx, cy = self.camera = self._camera(rows, columns, fov)
         calibration = StereoCalibration(
             focal, rig.baseline, cx, cy, width=columns, height=rows, focal_y=focal
@@ -267,7 +277,7 @@ class RigRectifier(Rectifier):
         if (high - low).min() < _NARROW:
             raise ValueError(
                 "the cameras see next to nothing in common once they are turned parallel; is the "
-                "calibration of these cameras, or --fov wanted?"
+                "calibration of these cameras, or a field of view wanted?"
             )
         focal = float(np.max([columns, rows] / (high - low)))
         cx, cy = np.array([columns - 1, rows - 1]) / 2 - focal * (low + high) / 2
@@ -323,12 +333,15 @@ def _files(folder: str | os.PathLike, name: str) -> dict[str, Path]:
     return {ending: Path(folder) / f"{name}_{ending}" for ending in _ENDINGS}
 
 
-def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[str]]:
+def check_rows(
+    left: np.ndarray, right: np.ndarray, *, cause: str | None = None
+) -> tuple[float | None, list[str]]:
     """Look whether rows agree in a rectified pair.
 
     Args:
         left: (H, W, 3) uint8.
         right: likewise.
+        cause: why rows may differ, for the warning.
 
     Returns:
         The median vertical offset of keypoints that match, pixels, or None where too few match;
@@ -338,10 +351,7 @@ def check_rows(left: np.ndarray, right: np.ndarray) -> tuple[float | None, list[
     if geometry is None:
         return None, []
     off = geometry.row_offset
-    doubt = (
-        f"rows still differ by {off:.1f} px ({geometry.matches} matches): the calibration does not "
-        "fit these images; was the rig moved, is the lens another, or are LEFT and RIGHT exchanged?"
-    )
+    doubt = f"rows still differ by {off:.1f} px ({geometry.matches} matches): {cause or _CAUSE}"
     swapped = replace(geometry, row_offset=0, row_trend=0).warnings()
     return off, [doubt] * (off > _ROWS_OFF) + swapped
 

@@ -36,6 +36,10 @@ from .steadiness import Steadiness
 __all__ = ["Settled", "StreamReport", "disparities", "settle", "stream"]
 
 _AHEAD = 4  # frames that are read before they are needed, or wait to be written
+_REMEDY = (
+    "`vizoo infer video --raw CALIBRATION` does that by the cameras' calibration, and "
+    "`vizoo infer video --auto-rectify` without one"
+)
 _PATIENCE = 30  # frames without content before the first that can be matched
 _SILENCE = 10.0  # seconds without a picture after which a camera counts as gone
 _RATE = 10.0  # frames a second of a video where the source says none
@@ -145,7 +149,12 @@ def settle(
         for count, frame in enumerate(frames, start=1):
             try:
                 result = predictor(
-                    frame.left, frame.right, scale=scale, max_disparity=max_disparity, check=check
+                    frame.left,
+                    frame.right,
+                    scale=scale,
+                    max_disparity=max_disparity,
+                    check=check,
+                    remedy=_REMEDY,
                 )
             except ValueError as error:
                 reason = f"{sequence.name}, frame {frame.name}: {error}"

@@ -31,10 +31,10 @@ __all__ = ["Found", "Trials"]
 _SHOWN = 150_000  # points of the cloud in the browser
 _AHEAD = 4.0  # of the median depth, beyond which the cloud in the browser ends
 _FAR = 5.0  # metres, a baseline that was rather given in other units
-_RECTIFIED = (
-    "drop images that were rectified by their cameras' calibration (`vizoo rectify` does that)"
+_REMEDY = (
+    "tick “Rectify first”, or drop images that were rectified by their cameras' calibration "
+    "(`vizoo rectify` does that)"
 )
-_REMEDY = f"tick “Rectify first”, or {_RECTIFIED}"
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: too little matches, or what does fits no two pinhole cameras.
     """
-    rectifier = auto_rectifier([(left, right)], remedy=_RECTIFIED)
+    rectifier = auto_rectifier([(left, right)])
     for note in rectifier.notes:
         warnings.warn(note, stacklevel=2)
     return open_pair(*rectifier(left, right))

@@ -294,7 +294,7 @@ def _opencv_lens(
     model = model or said or ("pinhole" if xi is None else "mei")
     if said is None and model == "pinhole" and len(d) == 4 and any(d):
         notes.append(
-            "4 numbers of distortion are taken as k1 k2 p1 p2 (--lens fisheye: as cv2.fisheye's)"
+            "4 numbers of distortion are taken as k1 k2 p1 p2 (lens fisheye: as cv2.fisheye's)"
         )
     fx, skew, cx, zero, fy, cy, *last = matrix.tolist()
     if zero or last != [0, 0, 1]:

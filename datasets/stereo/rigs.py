@@ -200,7 +200,7 @@ def _unused(**options: Any) -> None:
     """Refuse what a file of this kind leaves no choice of."""
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"--{name} is not for this file, which holds that itself")
+            raise ValueError(f"{name} is not for this file, which holds that itself")
 
 
 def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
@@ -261,7 +261,7 @@ def _partner(
     if (other := _other(path, second)) is None:
         raise ValueError(
             "one camera is missing: this file is of one, and none is beside it that is called "
-            "alike (left and right, cam0 and cam1); name it with --second FILE"
+            "alike (left and right, cam0 and cam1); name it as second"
         )
     return _second(other, read)
 
@@ -282,13 +282,13 @@ def _rig(found: formats.Cameras, unit: Any) -> StereoRig:
     length = float(np.linalg.norm(between[:3, 3]))
     if unit is None:
         unit = "m" if length <= _METRES_BELOW else "mm"
-        notes += (f"the baseline is taken as {length:.4g} {unit} (else --baseline-unit)",)
+        notes += (f"the baseline is taken as {length:.4g} {unit} (else give baseline_unit)",)
     elif unit not in list(_PER_METRE):
-        raise ValueError(f"the unit {unit!r} is none of m, cm, mm (else --baseline-unit)")
+        raise ValueError(f"the unit {unit!r} is none of m, cm, mm (else give baseline_unit)")
     try:
         return StereoRig(left, right, between[:3, :3], between[:3, 3] / _PER_METRE[unit], notes)
     except _SwappedError as error:
-        raise ValueError(f"{error} (--cameras {numbers[1]} {numbers[0]})") from None
+        raise ValueError(f"{error} (cameras {numbers[1]} {numbers[0]})") from None
 
 
 def _rectified(path: Path) -> formats.Cameras:

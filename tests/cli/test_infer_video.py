@@ -210,7 +210,8 @@ def test_raw_videos(raw, capsys):
     """The warning's remedy: rectified by the calibration, with depth; or by what matches."""
     assert call("raw.mp4") == 0
     said = capsys.readouterr()
-    assert "the pair is not rectified" in said.err and "--auto-rectify" in said.err
+    assert "the pair is not rectified" in said.err and "infer stereo" not in said.err
+    assert "`vizoo infer video --raw CALIBRATION`" in said.err and "--auto-rectify" in said.err
     assert call("raw.mp4", "--raw", "rig.yml", "--format", "png", "video") == 0
     said = capsys.readouterr()
     assert "not rectified" not in said.err

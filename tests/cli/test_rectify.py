@@ -13,7 +13,7 @@ from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import read_calibration
 from vizoo.datasets.stereo.rigs import read_rig, write_rig
 from vizoo.stereo import infer
-from vizoo.stereo.rectify import RigRectifier
+from vizoo.stereo.rectify import RigRectifier, check_rows
 from vizoo.vision.io.images import read_image, read_pixels, write_image
 from vizoo.vision.io.pfm import read_pfm
 
@@ -153,8 +153,48 @@ def test_pairs_of_an_earlier_run(raw, tmp_path, capsys):
     assert main(pair(raw, "rectify", rig)) == 0
     assert "earlier run" not in capsys.readouterr().err
     assert main(["rectify", rig, *files, "--out", "out", "--fov", "60"]) == 0
-    said = capsys.readouterr().err
-    assert "of an earlier run, not of this one: out/left/0.png, out/right/0.png; out/calib" in said
+    said = capsys.readouterr()
+    old = "of an earlier run, not of this one: out/left/0.png, out/right/0.png; out/calib"
+    assert old in said.err and "next:" not in said.out
+
+
+def test_nothing_comes_next_where_all_pairs_failed(raw, tmp_path, capsys):
+    for side in ("left", "right"):
+        for number in range(2):
+            flat = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
+            write_image(tmp_path / side / f"{number}.png", flat)
+    assert main(["rectify", str(raw / "rig.yml"), "left", "right", "--out", "out"]) == 1
+    said = capsys.readouterr()
+    assert "2 of 2 pairs failed" in said.err and "next:" not in said.out
+
+
+def test_rectify_without_a_calibration(raw, tmp_path, capsys):
+    files = [str(raw / "l.png"), str(raw / "r.png"), "--out", "out"]
+    assert main(["rectify", "--auto", *files]) == 0
+    said = capsys.readouterr()
+    assert "without a calibration: rows agree" in said.err and "next: vizoo infer" in said.out
+    pixels = [read_pixels(tmp_path / "out" / side / "l.png") for side in ("left", "right")]
+    assert check_rows(*pixels)[0] < 0.5 and not (tmp_path / "out/calib.txt").exists()
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["calibration"] is None and summary["items"][0]["row_offset"] < 0.5
+    (tmp_path / "out/calib.txt").touch()
+    assert main(["rectify", *files, "--auto"]) == 0
+    said = capsys.readouterr()
+    assert "not of these pairs: out/calib.txt" in said.err and "next:" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--auto", "l.png", "r.png", "--fov", "60"], "--fov goes with CALIBRATION"),
+        (["--auto", "l.png", "r.png", "--baseline-unit", "m"], "--baseline-unit goes with"),
+        (["--list", "pairs.txt"], "CALIBRATION is missing: name its file, or give --auto"),
+        (["rig.yml", "l.png", "r.png", "--size", "99999x99999"], "more than 4 times the pixels"),
+    ],
+)
+def test_what_rectify_refuses(raw, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(raw)
+    assert message in refused(capsys, ["rectify", *words, "--out", "refused"])
 
 
 @pytest.mark.parametrize(

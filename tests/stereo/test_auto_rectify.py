@@ -50,10 +50,8 @@ def test_swapped(pairs):
 
 def test_too_little_to_go_by(pairs):
     flat = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
-    with pytest.raises(ValueError, match="0 keypoints match, and 30 are needed"):
+    with pytest.raises(ValueError, match="0 keypoints .* 30 are needed .* calibration, or more"):
         auto_rectifier([(flat, flat)])
-    with pytest.raises(ValueError, match="; ask somebody$"):
-        auto_rectifier([(flat, flat)], remedy="ask somebody")
     with pytest.raises(ValueError, match="100x50 and 320x240 pixels are not of the same"):
         auto_rectifier([pairs[0], (flat[:50, :100], flat[:50, :100])])
 
@@ -62,7 +60,7 @@ def test_lenses_that_bend_are_doubted():
     rig, plane = make_rig("fisheye"), Board((0, 0, 0.5), (0.1, 0.3, 0))
     pair = plane.pair(rig, noise(1))
     rectifier = auto_rectifier([pair])
-    assert any("bend straight lines: better give the cam" in note for note in rectifier.notes)
+    assert any("straight lines: a calibration does better" in note for note in rectifier.notes)
     assert measure_pair(*rectifier(*pair)).matches > 100  # and still one sees something
 
 

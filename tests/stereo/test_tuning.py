@@ -280,7 +280,7 @@ def test_one_pair_is_parted_by_rows(net, pairs, scripted):
     scripted((0.4, 1.0), (0.35, 1.0))
     report = tune(net, [(left, right)], **QUICK)
     assert (report.pairs, report.held_out) == (1, 0)
-    with pytest.raises(ValueError, match="one pair of 100 rows is too little"):
+    with pytest.raises(ValueError, match="one pair of 256x100 pixels is too little, 128 rows"):
         tune(net, [(left[:, :100], right[:, :100])], **QUICK)
     single = OwnPair(to_bytes_view(left), to_bytes_view(right))
     (learned,), (held,) = divided([single])
@@ -344,6 +344,32 @@ def test_large_and_near_pairs_are_taken_smaller(net, pairs, monkeypatch):
     monkeypatch.setattr(_tuning_pairs, "_MOST_PIXELS", 128 * 256 // 4)
     (pair,), _ = usable(StereoPredictor(net, "cpu"), pairs[:1])
     assert pair.left.shape == (3, 64, 128)
+
+
+def test_pairs_that_are_too_small_once_they_are_reduced(net, pairs, monkeypatch):
+    """What was given and why it was made smaller is said; of several they are skipped."""
+    predictor = StereoPredictor(net, "cpu")
+    monkeypatch.setattr(predictor, "reach", 4.0)
+    why = r"pixels \(of 256x128, reduced because disparities reach \d+ px\)"
+    (near,), _ = usable(predictor, pairs[:1], crop=(0, 0))
+    height, width = near.left.shape[1:]
+    assert height < 64
+    with pytest.raises(ValueError, match=rf"{width}x{height} {why} is too little, 128 rows"):
+        divided([near])
+    tall = [view.repeat(1, 4, 1) for view in pairs[0]]
+    (kept,), skipped = usable(predictor, [pairs[0], tall], crop=(64, 64))
+    assert kept.left.shape[1] >= 64 and skipped.keys() == {"pair 1"}
+    said = rf"{width}x{height} {why} are less than the 64x64 of a training sample"
+    assert re.fullmatch(said, skipped["pair 1"])
+
+
+def test_raw_pairs_are_told_what_tuning_takes(net):
+    noise = torch.rand(1, 3, 140, 430, generator=torch.Generator().manual_seed(2))
+    texture = avg_pool2d(noise, 5, 1)[0]
+    raw = (texture[:, :-7, :-8], texture[:, 7:, 8:])
+    with pytest.raises(ValueError, match="not rectified.*`vizoo rectify --auto`") as refused:
+        usable(StereoPredictor(net, "cpu"), [raw])
+    assert "infer" not in str(refused.value)
 
 
 def test_nothing_to_learn_is_said(net, pairs, monkeypatch):
