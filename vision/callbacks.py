@@ -180,6 +180,7 @@ class KeepLast(Checkpoint):
     (``last.ckpt.rank0``).
 
     A module whose ``resumes_within_epochs`` is false keeps the file of its last whole epoch.
+    Weights that are not finite are not written: the fit ends with a ValueError after the epoch.
 
     Attributes:
         path: the file, or None before `setup`.
@@ -220,6 +221,12 @@ class KeepLast(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file; Lightning calls checkpoint callbacks last, after the validation."""
         self._save(trainer)
+        if (name := _not_finite(pl_module)) is not None:
+            kept = f"{self.path} is of before" if self.written else "nothing was written"
+            raise ValueError(
+                f"the weights are not finite after epoch {trainer.current_epoch} ({name}): {kept}; "
+                "take a lower lr, a lower trainer.gradient_clip_val or more precision"
+            )
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -246,6 +253,7 @@ class KeepLast(Checkpoint):
             or self.path is None
             or self._step_resumed is None
             or step in (self._step_saved, self._step_resumed)
+            or _not_finite(trainer.lightning_module) is not None
         ):
             return
         if not self.written:
@@ -273,3 +281,9 @@ class KeepLast(Checkpoint):
     def _age(self) -> int | None:
         path = self.path
         return path.stat().st_mtime_ns if path is not None and path.is_file() else None
+
+
+def _not_finite(module: torch.nn.Module) -> str | None:
+    """The name of a parameter that holds a number which is none."""
+    named = module.named_parameters()
+    return next((name for name, values in named if not bool(values.isfinite().all())), None)

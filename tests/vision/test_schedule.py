@@ -259,3 +259,29 @@ def test_configs_for_data_of_ones_own_have_lengths_in_shares(name):
     assert 0 < settings["model"]["init_args"]["warmup_steps"] <= 0.1
     callbacks = [entry["class_path"] for entry in settings["trainer"].get("callbacks", [])]
     assert callbacks in ([], ["vizoo.vision.callbacks.AveragedWeights"])
+
+
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path):
+    """The file of the epoch before stays, and the fit ends."""
+
+    class Diverging(Task):
+        def training_step(self, batch, index):
+            return super().training_step(batch, index) * (math.nan if self.current_epoch else 1)
+
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_epochs=5,
+        callbacks=[KeepLast()],
+        logger=False,
+        enable_progress_bar=False,
+    )
+    data = DataLoader(TensorDataset(torch.zeros(4, 1)))
+    said = r"not finite after epoch 1 \(net.weight\): .*last.ckpt is of before"
+    with pytest.raises(ValueError, match=said):
+        ValueError, match=r"not finite after epoch 1 \(net.weight\): .*last.ckpt is"
+    ):
+        trainer.fit(Diverging(), data)
+    (path,) = tmp_path.rglob("last.ckpt")
+    kept = torch.load(path, weights_only=True)
+    assert kept["epoch"] == 0 and kept["state_dict"]["net.weight"].isfinite().all()
