@@ -197,7 +197,7 @@ def test_in_a_browser(site, pair, tmp_path, width):
             tab.click("button.label-wrap")  # the calibration
             tab.wait("Number(document.querySelector('#focal input')?.value) > 0")
             for side in ("left", "right"):
-                tab.click(f"#{side} button[aria-label='Clear']")
+                tab.click(f"#{side} button[aria-label='Remove Image']")
                 tab.wait(f"document.querySelector('#{side} img') === null")
             for side, file in zip(("left", "right"), pair, strict=True):
                 seen = f"document.querySelector('#{side} img')?.naturalWidth === 384"

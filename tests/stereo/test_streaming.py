@@ -164,12 +164,12 @@ def test_frames_without_content_keep_their_places(predictor, tmp_path):
     known = [read_disparity(tmp_path / f"mine_disparity/{i:03d}.png")[1].any() for i in range(6)]
     assert known == [False, False, True, True, False, True]
     (note,) = report.notes
-    assert note.startswith("3 frames passed over: frame 000: ") and "same picture" in note
+    assert note.startswith("3 frames passed over: frame 000: ") and "one colour" in note
 
 
 def test_a_sequence_without_content_is_refused(predictor, tmp_path):
     source = StereoSequence("mine", (black(frame) for frame in frames()))
-    with pytest.raises(ValueError, match="mine, frame 005: left and right are the same picture"):
+    with pytest.raises(ValueError, match="mine, frame 005: the left image is all of one colour"):
         stream(predictor, source, tmp_path / "out")
     with pytest.raises(ValueError, match="mine: no frame could be read; all are gone"):
         stream(predictor, StereoSequence("mine", iter(()), notes=["all are gone"]), tmp_path)
