@@ -154,7 +154,7 @@ def kernel_choice(layer: Layer) -> Choice | None:
 def depth_choices(
     net: nn.Module, blocks: Mapping[str, list[Block]], ties: Ties
 ) -> dict[str, Choice]:
-    """Of sequences that end in blocks which give what they take; at least half of them run."""
+    """Of sequences that end in blocks which give what they take; half of them run, rounded down."""
     choices = {}
     for name, module in net.named_modules():
         if type(module) not in _SEQUENCES:
@@ -173,7 +173,7 @@ def depth_choices(
             if not alike or not chained or any(not _fits(run) for run in runs):
                 break
             first = index
-        least = max(first, (count + 1) // 2, 1)
+        least = max(first, count // 2, 1)
         if least < count:
             for child, _ in children[least:]:
                 for run in blocks[f"{name}.{child}" if name else child]:
@@ -183,15 +183,16 @@ def depth_choices(
 
 
 def _fits(run: Block) -> bool:
-    before, after = run.before, run.after
-    return before is None or after is None or before.dim == after.dim
+    pairs = zip(run.before, run.after, strict=True)
+    return all(b is None or a is None or b.dim == a.dim for b, a in pairs)
 
 
 def _join(run: Block, ties: Ties, why: str) -> None:
-    if run.before is not None and run.after is not None:
-        ties.unite(run.before.labels, run.after.labels, why)
-    elif (one := run.before or run.after) is not None:
-        ties.fix(one.labels, why)
+    for before, after in zip(run.before, run.after, strict=True):
+        if before is not None and after is not None:
+            ties.unite(before.labels, after.labels, why)
+        elif (one := before or after) is not None:
+            ties.fix(one.labels, why)
 
 
 def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) -> None:

@@ -48,6 +48,11 @@ REDUCES |= {"prod", "linalg_vector_norm", "norm", "logsumexp", "any", "all", "ar
 ALONG = {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod"}
 SPATIAL = re.compile(r"(pool|upsample|pad|grid_sampler).*?([123])d")
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+# Operators of this package: sums over the channels of features that meet; positions moved alone;
+# the channels of two features one after the other.
+CORRELATIONS = {"vizoo::correlation", "vizoo::correlation_2d", "vizoo::epipolar_correlation"}
+WARPS = {"vizoo::warp_by_disparity", "vizoo::warp_by_disparity_fused"}
+VOLUMES = {"vizoo::concat_volume"}
 
 
 def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: Any) -> dict:
@@ -66,8 +71,13 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     if not given:
         return {}
     outputs = [o for o in tree_leaves(out) if isinstance(o, Tensor)]
-    ours = not func._schema.name.startswith("aten::")
-    if ours:
+    if name in CORRELATIONS:
+        found = _correlation(known, name, inputs)
+    elif name in WARPS:
+        found = _spatial(known, 2, args, outputs)
+    elif name in VOLUMES:
+        found = _volume(known, args, outputs[0])
+    elif "::" in name:
         found = None
     elif name in SAME or name == "as_strided" and args[0].shape == outputs[0].shape:
         found = _same(known, args, outputs)
@@ -232,6 +242,33 @@ def _spatial(known: Known, dims: int, args: Sequence[Any], outputs: list[Tensor]
     if channels is None or channels.dim >= args[0].dim() - dims:
         return None
     return {id(o): channels for o in outputs}
+
+
+def _correlation(known: Known, name: str, inputs: list[Tensor]) -> _Found:
+    """Features (B, C, H, W), channel by channel; what is made of positions has no channels."""
+    features = [t for t in inputs if t.dim() == 4 and t.shape[1] == inputs[0].shape[1]]
+    channels = [known.channels(tensor) for tensor in features]
+    present = [c for c in channels if c is not None and c.dim == 1]
+    others = [c for t in inputs if (c := known.channels(t)) is not None]
+    if len(present) < len(others):
+        return None
+    for other in present[1:]:
+        known.ledger.unite(present[0].labels, other.labels, known.here(name))
+    if len(present) < len(channels):
+        known.ledger.fix(present[0].labels, f"meets a tensor of fixed size in {known.here(name)}")
+    return {}
+
+
+def _volume(known: Known, args: Sequence[Any], out: Tensor) -> _Found:
+    """(B, C, H, W) and (B, C', H, W) to (B, C + C', D, H, W)."""
+    pair = [known.channels(tensor) for tensor in args[:2]]
+    if any(channels is not None and channels.dim != 1 for channels in pair):
+        return None
+    labels = [
+        torch.full((tensor.shape[1],), -1) if channels is None else channels.labels
+        for tensor, channels in zip(args, pair, strict=False)
+    ]
+    return {id(out): Channels(1, torch.cat(labels))}
 
 
 def _moved(

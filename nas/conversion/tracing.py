@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..elastic.base import ElasticModule
@@ -33,11 +33,14 @@ _HEADS = re.compile(r"(n|num)?_?heads?|nhead")
 
 @dataclass
 class Block:
-    """A child of a sequence as it ran, which may be left out if it gives what it takes."""
+    """A child of a sequence as it ran, which may be left out if it gives what it takes.
 
-    before: Channels | None
-    after: Channels | None
-    shape: torch.Size | None  #: of input and output, where it is one
+    It takes and gives a tensor, or several ones in the same order.
+    """
+
+    before: list[Channels | None]
+    after: list[Channels | None]
+    shape: list[torch.Size] | None  #: of inputs and outputs, where they are the same
     source: nn.Module | None  #: the block that gave the input
 
 
@@ -230,11 +233,19 @@ class _Tracer(TorchDispatchMode):
             for child in module
             if any(True for _ in child.children())
         }
-        befores: list[Channels | None] = []
+        befores: list[list[Channels | None]] = []
+
+        def taken(args: Any, kwargs: Any) -> tuple[list[Tensor], Any]:
+            """The tensors of the first argument that has some, and how they are held."""
+            for value in (*args, *kwargs.values()):
+                leaves, form = tree_flatten(value)
+                if leaves and all(isinstance(leaf, Tensor) for leaf in leaves):
+                    return leaves, form
+            return [], None
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            x = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
-            befores.append(None if x is None or self._inside else self.channels(x))
+            x, _ = taken(args, kwargs)
+            befores.append([None if self._inside else self.channels(tensor) for tensor in x])
             self._stack.append(module)
             self._inside += self._is_known(module)
 
@@ -244,22 +255,24 @@ class _Tracer(TorchDispatchMode):
             self._inside -= self._is_known(module)
             if self._inside:
                 return
-            x: Any = next((a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)), None)
-            tensors = x is not None and isinstance(out, Tensor)
+            x, form = taken(args, kwargs)
             if self._is_known(module):
-                if tensors:
+                if x and isinstance(out, Tensor):
                     layer = self._layers[module]
-                    self._channels[out] = layer.apply(self.ledger, x, before, out)
+                    self._channels[out] = layer.apply(self.ledger, x[0], before[0], out)
                 else:
                     self.fix(self._layers[module], f"{self._names[module]} gives no tensor")
-            elif module in blocks:
-                after = self.channels(out) if tensors else None
-                same = tensors and x.shape == out.shape and x.device == out.device
-                source = self._made_by.get(x) if tensors else None
-                block = Block(before, after, x.shape if same else None, source)
-                if tensors:
-                    self._made_by[out] = module
+            elif module in blocks and x:
+                given, given_form = tree_flatten(out)
+                kind = [(t.shape, t.device) for t in x]
+                same = form == given_form and kind == [(t.shape, t.device) for t in given]
+                after = [self.channels(t) for t in given] if same else []
+                shape = [t.shape for t in x] if same else None
+                block = Block(before, after, shape, self._made_by.get(x[0]))
                 self.trace.blocks.setdefault(self._names[module], []).append(block)
+                for tensor in given:
+                    if isinstance(tensor, Tensor):
+                        self._made_by[tensor] = module
 
         with ExitStack() as hooks:
             for module in net.modules():

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from vizoo.vision import ops
+
 
 def layer(n_in: int, n_out: int, kernel: int = 3, **more: int) -> nn.Sequential:
     """Convolution, normalisation, activation."""
@@ -236,6 +238,40 @@ class Deep(Small):
         return self.blocks(x)
 
 
+class Levels(Small):
+    """Blocks that take and give two tensors, of different sizes."""
+
+    class Exchange(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fine, self.coarse = layer(16, 16), layer(16, 16)
+
+        def forward(self, levels):
+            fine, coarse = levels
+            return [self.fine(fine) + F.interpolate(coarse, fine.shape[2:]), self.coarse(coarse)]
+
+    def __init__(self):
+        super().__init__()
+        self.exchanges = nn.Sequential(*(self.Exchange() for _ in range(3)))
+
+    def between(self, x):
+        return sum(
+            level.mean((2, 3), keepdim=True) for level in self.exchanges([x, x[..., ::2, ::2]])
+        )
+
+
+class Matched(Small):
+    """Features of two views that are correlated, and warped."""
+
+    def __init__(self):
+        super().__init__(4 + 32)
+
+    def between(self, x):
+        other = ops.warp_by_disparity(x, torch.ones_like(x.mean(1, keepdim=True)))
+        volume = ops.concat_volume(x, other, 3).mean(2)
+        return torch.cat([ops.correlation(x, other, 4), volume], 1)
+
+
 EVERY = [Residual, Concatenated, Depthwise, Grouped, GroupNormed, InstanceNormed, SqueezeExcite]
 EVERY += [Shuffled, Split, PixelShuffled, Flattened, Shared, Transposed, Scaled, Transformer]
-EVERY += [Volumes, Deep]
+EVERY += [Volumes, Deep, Levels, Matched]

@@ -120,6 +120,11 @@ def test_choices():
         "blocks.1.0.width": (8, 12, 16),
         "blocks.0.0.kernel": (3, 5, 7),
     }
+    assert widths(networks.Levels()) == {
+        "first.0.width": (8, 12, 16),  # that of every level of every block
+        "exchanges.depth": (1, 2, 3),
+    }
+    assert widths(networks.Matched()) == {"first.0.width": (8, 12, 16)}
     names = widths(Transformer())
     assert names["blocks.depth"] == (2, 3, 4)
     assert names["blocks.2.attention.num_heads"] == (2, 3, 4)
