@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
+from .bfloat16 import keep_gradients_right
 from .hub.converted import as_supernet
 from .hub.create import create_model
 from .hub.registry import REMOTE
@@ -92,6 +93,11 @@ class OptimisedTask(LightningModule):
             raise ValueError(
                 f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
             )
+
+    def on_fit_start(self) -> None:
+        """Make ready what the precision asks for."""
+        if self.device.type == "cpu" and "bf16" in str(self.trainer.precision):
+            keep_gradients_right(self.net)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser, and the factor of its learning rate at each step."""

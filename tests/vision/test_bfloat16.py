@@ -1,0 +1,76 @@
+"""Gradients in bfloat16 on a CPU are those of float32."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from lightning import Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from vizoo import nas
+from vizoo.vision.bfloat16 import keep_gradients_right
+from vizoo.vision.training import OptimisedTask
+
+
+def gradients(net, image, dtype):
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        net(image).square().mean().backward()
+    return [parameter.grad for parameter in net.parameters()]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(24, 16, 3, padding=2, dilation=2),
+        nn.Conv2d(32, 16, 3, padding=2, dilation=2),
+        nn.Conv2d(32, 32, 3, padding=2, dilation=2, groups=32),
+        nn.Conv2d(48, 24, 3, padding=4, dilation=4, groups=2),
+        nas.elastic.Conv2d(24, 16, 3, 1, 2, dilation=2),
+    ],
+    ids=lambda layer: f"{layer.in_channels}/{layer.groups}",
+)
+def test_dilated_convolutions(layer):
+    torch.manual_seed(0)
+    net = nn.Sequential(copy.deepcopy(layer)).to(memory_format=torch.channels_last)
+    image = torch.randn(2, layer.in_channels, 48, 48).to(memory_format=torch.channels_last)
+    right = gradients(copy.deepcopy(net), image, torch.float32)
+    keep_gradients_right(net)
+    for wanted, got in zip(right, gradients(net, image, torch.bfloat16), strict=True):
+        assert (got - wanted).norm() < 0.02 * wanted.norm()
+
+
+class Task(OptimisedTask):
+    def __init__(self):
+        super().__init__(lr_schedule="constant")
+        self.net = nn.Conv2d(24, 24, 3, padding=2, dilation=2, groups=24)
+        self.net.to(memory_format=torch.channels_last)
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch.to(memory_format=torch.channels_last)).square().mean()
+
+    def on_after_backward(self):
+        net = copy.deepcopy(self.net).requires_grad_()
+        net.zero_grad()
+        (wanted, _) = gradients(net, self.image, torch.float32)
+        assert (self.net.weight.grad - wanted).norm() < 0.02 * wanted.norm()
+        self.checked = True
+
+
+def test_in_training(tmp_path):
+    torch.manual_seed(0)
+    task = Task()
+    task.image = torch.randn(2, 24, 48, 48)
+    trainer = Trainer(
+        precision="bf16-mixed",
+        accelerator="cpu",
+        max_steps=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(task, DataLoader(task.image, batch_size=2))
+    assert task.checked
