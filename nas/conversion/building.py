@@ -16,7 +16,7 @@ from ..elastic.sliced import Sliced, restored, sliced
 from ..values import Central, Choice, Place, Placed, Selection, Value
 from .labels import Ties
 from .layers import Layer
-from .tracing import Block
+from .tracing import HEADS, Block
 
 __all__ = ["Candidate", "Group", "Plan", "build", "candidates", "counts_of", "depth_choices"]
 __all__ += ["group", "kernel_choice"]
@@ -102,7 +102,7 @@ def candidates(
         int(classes[labels[0]]): f"{layer.name}.{name}"
         for layer in layers.values()
         for name, labels in layer.counts.items()
-        if layer.reads is None and len(classes[labels].unique()) == len(labels) > 1
+        if HEADS.fullmatch(name) and len(classes[labels].unique()) == len(labels) > 1
     }
     found: dict[str, Candidate] = {}
     done: set[int] = set()

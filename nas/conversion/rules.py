@@ -29,6 +29,9 @@ class Known(Protocol):
     def joined(self, labels: Tensor) -> None:
         """Note the labels of a dimension that channels were joined into."""
 
+    def counted(self, labels: Tensor) -> None:
+        """Note labels whose number may be written down in the module that runs."""
+
     def here(self, name: str) -> str:
         """An operator's name and where it runs."""
 
@@ -150,6 +153,9 @@ def _split(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
     for piece in pieces[1:]:
         if len(piece) == len(pieces[0]):
             known.ledger.unite(pieces[0], piece, known.here("split"))
+    if isinstance(args[1], int):
+        known.counted(pieces[0])
+        known.counted(channels.labels)
     return {id(o): Channels(dim, p) for o, p in zip(outputs, pieces, strict=True)}
 
 

@@ -25,10 +25,11 @@ from .labels import Channels, Ledger
 from .layers import Layer, known_layer
 from .rules import propagate
 
-__all__ = ["Block", "Trace", "trace"]
+__all__ = ["HEADS", "Block", "Trace", "trace"]
 
 _TAKEN = {name for name in vars(ElasticModule) if not name.startswith("_")} - {"forward"}
-_HEADS = re.compile(r"(n|num)?_?heads?|nhead")
+#: names of attributes that are numbers of heads
+HEADS = re.compile(r"(n|num)?_?heads?|nhead")
 
 
 @dataclass
@@ -177,7 +178,7 @@ class _Tracer(TorchDispatchMode):
         sizes = {dim: size for dim, size in enumerate(labels.shape) if size > 1}
         numbers = {name: n for name, n in vars(module).items() if type(n) is int}
         for name, number in numbers.items():
-            heads = _HEADS.fullmatch(name) and number in sizes.values()
+            heads = HEADS.fullmatch(name) and number in sizes.values()
             if heads and self._is_free(module) and not any(hasattr(module, n) for n in _TAKEN):
                 dim = max(dim for dim, size in sizes.items() if size == number)
                 self._owner(module).counts[name] = labels.movedim(dim, 0).flatten(1)[:, 0]
@@ -196,10 +197,17 @@ class _Tracer(TorchDispatchMode):
         module = self._stack[-1]
         if not bool((labels[1:] == labels[:-1]).any()):
             return  # heads one after the other, of each image
-        if self._first and isinstance(layer := self._layers.get(module), _Owner) and layer.counts:
-            for name, number in vars(module).items():
-                if type(number) is int and number == len(labels) and name not in layer.counts:
-                    layer.counts[name] = labels
+        if isinstance(layer := self._layers.get(module), _Owner) and layer.counts:
+            self.counted(labels)
+
+    def counted(self, labels: Tensor) -> None:
+        """Note labels whose number may be written down in the module that runs."""
+        module = self._stack[-1]
+        if not self._first or not self._is_free(module) or any(hasattr(module, n) for n in _TAKEN):
+            return
+        for name, number in vars(module).items():
+            if type(number) is int and number == len(labels):
+                self._owner(module).counts.setdefault(name, labels)
 
     def here(self, name: str) -> str:
         """An operator's name and where it runs."""

@@ -238,6 +238,22 @@ class Deep(Small):
         return self.blocks(x)
 
 
+class Scales(Small):
+    """Pieces of a size that the module holds, each told by the one before."""
+
+    def __init__(self):
+        super().__init__(24)
+        self.width = 8
+        self.wide = layer(16, 24)
+        self.each = nn.ModuleList(layer(8, 8) for _ in range(3))
+
+    def between(self, x):
+        pieces, last = [], 0
+        for one, piece in zip(self.each, self.wide(x).split(self.width, 1), strict=True):
+            pieces.append(last := one(piece + last))
+        return torch.cat(pieces, 1)
+
+
 class Levels(Small):
     """Blocks that take and give two tensors, of different sizes."""
 
@@ -274,4 +290,4 @@ class Matched(Small):
 
 EVERY = [Residual, Concatenated, Depthwise, Grouped, GroupNormed, InstanceNormed, SqueezeExcite]
 EVERY += [Shuffled, Split, PixelShuffled, Flattened, Shared, Transposed, Scaled, Transformer]
-EVERY += [Volumes, Deep, Levels, Matched]
+EVERY += [Volumes, Deep, Levels, Matched, Scales]

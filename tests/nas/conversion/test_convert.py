@@ -125,6 +125,7 @@ def test_choices():
         "exchanges.depth": (1, 2, 3),
     }
     assert widths(networks.Matched()) == {"first.0.width": (8, 12, 16)}
+    assert widths(networks.Scales())["wide.0.width"] == (12, 18, 24)  # of 3 pieces
     names = widths(Transformer())
     assert names["blocks.depth"] == (2, 3, 4)
     assert names["blocks.2.attention.num_heads"] == (2, 3, 4)
