@@ -37,6 +37,7 @@ class TestSmall(NetworkTester):
     size = (64, 64)
 
 
+@pytest.mark.slow
 class TestLarge(ExportTester):
     name = "covidnet3d_l"
     architecture = {"encoding": [8] * 20 + [0]}

@@ -49,6 +49,7 @@ class TestLevel7(TestLevel6):
     name = "spheredepth_r18_l7"
 
 
+@pytest.mark.slow
 class TestConcat(ExportTester):
     name = "spheredepth_tiny"
     architecture = {"stem": "concat", "head": "concat", "texture_level": 0, "kernel": 5}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from network_tester import ExportTester, StereoNetworkTester
+from network_tester import ExportTester, StereoNetworkTester, slow
 from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.supernet import activate, extract, search_space
@@ -22,7 +22,8 @@ REFINED = {"subnet": SPACE.restrict({"refinement.blocks": [1]}).smallest().to_js
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet_elastic"
-    compiled = slice(1, 3)  # without the largest, which takes longest
+
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for EASNet is
 
 
 class TestNetwork(StereoNetworkTester):
@@ -31,6 +32,8 @@ class TestNetwork(StereoNetworkTester):
     trains_at_any_size = True
     architecture = {"subnet": SPACE.largest().to_json()}
     exported = REFINED
+
+    test_exports = slow(StereoNetworkTester.test_exports)  # for EASNet light is
 
     @classmethod
     def build(cls, arguments):

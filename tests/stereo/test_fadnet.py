@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from network_tester import ExportTester, StereoNetworkTester
+from network_tester import ExportTester, StereoNetworkTester, slow
 
 from vizoo.stereo.fadnet import convert_published
 from vizoo.vision.hub.create import create_model
@@ -22,6 +22,10 @@ class TestFADNetPlusTiny(StereoNetworkTester):
     parameters = 1_645_984
     architecture = {"max_disparity": 64, "normalization": "instance"}
 
+    # Micro has the same forward pass.
+    test_compiles_to_one_graph = slow(StereoNetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(StereoNetworkTester.test_exports)
+
 
 @pytest.mark.slow
 class TestFADNet(StereoNetworkTester):
@@ -29,6 +33,7 @@ class TestFADNet(StereoNetworkTester):
     parameters = 144_303_840
 
 
+@pytest.mark.slow
 class TestFADNetPlusSlight(ExportTester):
     name = "fadnet_plus_slight"
 

@@ -55,6 +55,7 @@ def test_a_few_steps_of_every_stage(config, tmp_path, monkeypatch):
     for stage in stages:
         stage |= {"epochs": 1, "warmup_epochs": 0}
     settings["model"]["init_args"]["recalibration_batches"] = 1
+    _task(settings)["init_weights"] = None  # of another range
     _task(settings)["model_args"] = {**_task(settings).get("model_args", {}), "max_disparity": 48}
     trainer = {"limit_train_batches": 1, "limit_val_batches": 1, "logger": False, "callbacks": []}
     settings["trainer"] |= {**trainer, "enable_progress_bar": False, "num_sanity_val_steps": 0}

@@ -9,8 +9,10 @@ from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import example_inputs
 
-# More than 20 million parameters. To count them here would take every run of any test seconds.
-LARGE = {"covidnet3d_l", "covidnet3d_s", "resnet3d_101"}
+# More than 20 million parameters, or a mesh of 300,000 faces. To count them here would take every
+# run of any test seconds.
+LARGE = {"spheredepth_r18_l7"}
+LARGE |= {"covidnet3d_l", "covidnet3d_s", "resnet3d_101"}
 LARGE |= {"fadnet", "fadnet_plus_full", "fadnet_plus_mobile", "fadnet_plus_x"}
 
 
