@@ -1,7 +1,7 @@
 """Searches on spaces whose every network has been trained: which finds more in as many evaluations.
 
-    python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE [--seeds 50] [--gp-seeds 20 3]
-        [--json docs/results/tabular_search.json]
+    python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE [--seeds 50]
+        [--gp-seeds 10 3] [--json docs/results/tabular_search.json]
 
 The files are those that `vizoo.nas.tabular` reads. For every method the first m different networks
 count that it looked at, chosen and judged by test accuracy. Evolution and NSGA-II are made for m,
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -117,7 +118,7 @@ def main() -> None:
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--mbnet", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--gp-seeds", type=int, nargs=2, default=[20, 3], help="it is slow")
+    parser.add_argument("--gp-seeds", type=int, nargs=2, default=[10, 3], help="it is slow")
     parser.add_argument("--json", metavar="FILE", help="gets the table as a record")
     options = parser.parse_args()
     if not (options.nasbench201 or options.mbnet):
@@ -137,6 +138,9 @@ def main() -> None:
         shown.add_row(*row)
     Console(width=170).print(shown)
     if options.json:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
         record = {
             "title": "Searches on tables of trained networks",
             "about": "The best test accuracy among the first different networks that a search "
@@ -145,7 +149,7 @@ def main() -> None:
             "how far the mean is from the best of the table.",
             "command": "python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE",
             "machine": machine(),
-            "commit": "that of this file",
+            "commit": commit.stdout.strip(),
             "date": str(date.today()),
             "columns": columns,
             "rows": rows,

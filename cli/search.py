@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sampler",
         choices=("evolution", "tpe", "gp", "nsga2"),
         default="evolution",
-        help="what proposes subnets: evolution, or Optuna's samplers, with --direct (default "
-        "evolution)",
+        help="what proposes subnets: evolution (default), or a sampler of Optuna, which evaluates "
+        "directly",
     )
     parser.add_argument(
         "--storage",

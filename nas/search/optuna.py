@@ -95,7 +95,7 @@ class Mirror:
         path: Optuna's journal; made where there is none.
         space: that is searched.
         objectives: name → ``minimize`` or ``maximize``.
-        constraints: shown as the cost beyond the limit.
+        constraints: shown as the cost beyond the limit, in this order.
         origin: what else the values depend on, as JSON; another one is another search.
 
     Raises:
@@ -139,6 +139,7 @@ class Mirror:
         params = _params(architecture)
         distributions, state = _distributions(self.space), self._optuna.trial.TrialState
         finite = all(map(math.isfinite, values))
+        over = [c.cost(architecture) - c.limit for c in self.constraints]
         self.study.add_trial(
             self._optuna.trial.create_trial(
                 state=state.COMPLETE if finite else state.FAIL,
@@ -146,7 +147,8 @@ class Mirror:
                 params=params,
                 distributions={name: distributions[name] for name in params},
                 user_attrs=dict(attributes or {}),
-                constraints={c.name: c.cost(architecture) - c.limit for c in self.constraints},
+                # A list, without names, is what the dashboard knows.
+                system_attrs={"constraints": over},
             )
         )
 

@@ -61,8 +61,8 @@ def test_a_study_has_what_was_evaluated(tmp_path):
     assert first.distributions["blocks.0.kernel"].choices == (3, 5, 7)
     assert first.values == [0.5, 10.0]
     assert first.user_attrs == {"parameters": 7.0, "latency": 1.5}
-    assert first.constraints == {"memory": limit.cost(small) - limit.limit}
-    assert first.constraints["memory"] < 0 < second.constraints["memory"]
+    assert first.system_attrs["constraints"] == [limit.cost(small) - limit.limit]
+    assert first.constraints["0"] < 0 < second.constraints["0"]
     assert second.state.name == "FAIL" and space.canonical(second.params) == large
     assert [trial.number for trial in study.best_trials] == [0]
 
