@@ -1,7 +1,7 @@
 """Searches on spaces whose every network has been trained: which finds more in as many evaluations.
 
     python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE [--seeds 50]
-        [--gp-seeds 10 3] [--json docs/results/tabular_search.json]
+        [--gp-seeds 5 3] [--json docs/results/tabular_search.json]
 
 The files are those that `vizoo.nas.tabular` reads. For every method the first m different networks
 count that it looked at, chosen and judged by test accuracy. Evolution and NSGA-II are made for m,
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--mbnet", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--gp-seeds", type=int, nargs=2, default=[10, 3], help="it is slow")
+    parser.add_argument("--gp-seeds", type=int, nargs=2, default=[5, 3], help="it is slow")
     parser.add_argument("--json", metavar="FILE", help="gets the table as a record")
     options = parser.parse_args()
     if not (options.nasbench201 or options.mbnet):

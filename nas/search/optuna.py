@@ -214,14 +214,19 @@ def propose(
     until it meets it; one that was evaluated before is asked for anew, at last mutated: no
     architecture is evaluated twice.
 
-    Args as of `vizoo.nas.search.evolve_pareto`, but for:
+    Args:
+        space: where to search.
+        objectives: as those of `vizoo.nas.search.evolve_pareto`.
         sampler: one of `SAMPLERS`.
+        constraints: what everything that is evaluated has to meet.
+        seed: fixes the search, as far as objectives and costs are pure functions.
         evaluations: how many in all, or the whole space.
         at_once: proposals asked for before the first of them is told, to be evaluated in parallel.
         population: of ``nsga2``.
         resume: ``Progress.state()`` of an interrupted search with the same arguments
             (``evaluations`` may differ): the sampler is asked again from the seed on, and told what
             is known.
+        on_generation: told about each time that proposals were evaluated.
 
     Raises:
         ImportError: Optuna is not installed.
@@ -281,7 +286,7 @@ class _Asked:
         self._limits, self._settings, self._refuge = limits, settings, limits.refuge()
         self._distributions = _distributions(limits.space)
         samplers = optuna.samplers
-        made: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+        made: dict[str, Callable[..., Any]] = {
             "tpe": partial(samplers.TPESampler, constant_liar=True),
             "gp": partial(samplers.GPSampler, deterministic_objective=True),
             "nsga2": partial(samplers.NSGAIISampler, population_size=settings.population),
