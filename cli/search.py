@@ -56,6 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--direct", action="store_true", help="evaluate; do without a predictor")
     parser.add_argument(
+        "--sampler",
+        choices=("evolution", "tpe", "gp", "nsga2"),
+        default="evolution",
+        help="what proposes subnets: evolution (default), or a sampler of Optuna, which evaluates "
+        "directly",
+    )
+    parser.add_argument(
+        "--storage",
+        metavar="FILE",
+        help="journal of Optuna that gets every evaluation as it comes: `optuna-dashboard FILE`",
+    )
+    parser.add_argument(
         "--population", type=int, help="of the search (default 100, with --direct 16)"
     )
     parser.add_argument(
@@ -108,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
             table=table,
             samples=args.samples,
             direct=args.direct,
+            sampler=args.sampler,
+            storage=args.storage,
             population=args.population,
             generations=args.generations,
             verify=args.verify,

@@ -174,8 +174,9 @@ def test_figures_are_those_of_the_results(monkeypatch):
     for page, said in _reference.told():
         assert said in " ".join((ROOT / page).read_text().split()), page
     records = _reference.measured()
-    speed = "\n".join(_reference.table(records["fadnet_speed"]))
-    assert speed in (ROOT / "docs/guides/speed.md").read_text()
+    for name, page in (("fadnet_speed", "speed"), ("tabular_search", "search")):
+        table = "\n".join(_reference.table(records[name]))
+        assert table in (ROOT / f"docs/guides/{page}.md").read_text()
     for record in records.values():
         assert {len(row) for row in record["rows"]} == {len(record["columns"])}
         assert all(record[key] for key in ("title", "command", "machine", "commit", "date"))

@@ -10,6 +10,7 @@ from ...common.lazy import lazy
 if TYPE_CHECKING:
     from .constraints import Constraint, UnreachableError, smallest_reachable
     from .evolution import ParetoResult, SearchResult, evolve, evolve_pareto, pareto_front
+    from .optuna import SAMPLERS, Mirror, propose
     from .population import Evaluated, Progress, each
     from .predictor import Agreement, Predictor, agreement
 

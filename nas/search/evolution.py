@@ -7,7 +7,7 @@ survivors by non-dominated sorting, then by crowding distance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,20 @@ class ParetoResult:
     front: tuple[Evaluated, ...]
     evaluated: tuple[Evaluated, ...]  #: everything looked at, in order
 
+    @classmethod
+    def of(cls, names: Iterable[str], evaluated: Collection[Evaluated]) -> ParetoResult:
+        """The result of all that was evaluated.
+
+        Raises:
+            ValueError: no scores are finite.
+        """
+        finite = [item for item in evaluated if all(map(math.isfinite, item.scores))]
+        if not finite:
+            raise ValueError(f"none of {len(evaluated)} architectures had finite scores")
+        front = [finite[i] for i in pareto_front([item.scores for item in finite])]
+        front.sort(key=lambda item: item.scores)
+        return cls(tuple(names), tuple(front), tuple(evaluated))
+
 
 def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     """The indices of the points that no other dominates, in ascending order.
@@ -193,12 +207,7 @@ def evolve_pareto(
         resume,
         on_generation,
     )
-    finite = [item for item in evaluated if all(map(math.isfinite, item.scores))]
-    if not finite:
-        raise ValueError(f"none of {len(evaluated)} architectures had finite scores")
-    front = [finite[i] for i in pareto_front([item.scores for item in finite])]
-    front.sort(key=lambda item: item.scores)
-    return ParetoResult(tuple(objectives), tuple(front), tuple(evaluated))
+    return ParetoResult.of(objectives, evaluated)
 
 
 def _least_dominated(scores: list[Scores], number: int) -> list[int]:

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 from ..space import Architecture, SearchSpace
 from .constraints import Constraint, Limits
 
-__all__ = ["Evaluated", "Progress", "Settings", "each", "search"]
+__all__ = [
+    "Evaluated",
+    "Progress",
+    "Settings",
+    "bred",
+    "each",
+    "restored",
+    "scored",
+    "search",
+    "stated",
+]
 
 _VERSION = 1
 _DRAWS = 8
@@ -117,18 +127,18 @@ def search(
     evaluated: list[Evaluated] = []
     survivors: list[Evaluated] = []
     if resume is not None:
-        generation, evaluated, survivors = _restored(resume, identity, space, rng)
+        generation, evaluated, survivors = restored(resume, identity, space, rng)
     seen = {item.architecture for item in evaluated}
     count = space.count()
     while generation < generations and len(seen) < count:
         generation += 1
         wanted = settings.population - len(survivors)
         parents = [item.architecture for item in survivors]
-        new = _bred(parents, wanted, seen, limits, refuge, settings, rng)
+        new = bred(parents, wanted, seen, limits, refuge, settings, rng)
         seen.update(new)
         if not new:
             break
-        scores = _scored(objective, new)
+        scores = scored(objective, new)
         born = [Evaluated(a, s, generation) for a, s in zip(new, scores, strict=True)]
         evaluated += born
         oldest = generation - (settings.lifetime or math.inf)
@@ -136,12 +146,12 @@ def search(
         survivors = [pool[i] for i in select([p.scores for p in pool], settings.survivors)]
         if on_generation is not None:
             known = tuple(survivors), tuple(evaluated)
-            state = partial(_state, identity, space.names, rng.getstate(), generation, *known)
+            state = partial(stated, identity, space.names, rng.getstate(), generation, *known)
             on_generation(Progress(generation, generations, *known, state))
     return evaluated
 
 
-def _bred(
+def bred(
     parents: list[Architecture],
     wanted: int,
     seen: set[Architecture],
@@ -179,9 +189,10 @@ def _bred(
     return list(new)
 
 
-def _scored(
+def scored(
     objective: Callable[[list[Architecture]], list[Scores]], architectures: list[Architecture]
 ) -> list[Scores]:
+    """What an objective says, one for each architecture; NaN as infinite."""
     scores = [tuple(map(float, s)) for s in objective(list(architectures))]
     if len(scores) != len(architectures):
         raise ValueError(
@@ -190,7 +201,7 @@ def _scored(
     return [tuple(math.inf if math.isnan(v) else v for v in s) for s in scores]
 
 
-def _state(
+def stated(
     identity: dict[str, Any],
     names: tuple[str, ...],
     rng: tuple[Any, ...],
@@ -198,6 +209,7 @@ def _state(
     survivors: tuple[Evaluated, ...],
     evaluated: tuple[Evaluated, ...],
 ) -> dict[str, Any]:
+    """The state of a search as JSON, for `restored`."""
     place = {item.architecture: i for i, item in enumerate(evaluated)}
     version, numbers, gauss = rng
     return {
@@ -217,9 +229,14 @@ def _state(
     }
 
 
-def _restored(
+def restored(
     state: dict[str, Any], identity: dict[str, Any], space: SearchSpace, rng: random.Random
 ) -> tuple[int, list[Evaluated], list[Evaluated]]:
+    """Generation, everything evaluated and the survivors of a state; `rng` goes on as it did.
+
+    Raises:
+        ValueError: it is the state of another search, or damaged.
+    """
     if not isinstance(state, dict):
         raise ValueError("cannot resume: this is not the state of a search")
     for key, wanted in identity.items():

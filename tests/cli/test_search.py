@@ -3,7 +3,9 @@
 import csv
 import json
 import re
+import sys
 
+import optuna
 import pytest
 import torch
 import torch.distributed as dist
@@ -110,6 +112,76 @@ def test_direct(capsys, tmp_path):
         == 2
     )
     assert "evaluations of another search (val/error, " in capsys.readouterr().err
+
+
+def shown(path, name):
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    return optuna.load_study(study_name=name, storage=optuna.storages.JournalStorage(backend))
+
+
+def test_a_storage_mirrors_the_search(capsys):
+    words = ("--samples", "10", "--population", "8", "--generations", "2", "--verify", "2")
+    words += ("--max-params", "5000")
+    assert search(*words, "--mode", "max", "--storage", "runs/journal.log") == 0
+    report = json.loads(capsys.readouterr().out)
+    space = search_space(create_model("toy", widths=(4, 8)))
+    errors = Evaluations.load("front/evaluations.json", space).errors
+    study = shown("runs/journal.log", "val/error, macs")
+    assert study.metric_names == ["val/error", "macs"]
+    assert [d.name for d in study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert len(study.trials) == report["evaluated"] == len(errors)
+    for trial, (architecture, error) in zip(study.trials, errors.items(), strict=True):
+        assert space.canonical(trial.params) == architecture
+        assert trial.values == [-error, trial.user_attrs["macs"]]
+        assert trial.user_attrs.keys() == {"parameters", "macs", "memory"}
+        over = trial.constraints["0"]
+        assert over == pytest.approx(trial.user_attrs["parameters"] / 1e3 - 5, abs=1e-6)
+    assert study.user_attrs["limits"] == {"number of parameters": "5 k"}
+
+    # A search that goes on adds what is new, and one that was not mirrored is shown whole.
+    words = ("--samples", "14", *words[2:], "--mode", "max", "--storage")
+    assert search(*words, "runs/journal.log") == search(*words, "late.log") == 0
+    more = Evaluations.load("front/evaluations.json", space).errors
+    assert len(more) > len(errors)
+    for path in ("runs/journal.log", "late.log"):
+        trials = shown(path, "val/error, macs").trials
+        assert [space.canonical(trial.params) for trial in trials] == list(more)
+
+    save_weights(create_model("toy", widths=(4,)), "supernet.safetensors")
+    capsys.readouterr()
+    assert search(*words, "late.log", "--out", "other") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "late.log: its study 'val/error, macs' is of a search with another search space" in said
+
+
+def test_samplers_of_optuna(capsys, monkeypatch):
+    words = ("--sampler", "tpe", "--population", "6", "--generations", "3")
+    words += ("--max-params", "4000", "--cost", "parameters", "--storage", "journal.log")
+    assert search(*words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["evaluated"] == 6 + 3 * 3 and report["predictor"] is None
+    assert all(row["parameters"] <= 4000 for row in report["front"])
+    study = shown("journal.log", "val/error, parameters")
+    assert len(study.trials) == 15
+    assert all(trial.constraints["0"] <= 0 for trial in study.trials)
+
+    with monkeypatch.context() as patch:  # asked again, and told what is known
+        patch.setattr(FitConfig, "evaluate", None)
+        assert search(*words) == 0
+    assert json.loads(capsys.readouterr().out)["front"] == report["front"]
+    assert len(shown("journal.log", "val/error, parameters").trials) == 15
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [(("--sampler", "tpe"), "a sampler"), (("--storage", "a.log"), "the storage of a search")],
+)
+def test_without_optuna(capsys, monkeypatch, words, needs):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert search(*words) == 2
+    said = capsys.readouterr().err
+    assert said == f"vizoo: error: {needs} needs optuna: pip install 'vizoo[optuna]'\n"
 
 
 def test_all_processes_of_a_job_find_what_one_finds(capsys, tmp_path):
@@ -236,6 +308,7 @@ def test_weights_that_the_training_began_from_may_be_gone():
         (("--population", "0"), "--population 0: must be at least 4"),
         (("--population", "2"), "--population 2: must be at least 4"),
         (("--out", "toy.yaml"), "--out toy.yaml: is a file; name a folder"),
+        (("--storage", "toy.yaml"), "toy.yaml: no journal of Optuna, or its last line is cut off"),
         (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
         (("--supernet", "toy"), "toy is not trained: errors of random weights say nothing"),

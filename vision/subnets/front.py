@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from ...nas.efficiency.table import LatencyTable
 from ...nas.search.constraints import Constraint, Limits
 from ...nas.search.evolution import evolve_pareto, pareto_front
 from ...nas.search.front import FrontRow
+from ...nas.search.optuna import Mirror, installed, propose
+from ...nas.search.population import Settings
 from ...nas.space import Architecture
 from ...nas.supernet import extract
 from .bench import Bench, bench_for
@@ -55,12 +58,14 @@ def search(
     table: LatencyTable | None = None,
     samples: int = 50,
     direct: bool = False,
+    sampler: str = "evolution",
     population: int | None = None,
     generations: int | None = None,
     verify: int = 10,
     seed: int = 0,
     evaluations: Evaluations | None = None,
     executor: Executor | None = None,
+    storage: str | os.PathLike[str] | None = None,
     keep: Callable[[Evaluations], Any] = lambda evaluations: None,
     report: _Report = lambda what, done, total: None,
 ) -> SearchedFront:
@@ -83,17 +88,23 @@ def search(
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.
+        sampler: ``evolution``, or what of Optuna proposes in its place: ``tpe``, ``gp`` or
+            ``nsga2``. These evaluate directly, as many as evolution would: one after the other, or
+            as many at once as a generation has children where another executor is given.
         population: of the search; 100 by default, 16 if direct.
         generations: of the search; 50 by default, 8 if direct.
         verify: predicted subnets evaluated at last.
         seed: of samples and search.
         evaluations: of an earlier search, which are not done again.
         executor: where architectures are evaluated; by default here, one after the other.
+        storage: journal of Optuna that gets all evaluations as they come, for `optuna-dashboard`.
         keep: called after each evaluation with all of them.
         report: called as ``report(what, done, total)``.
 
     Raises:
-        ValueError: no supernet, limits out of reach, or latency without a table.
+        ImportError: Optuna is asked for, and not installed.
+        ValueError: no supernet, limits out of reach, latency without a table, or a storage of
+            another search.
 
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
@@ -102,6 +113,11 @@ def search(
         >>> cheapest = vizoo.nas.extract(net, front.rows[-1].architecture)
     """
     cost = cost or ("macs" if table is None else "latency")
+    if proposed := sampler != "evolution":
+        installed(sampler)
+        direct = True
+    if storage is not None:
+        installed()
     bounds = checked_limits(limits) if limits else {}
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs a table of latencies; `latency_table` measures one")
@@ -113,21 +129,28 @@ def search(
     kept = constraints(predictors, bounds)
     Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
     evaluations = Evaluations(space, "error", {}) if evaluations is None else evaluations
-    run = _Run(evaluations, executor or SerialExecutor(evaluate), keep, report)
-    settings: dict[str, Any] = {
-        "seed": seed,
-        "population": population or (16 if direct else 100),
-        "generations": (8 if direct else 50) if generations is None else generations,
-        "constraints": kept,
-        "on_generation": lambda step: report(
-            "generations", step.generation + 1, step.generations + 1
-        ),
-    }
     costs = predictors[cost]
+    keeps = [keep]
+    if storage is not None:
+        keeps.append(_shown(storage, bench, evaluations, predictors, cost, kept))
+    run = _Run(evaluations, executor or SerialExecutor(evaluate), keeps, report)
+    population = population or (16 if direct else 100)
+    generations = (8 if direct else 50) if generations is None else generations
+    children = population - Settings(seed, population, 0.5, 0.1).survivors
 
     def evolve(errors: Callable[[list[Architecture]], Sequence[float]]) -> list[Architecture]:
         objectives = {"error": errors, "cost": lambda chosen: costs.predict(chosen).tolist()}
-        return [item.architecture for item in evolve_pareto(space, objectives, **settings).front]
+        settings: dict[str, Any] = {"constraints": kept, "seed": seed, "population": population}
+        settings["on_generation"] = lambda step: report(
+            "evaluations" if proposed else "generations", step.generation + 1, step.generations + 1
+        )
+        if proposed:
+            settings["at_once"] = 1 if isinstance(run.executor, SerialExecutor) else children
+            settings["evaluations"] = population + generations * children
+            found = propose(space, objectives, sampler=sampler, **settings)
+        else:
+            found = evolve_pareto(space, objectives, generations=generations, **settings)
+        return [item.architecture for item in found.front]
 
     agreement = None
     if direct:
@@ -156,7 +179,7 @@ def search(
 class _Run:
     evaluations: Evaluations
     executor: Executor
-    keep: Callable[[Evaluations], Any]
+    keeps: Sequence[Callable[[Evaluations], Any]]
     report: _Report
 
     def errors(self, architectures: list[Architecture], what: str = "") -> list[float]:
@@ -166,13 +189,43 @@ class _Run:
 
         def keep(index: int, error: float) -> None:
             known[new[index]] = error
-            self.keep(self.evaluations)
+            for told in self.keeps:
+                told(self.evaluations)
             if what:
                 self.report(what, len(known.keys() & new), len(new))
 
         if new:
             self.executor.run(new, keep)
         return [known[architecture] for architecture in architectures]
+
+
+def _shown(
+    storage: str | os.PathLike[str],
+    bench: Bench,
+    evaluations: Evaluations,
+    predictors: Mapping[str, CostRegressor],
+    cost: str,
+    kept: list[Constraint],
+) -> Callable[[Evaluations], None]:
+    """Adds evaluations to a study that has those known so far; with the metric's own sign."""
+    largest = evaluations.origin.get("mode") == "max"
+    conditions = bench.conditions
+    mirror = Mirror(
+        storage,
+        bench.space,
+        {evaluations.metric: "maximize" if largest else "minimize", cost: "minimize"},
+        kept,
+        {**evaluations.origin, "input": f"{conditions.height}x{conditions.width}"},
+    )
+
+    def show(known: Evaluations) -> None:
+        for architecture, error in known.errors.items():
+            if architecture not in mirror:
+                costs = {kind: round(told(architecture), 4) for kind, told in predictors.items()}
+                mirror.add(architecture, (-error if largest else error, costs[cost]), costs)
+
+    show(evaluations)
+    return show
 
 
 def _front(

@@ -9,6 +9,7 @@ import yaml
 
 import vizoo
 from vizoo.common.counts import count_parameters
+from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
 from vizoo.nas.lid import Splitter
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.configs import FitConfig
@@ -118,6 +119,42 @@ def test_a_front_from_errors_alone(net):
     assert all(space.validate(row.architecture) for row in front.rows)
     with pytest.raises(ValueError, match="needs a table"):
         vizoo.search(net, errors, cost="latency")
+    with pytest.raises(ValueError, match="no sampler 'tpo'; there are evolution, tpe, gp, nsga2"):
+        vizoo.search(net, errors, sampler="tpo")
+
+
+class Noting(SerialExecutor):
+    """Notes how many architectures come at once."""
+
+    def __init__(self, evaluate):
+        super().__init__(evaluate)
+        self.sizes = []
+
+    def run(self, architectures, done=None):
+        self.sizes.append(len(architectures))
+        return super().run(architectures, done)
+
+
+class Elsewhere(Executor):
+    """Another executor than the serial one, as that of a cluster."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def run(self, architectures, done=None):
+        return self.inner.run(architectures, done)
+
+
+def test_a_sampler_is_asked_for_as_many_as_are_evaluated_at_once(net, tmp_path):
+    settings = {"sampler": "nsga2", "population": 8, "generations": 2}
+    for wrapped, sizes in ((lambda inner: inner, [1] * 16), (Elsewhere, [4] * 4)):
+        serial = Noting(lambda architecture: float(architecture["depth"]))
+        storage = tmp_path / f"{len(sizes)}.log"
+        front = vizoo.search(
+            net, serial.evaluate, executor=wrapped(serial), storage=storage, **settings
+        )
+        assert serial.sizes == sizes and len(front.evaluations.errors) == 16
+        assert storage.read_text().count('"values"') == 16
 
 
 def test_rank_and_split_by_a_config(net, tmp_path):
