@@ -201,7 +201,7 @@ _FLOATS: dict[str, Callable[[Tensor], Tensor]] = {
 def _as_bytes(picture: Tensor) -> tuple[Tensor, str]:
     """A picture as bytes and how floats are made of them, if these are the same floats."""
     if picture.dtype == torch.float32:
-        steps = (picture * 255).round().clamp(0, 255).byte()
+        steps = (picture * 255 + 0.5).clamp(0, 255).byte()
         for kind in ("times", "over"):
             if torch.equal(_FLOATS[kind](steps), picture):
                 return steps, kind

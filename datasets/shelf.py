@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import sys
@@ -25,6 +26,8 @@ __all__ = ["Shelf", "open_shelf"]
 _FREE = 0.1  # share of a disk that is left
 _ROOM = 0.9  # of the limit, down to which old files go at once
 _BLOCK = 4096  # bytes in which files take room
+_PORTION = 16_000_000  # bytes that a process counts in at once
+_SHARE = 1 / 256  # of the limit, which is the most for that
 _DISK = 20_000_000_000
 _MEMORY = 0.25  # of what is available
 _SHARED = Path("/dev/shm")
@@ -40,13 +43,15 @@ class Shelf:
 
     Args:
         folder: made when something is kept.
-        limit: bytes; None for nine tenths of the disk, which no shelf goes beyond.
+        limit: bytes, kept to within 16 MB a process; None for nine tenths of the disk, which no
+            shelf goes beyond.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: float | None = None) -> None:
         self.folder, self.limit = Path(folder), limit
         self.full = False  #: whether this process keeps no more
         self._opened = time.time()
+        self._reserved = 0
 
     def read(self, name: str) -> bytes | None:
         """The file of a name, from now on the last one used; None if there is none."""
@@ -76,6 +81,16 @@ class Shelf:
         (self.folder / name).unlink(missing_ok=True)
 
     def _room(self, wanted: int) -> bool:
+        if self._reserved < wanted:
+            least = wanted - self._reserved
+            portion = max(least, int(min(_PORTION, _SHARE * (self.limit or math.inf))))
+            if not self._reserve(portion):
+                return False
+            self._reserved += portion
+        self._reserved -= wanted
+        return True
+
+    def _reserve(self, wanted: int) -> bool:
         there = next(f for f in (self.folder, *self.folder.parents) if f.is_dir())
         disk = shutil.disk_usage(there)
         if disk.free <= _FREE * disk.total:
@@ -84,10 +99,10 @@ class Shelf:
             return True
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / ".lock"):
-            return self._reserve(wanted, self.limit)
+            return self._count_in(wanted, self.limit)
 
-    def _reserve(self, wanted: int, limit: float) -> bool:
-        """Count `wanted` bytes in, having made room; the count lies beside the files."""
+    def _count_in(self, wanted: int, limit: float) -> bool:
+        """Add `wanted` bytes to the count beside the files, having made room for them."""
         counted = self.folder / ".bytes"
         try:
             total = int(counted.read_text())
