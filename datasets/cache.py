@@ -165,7 +165,7 @@ def _plain_bytes(sample: Mapping[str, Tensor], pictures: Sequence[str]) -> bytes
     for name, value in sample.items():
         steps, kind = _as_bytes(value) if name in pictures else (value, "")
         head.append([name, kind, str(steps.dtype).removeprefix("torch."), list(value.shape)])
-        parts.append(_flat(steps.contiguous()))
+        parts.append(_flat(steps.contiguous()).data)
     text = json.dumps(head).encode()
     body = b"".join([struct.pack("<I", len(text)), text, *parts])
     return struct.pack("<I", zlib.crc32(body)) + body

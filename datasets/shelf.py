@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -78,7 +79,8 @@ class Shelf:
 
     def drop(self, name: str) -> None:
         """Remove a file that is damaged."""
-        (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.folder / name).unlink()
 
     def _room(self, wanted: int) -> bool:
         if self._reserved < wanted:

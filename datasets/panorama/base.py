@@ -109,7 +109,10 @@ class PanoramaDataset(Kept, Dataset):
             ValueError: a file is damaged, not twice as wide as high, of the wrong channels, or all
                 its depth is beyond `max_depth`, as in a wrong unit; the message names the file.
         """
-        sample = {**self.cache.recall(index, self._sample), "name": self.records[index].name}
+        sample: dict[str, Tensor | str] = {
+            **self.cache.recall(index, self._sample),
+            "name": self.records[index].name,
+        }
         return sample if self.transform is None else self.transform(sample)
 
     def _sample(self, index: int) -> dict[str, Tensor]:

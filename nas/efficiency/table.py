@@ -153,8 +153,8 @@ class LatencyTable(JsonFile):
             )
             for sample in self.samples
         ]
-        known = {"entries": {}, "energy": type(self).energy}
-        return replace(self, conditions=conditions, samples=samples, **known)
+        unknown = type(self).energy
+        return replace(self, conditions=conditions, samples=samples, entries={}, energy=unknown)
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""

@@ -10,6 +10,8 @@ import warnings
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningDataModule
 from mvs_fixtures import small_scene
 from PIL import Image
 
@@ -280,6 +282,21 @@ def test_sets_without_a_way_to_keep_samples_say_so(tmp_path, monkeypatch):
         ImageDataModule(cache_size="8GB")
     with pytest.raises(ValueError, match="cache_size lots: give bytes such as 512MB"):
         ImageDataModule(cache="disk", cache_size="lots")
+
+
+def test_a_cache_is_asked_for_in_yaml(images):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(LightningDataModule, "data")
+    train = {"class_path": "vizoo.datasets.images.ImageFolders", "init_args": {"root": str(images)}}
+    words = {"train": [train], "cache": "disk", "cache_size": "8GB"}
+    kind = "vizoo.datasets.images.ImageDataModule"
+    make = getattr(parser, "instantiate", None) or parser.instantiate_classes
+    parsed = parser.parse_object({"data": {"class_path": kind, "init_args": words}})
+    data = make(parsed).data
+    assert (data.cache, data.cache_size) == ("disk", 8e9)
+    with pytest.raises(Exception, match="tape"):
+        wrong = {"class_path": kind, "init_args": words | {"cache": "tape"}}
+        parser.parse_object({"data": wrong})
 
 
 def test_pairs_and_generated_sets(tmp_path, monkeypatch):
