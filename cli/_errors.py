@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..common.progress import progress_bar
-from ..common.quantities import show_quantity
+from ..common.quantities import show_joules, show_quantity
 
 if TYPE_CHECKING:
     from torch import nn
@@ -186,12 +186,14 @@ def _error_lines(errors: dict[str, Any] | None) -> list[str]:
 
 def lines(report: dict[str, Any]) -> str:
     measured = report["measured"]
+    known = "" if report["joules"] is None else f"{show_joules(report['joules'])}, by "
     lines = [
         f"{report['file']}: subnet of {report['supernet']}"
         + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
         f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
         f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
         f"{report['described']}",
+        f"  energy: {known}{report['energy']}",
         "  "
         + ", ".join(
             f"{show_quantity(kind, report[kind])} {name}"

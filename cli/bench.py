@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ..common.devices import DTYPES, choose_device
+from ..common.quantities import show_joules
 from ._work import add_size, check_least, parse_size
 
 
@@ -76,7 +77,9 @@ def _lines(report: dict[str, Any]) -> str:
             f"  {name:<10} {row['median_ms']:8.1f} ms  "
             f"(p10 {row['p10_ms']:.1f}, p90 {row['p90_ms']:.1f}, {row['repetitions']} runs)  "
             f"peak {row['peak_bytes'] / 1e6:.0f} MB"
+            + ("" if row["joules"] is None else f"  {show_joules(row['joules'])}")
         )
     plain, fast = report["runs"]["plain"], report["runs"]["optimised"]
     lines.append(f"  optimised is {plain['median_ms'] / fast['median_ms']:.2f} times as fast")
+    lines.append(f"  energy: {plain['energy']}")
     return "\n".join(lines)

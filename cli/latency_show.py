@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..common.quantities import show_quantity
+from ..common.quantities import show_joules, show_quantity
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
@@ -41,6 +41,7 @@ def summary(table: LatencyTable) -> dict[str, Any]:
         for quantity in QUANTITIES
         if (values := [table.of(sample, quantity) for sample in samples])
     }
+    used = [sample.joules for sample in samples if sample.joules is not None]
     dearest = sorted(table.entries.items(), key=lambda row: -(row[1] or 0.0))
     errors = table.errors() if table.complete else {}
     return {
@@ -53,6 +54,8 @@ def summary(table: LatencyTable) -> dict[str, Any]:
         "samples": len(table.seen),
         "held_out": len(table.held_out),
         "ranges": ranges,
+        "joules": [min(used), max(used)] if used else None,
+        "energy": table.energy,
         "errors": {name: value.to_json() for name, value in errors.items()},
         "operators": len(table.entries),
         "not_measured_alone": [key for key, value in table.entries.items() if value is None],
@@ -74,6 +77,8 @@ def lines(report: dict[str, Any]) -> list[str]:
     for quantity, (low, high) in report["ranges"].items():
         low, high = show_quantity(quantity, low), show_quantity(quantity, high)
         lines.append(f"  {quantity:<10} {low} to {high}")
+    used = [show_joules(value) for value in report["joules"] or ()]
+    lines.append(f"  {'energy':<10} {' to '.join(used)}{', by ' if used else ''}{report['energy']}")
     names = {"regressor": "whole networks", "operators": "sum of operators"}
     for name, row in report["errors"].items():
         rank = "unknown" if row["spearman"] is None else f"{row['spearman']:.3f}"

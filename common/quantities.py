@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["KINDS", "parse_quantity", "show_quantity", "unit_of"]
+__all__ = ["KINDS", "parse_quantity", "show_joules", "show_quantity", "unit_of"]
 
 _TIMES = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
@@ -63,3 +63,8 @@ def show_quantity(kind: str, value: float) -> str:
     size, unit = unit_of(kind, value)
     digits = ".1f" if kind == "latency" and value >= 10 else ".3g"
     return f"{value / size:{digits}} {unit}".rstrip()
+
+
+def show_joules(value: float) -> str:
+    """Energy with its unit, as in ``1.23 J``, ``45.6 mJ``."""
+    return f"{value:.3g} J" if value >= 1 else f"{1e3 * value:.3g} mJ"

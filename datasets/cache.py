@@ -2,84 +2,126 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import io
 import json
 import os
-import shutil
-import warnings
+import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..common.files import atomic_write
+from .shelf import Shelf
 
-__all__ = ["MadeDataset", "SampleCache"]
+__all__ = ["Kept", "MadeDataset", "SampleCache", "source_name"]
 
-_DAMAGED = (ValueError, RuntimeError, SyntaxError, zlib.error)  # of Pillow, PyTorch, zlib
-_FREE = 0.1  # share of the disk that caches leave
+_DAMAGED = (  # of safetensors, Pillow, PyTorch, zlib
+    *(SafetensorError, LookupError, TypeError, AttributeError, OSError),
+    *(ValueError, RuntimeError, SyntaxError, zlib.error, struct.error),
+)
+_READERS_VERSION = 1  # raise it with every change of what readers make of a file
+_TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
 
 
 class SampleCache:
-    """Samples of a data set as files, one each, packed without loss.
+    """Samples of a data set as they were read or made, before any augmentation, without loss.
 
-    Once nine tenths of the disk are full, no more samples are kept.
+    In a folder of its own they are packed. On a shelf that others share they are as they are, but
+    for pictures in steps of 1/255, which are bytes there: reading such a one takes a fraction of
+    decoding an image.
 
     Args:
         folder: where caches lie; variables and ``~`` are expanded. None: nothing is kept.
-        name: of this set's folder in it; whatever changes the samples changes the name.
+        name: of this set's folder in it, or a function of a sample's index; whatever changes the
+            samples changes the name. None: they are never kept.
         pictures: entries (..., 3, H, W) in steps of 1/255, which are kept as bytes.
     """
 
-    def __init__(self, folder: str | None, name: str, pictures: Sequence[str]) -> None:
-        self.folder = None
+    def __init__(
+        self, folder: str | None, name: str | Callable[[int], str] | None, pictures: Sequence[str]
+    ) -> None:
+        self.name, self.pictures = name, tuple(pictures)
+        self.shelf = None
         if folder is not None:
-            self.folder = Path(os.path.expandvars(folder)).expanduser() / name
-        self.pictures = tuple(pictures)
+            self.shelf = Shelf(Path(os.path.expandvars(folder)).expanduser())
+        self.packed = True
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the samples lie, if anywhere."""
+        if self.shelf is None:
+            return None
+        return self.shelf.folder / self.name if isinstance(self.name, str) else self.shelf.folder
+
+    def on(self, shelf: Shelf) -> SampleCache:
+        """The cache on a shelf, as long as it has no folder of its own."""
+        if self.shelf is not None or self.name is None:
+            return self
+        other = copy.copy(self)
+        other.shelf, other.packed = shelf, False
+        return other
 
     def recall(self, index: int, make: Callable[[int], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Sample ``index``, read if it is there, else made by ``make(index)`` and kept."""
-        if self.folder is None:
+        if self.shelf is None or self.name is None:
             return make(index)
-        path = self.folder / f"{index:06d}.safetensors"
-        if path.is_file():
+        stem = f"{self.name}/{index:06d}" if isinstance(self.name, str) else self.name(index)
+        name = f"{stem}.{'safetensors' if self.packed else 'sample'}"
+        if (data := self.shelf.read(name)) is not None:
             try:
-                return _read(path)
-            except OSError:
-                return make(index)  # the file may be whole
-            except (SafetensorError, LookupError, TypeError, AttributeError, *_DAMAGED):
-                path.unlink(missing_ok=True)
+                return _unpacked(data) if self.packed else _plain_sample(data)
+            except _DAMAGED:
+                self.shelf.drop(name)
         sample = make(index)
-        disk = shutil.disk_usage(next(f for f in (self.folder, *self.folder.parents) if f.is_dir()))
-        if disk.free > _FREE * disk.total:
-            try:
-                with atomic_write(path) as temporary:
-                    self._write(temporary, sample)
-            except OSError as error:
-                warnings.warn(f"cache {self.folder}: {error}; samples are not kept", stacklevel=2)
-                self.folder = None
+        if not self.shelf.full:
+            write = _packed if self.packed else _plain_bytes
+            self.shelf.write(name, write(sample, self.pictures))
         return sample
 
-    def _write(self, path: Path, sample: dict[str, Tensor]) -> None:
-        packed, forms = {}, {}
-        for name, value in sample.items():
-            picture = name in self.pictures
-            data = _pack_picture(value) if picture else _pack(value)
-            packed[name] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            kind = "picture" if picture else str(value.dtype).removeprefix("torch.")
-            forms[name] = [kind, list(value.shape)]
-        save_file(packed, path, metadata={"forms": json.dumps(forms)})
+
+def source_name(files: Iterable[str | os.PathLike[str]], *arguments: object) -> str:
+    """Names a sample by the files that it is read from, their sizes and times, and how.
+
+    Raises:
+        FileNotFoundError: a file has gone.
+    """
+    states = []
+    for file in files:
+        try:
+            state = os.stat(file)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{file}: no such file") from None
+        states.append((os.path.abspath(file), state.st_size, state.st_mtime_ns))
+    text = repr((_READERS_VERSION, arguments, states))
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{digest[:2]}/{digest[2:]}"
 
 
-class MadeDataset(Dataset):
+class Kept:
+    """A data set whose samples, as read or made, may be kept on a shelf.
+
+    Attributes:
+        cache: keeps them.
+    """
+
+    cache: SampleCache
+
+    def keep_on(self, shelf: Shelf) -> None:
+        """Keep samples there, unless the set has a folder of its own for them."""
+        self.cache = self.cache.on(shelf)
+
+
+class MadeDataset(Kept, Dataset):
     """Samples that are made from their number, each recalled from a cache.
 
     A subclass sets the attributes and defines `_make`.
@@ -87,7 +129,6 @@ class MadeDataset(Dataset):
     Attributes:
         length: number of samples.
         seed: names the series of them.
-        cache: keeps what was made.
     """
 
     series = "generated"
@@ -95,7 +136,6 @@ class MadeDataset(Dataset):
 
     length: int
     seed: int
-    cache: SampleCache
 
     def __len__(self) -> int:
         return self.length
@@ -119,15 +159,78 @@ class MadeDataset(Dataset):
         raise NotImplementedError
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _plain_bytes(sample: Mapping[str, Tensor], pictures: Sequence[str]) -> bytes:
+    """A check sum, what the entries are, and their values one after the other."""
+    head, parts = [], []
+    for name, value in sample.items():
+        steps, kind = _as_bytes(value) if name in pictures else (value, "")
+        head.append([name, kind, str(steps.dtype).removeprefix("torch."), list(value.shape)])
+        parts.append(_flat(steps.contiguous()).data)
+    text = json.dumps(head).encode()
+    body = b"".join([struct.pack("<I", len(text)), text, *parts])
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def _plain_sample(data: bytes) -> dict[str, Tensor]:
+    whole = memoryview(data)
+    check, length = struct.unpack_from("<II", whole)
+    if check != zlib.crc32(whole[4:]):
+        raise ValueError("damaged")
+    at, sample = 8 + length, {}
+    for name, kind, dtype, shape in json.loads(bytes(whole[8:at])):
+        value = torch.empty(shape, dtype=getattr(torch, dtype))
+        flat = _flat(value)
+        flat[:] = np.frombuffer(whole, np.uint8, flat.size, at)
+        at += flat.size
+        sample[name] = _FLOATS[kind](value)
+    return sample
+
+
+def _flat(value: Tensor) -> np.ndarray:
+    """The bytes of a contiguous tensor."""
+    return value.view(-1).view(torch.uint8).numpy()
+
+
+_FLOATS: dict[str, Callable[[Tensor], Tensor]] = {
+    "": lambda value: value,
+    "times": lambda value: value.float().mul_(_TIMES).clamp_(max=1),
+    "over": lambda value: value.float() / 255,
+}
+
+
+def _as_bytes(picture: Tensor) -> tuple[Tensor, str]:
+    """A picture as bytes and how floats are made of them, if these are the same floats."""
+    if picture.dtype == torch.float32:
+        steps = (picture * 255 + 0.5).clamp(0, 255).byte()
+        for kind in ("times", "over"):
+            if torch.equal(_FLOATS[kind](steps), picture):
+                return steps, kind
+    return picture, ""
+
+
+def _packed(sample: Mapping[str, Tensor], pictures: Sequence[str]) -> bytes:
+    """PNG of pictures, steps of other values without their redundance; less than half as a rule."""
+    packed, forms = {}, {}
+    for name, value in sample.items():
+        picture = name in pictures
+        data = _pack_picture(value) if picture else _pack(value)
+        packed[name] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        kind = "picture" if picture else str(value.dtype).removeprefix("torch.")
+        forms[name] = [kind, list(value.shape)]
+    return save(packed, metadata={"forms": json.dumps(forms)})
+
+
+def _unpacked(data: bytes) -> dict[str, Tensor]:
+    entries = load(data)
+    length = int.from_bytes(data[:8], "little")
+    forms = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["forms"])
     sample = {}
-    with safe_open(path, "pt") as file:
-        for name, (kind, shape) in json.loads(file.metadata()["forms"]).items():
-            data = file.get_tensor(name).numpy().tobytes()
-            if kind == "picture":
-                sample[name] = _unpack_picture(data, shape)
-            else:
-                sample[name] = _unpack(data, getattr(torch, kind), shape)
+    for name, (kind, shape) in forms.items():
+        content = entries[name].numpy().tobytes()
+        if kind == "picture":
+            sample[name] = _unpack_picture(content, shape)
+        else:
+            sample[name] = _unpack(content, getattr(torch, kind), shape)
     return sample
 
 

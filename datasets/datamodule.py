@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from functools import cached_property
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from ..common.quantities import parse_quantity
 from .mixture import (
     EpochSampler,
     Mixture,
@@ -20,6 +22,7 @@ from .mixture import (
     collate,
     split_by_seed,
 )
+from .shelf import Shelf, open_shelf
 
 __all__ = ["MixedDataModule"]
 
@@ -63,6 +66,11 @@ class MixedDataModule(LightningDataModule):
         eval_batch_size: samples a step elsewhere; more than 1 needs samples of one size.
         workers: processes that load data, for each loader.
         seed: of the mixture, the augmentation and the held-out share.
+        cache: keeps samples as they are read, before augmentation, in ``memory`` or on ``disk``,
+            for all workers and processes (see `open_shelf`); sets with a folder of their own for
+            that go on with it.
+        cache_size: bytes that it may hold, such as ``8GB``; by default a quarter of the memory
+            that is available, or 20 GB of disk.
 
     Raises:
         ValueError: the settings do not fit together; in ``setup`` also where a set to learn or
@@ -88,8 +96,15 @@ class MixedDataModule(LightningDataModule):
         eval_batch_size: int = 1,
         workers: int = 4,
         seed: int = 0,
+        cache: Literal["memory", "disk"] | None = None,
+        cache_size: str | None = None,
     ) -> None:
         super().__init__()
+        if cache not in (None, "memory", "disk") or (cache_size is not None and cache is None):
+            raise ValueError(f"cache {cache!r}, cache_size {cache_size}: choose memory or disk")
+        self.cache, self.cache_size = cache, None
+        if cache_size is not None:
+            self.cache_size = parse_quantity("memory", cache_size, "cache_size")
         if min(batch_size, min_batches, eval_batch_size) < 1 or workers < 0:
             raise ValueError(
                 f"batch_size {batch_size}, min_batches {min_batches}, eval_batch_size "
@@ -222,8 +237,22 @@ class MixedDataModule(LightningDataModule):
                     f"{role} set {number} ({type(dataset).__name__}) has no ground truth; it can "
                     "only be predicted"
                 )
+            if self.cache is not None:
+                self._keep(dataset)
             made.append(cast(Samples, dataset))
         return made
+
+    @cached_property
+    def _shelf(self) -> Shelf:
+        return open_shelf(cast('Literal["memory", "disk"]', self.cache), self.cache_size)
+
+    def _keep(self, dataset: Dataset) -> None:
+        keep = getattr(dataset, "keep_on", None)
+        if keep is None:
+            name = type(dataset).__name__
+            rank_zero_warn(f"cache {self.cache}: {name} has no way to keep samples; it reads anew")
+        else:
+            keep(self._shelf)
 
     def _some(self, role: str) -> list[Samples]:
         if not self.sets(role):

@@ -77,6 +77,12 @@ def _seed() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for each figure would be much, and only some machines have counters."""
+    monkeypatch.setattr("vizoo.common.energy._POWERCAP", Path("/none"))
+
+
+@pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test starts from the same random state, whichever tests ran before it."""
     _seed()

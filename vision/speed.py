@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..common.counts import count, count_parameters
+from ..common.energy import joules
 from ..common.memory import PeakMemory
 from ..common.timing import measure
 from .inference import optimize
@@ -43,7 +44,8 @@ def benchmark(
         ``parameters``, ``macs`` (multiply-adds an image) and ``runs``: of ``plain`` and
         ``optimised`` the times ``median_ms``, ``p10_ms`` and ``p90_ms`` of so many ``repetitions``,
         and ``peak_bytes`` (on a GPU the allocator's; on the CPU the growth of resident memory
-        beyond what was held before).
+        beyond what was held before), ``joules`` of a pass and in ``energy`` what counted them, or
+        None and why (see `vizoo.common.energy`).
     """
     device = torch.device(device)
     macs = count(net, *example_inputs(net, height, width, device="meta")).macs
@@ -67,15 +69,18 @@ def benchmark(
 
 def _time(
     net: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, seconds: float
-) -> dict[str, float | int | None]:
+) -> dict[str, Any]:
     device = inputs[0].device
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
     with autocast, PeakMemory(device) as peak:
         timing = measure(lambda: net(*inputs), device, warmup=1, repetitions=3, seconds=seconds)
+    with autocast:
+        energy = joules(lambda: net(*inputs), device)
     return {
         "median_ms": timing.median,
         "p10_ms": timing.p10,
         "p90_ms": timing.p90,
         "repetitions": timing.repetitions,
         "peak_bytes": peak.bytes,
+        **energy.to_json(),
     }

@@ -42,8 +42,9 @@ class OptimisedTask(LightningModule):
     """Trains its network `net` by one optimiser; the learning rate changes with every step.
 
     Args:
-        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw` or `lamb`.
-        optimizer_args: its further arguments.
+        optimizer: any name that `timm.optim` knows, such as `adam`, `adamw`, `lars` or `lamb`.
+        optimizer_args: its further arguments. `lars` and `lamb` adapt the rate of each layer only
+            with `weight_decay` (all but biases and norms) or `always_adapt` (all).
         lr: learning rate at the start of a round.
         lr_schedule: `milestones` multiplies by `lr_gamma` after epochs; `cosine` falls to zero at
             the end of the round; `constant` stays.
@@ -111,6 +112,15 @@ class OptimisedTask(LightningModule):
             )
         except TypeError as error:
             raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
+        adapting = (
+            group.get("always_adapt", True) or group["weight_decay"]
+            for group in optimizer.param_groups
+        )
+        if not any(adapting):
+            rank_zero_warn(
+                f"{hparams.optimizer} adapts no layer as it is: give optimizer_args a "
+                "weight_decay, such as 1e-4, or always_adapt: true"
+            )
         for group in optimizer.param_groups:  # of `layer_decay`, which timm leaves to schedulers
             group["lr"] *= group.get("lr_scale", 1.0)
         total = run_steps(trainer)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.images import SUFFIXES
-from ..cache import SampleCache
+from ..cache import Kept, SampleCache
+from ..shelf import Shelf
 from .dicom import read_dicom
 from .preparation import CTPreset, frames_of, prepare, take
 from .reading import read_scan, read_slices
@@ -42,7 +44,7 @@ class ScanRecord(NamedTuple):
     files: tuple[str, ...] = ()  #: names of the slices in the folder, in order; empty: all of it
 
 
-class CTDataset(Dataset):
+class CTDataset(Kept, Dataset):
     """CT scans from files.
 
     In training, slices are random (`draw`); elsewhere those of the preset's sampler.
@@ -76,7 +78,7 @@ class CTDataset(Dataset):
         for record in self.records:
             if not 0 <= record.label < len(self.classes):
                 raise ValueError(f"{record.path}: label {record.label} of {len(self.classes)}")
-        self.cache = SampleCache(cache, self._key() if cache else "", [])
+        self.cache = SampleCache(cache, self._entry, [])
         if self.records:
             self[0]
 
@@ -105,7 +107,7 @@ class CTDataset(Dataset):
     def draw(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         """The same with random slices; without a generator those of the preset's sampler."""
         record = self.records[index]
-        if self.cache.folder is None:
+        if self.cache.shelf is None:
             scan = prepare(self._read(index), self.preset, generator)
         else:
             frames = self.cache.recall(index % len(self), self._frames)
@@ -127,6 +129,15 @@ class CTDataset(Dataset):
         check_units(volume)
         return volume
 
+    def keep_on(self, shelf: Shelf) -> None:
+        """See `Kept.keep_on`; the files are looked at now, not by every worker."""
+        super().keep_on(shelf)
+        _ = self._key
+
+    def _entry(self, index: int) -> str:
+        return f"{self._key}/{index:06d}"
+
+    @cached_property
     def _key(self) -> str:
         """Names the cache by all that changes what is in it, the files' times among it."""
         files = [file for record in self.records for file in _files(record)]

@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.images import read_image
+from ..cache import Kept, SampleCache, source_name
 from .preparation import ImagePreset
 
 __all__ = ["ImageDataset", "ImageRecord", "LabelledImages"]
@@ -86,7 +87,7 @@ class ImageRecord(NamedTuple):
     box_labels: tuple[int, ...] = ()  #: the class of each
 
 
-class ImageDataset(LabelledImages):
+class ImageDataset(Kept, LabelledImages):
     """Images from files.
 
     Args:
@@ -108,6 +109,7 @@ class ImageDataset(LabelledImages):
     ) -> None:
         super().__init__(classes, preset)
         self.records, self.title = list(records), title
+        self.cache = SampleCache(None, self._source, ["image"])
         for record in self.records:
             if not all(0 <= n < len(self.classes) for n in (record.label, *record.box_labels)):
                 raise ValueError(f"{record.path}: a label beyond the {len(self.classes)} classes")
@@ -129,7 +131,7 @@ class ImageDataset(LabelledImages):
         """See `LabelledImages.picture`."""
         record = self.records[index]
         sample: dict[str, Tensor | str] = {
-            "image": read_image(record.path),
+            **self.cache.recall(index, self._read),
             "label": torch.tensor(record.label),
             "name": record.name,
         }
@@ -137,6 +139,12 @@ class ImageDataset(LabelledImages):
             sample["boxes"] = torch.tensor(record.boxes, dtype=torch.float32).reshape(-1, 4)
             sample["box_labels"] = torch.tensor(record.box_labels, dtype=torch.int64)
         return sample
+
+    def _source(self, index: int) -> str:
+        return source_name([self.records[index].path], "image")
+
+    def _read(self, index: int) -> dict[str, Tensor]:
+        return {"image": read_image(self.records[index].path)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} images of {len(self.classes)} classes)"

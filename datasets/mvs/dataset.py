@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
+from ..shelf import Shelf
 from .scene import Scene
 
 __all__ = ["MVSDataset"]
@@ -61,6 +62,11 @@ class MVSDataset(Dataset):
             raise ValueError(
                 f"no view of {len(self.scenes)} scenes has {views - 1} sources; take fewer views"
             )
+
+    def keep_on(self, shelf: Shelf) -> None:
+        """Keep photographs there as they are read; sources differ from sample to sample."""
+        for scene in self.scenes:
+            scene.keep_on(shelf)
 
     @property
     def has_truth(self) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor
 from ...common.files import few
 from ...vision.io.images import read_image, read_pixels, to_bytes
 from ...vision.io.pfm import read_pfm
+from ..cache import Kept, SampleCache, source_name
 from .cameras import (
     check_camera,
     lift,
@@ -78,7 +79,7 @@ class View:
 
 
 @dataclass(eq=False, repr=False)
-class Scene:
+class Scene(Kept):
     """Views of one thing, and for each the other views worth matching with it.
 
     Raises:
@@ -99,10 +100,12 @@ class Scene:
     tracks: Sequence[Tensor] | None = None
     _features: dict[int, Features] = field(default_factory=dict, init=False)
     _ranges: dict[int, tuple[tuple[float, float], str]] = field(default_factory=dict, init=False)
+    cache: SampleCache = field(init=False)  #: of its photographs
 
     def __post_init__(self) -> None:
         self.views = list(self.views)
         self.pairs = [list(sources) for sources in self.pairs]
+        self.cache = SampleCache(None, self._source, ["image"])
         self._check()
 
     def __len__(self) -> int:
@@ -149,13 +152,21 @@ class Scene:
             ValueError: it is no image, or not of the size that its camera was given for.
         """
         view = self.views[index]
-        image = view.image if isinstance(view.image, Tensor) else read_image(view.image)
+        image = view.image
+        if not isinstance(image, Tensor):
+            image = self.cache.recall(index, self._read)["image"]
         if view.size is not None and tuple(image.shape[1:]) != view.size:
             raise ValueError(
                 f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but its camera in "
                 f"{view.camera_file} is of {view.size[1]}x{view.size[0]}"
             )
         return image
+
+    def _source(self, index: int) -> str:
+        return source_name([cast("str", self.views[index].image)], "image")
+
+    def _read(self, index: int) -> dict[str, Tensor]:
+        return {"image": read_image(cast("str", self.views[index].image))}
 
     @property
     def has_truth(self) -> bool:

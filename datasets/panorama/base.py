@@ -32,6 +32,7 @@ from torch.utils.data import Dataset
 from ...vision.io.exr import read_exr
 from ...vision.io.images import read_pixels
 from ...vision.io.pairing import read_columns
+from ..cache import Kept, SampleCache, source_name
 from ..files import check_files, expand_path
 
 __all__ = [
@@ -59,7 +60,7 @@ class PanoramaRecord(NamedTuple):
     yaw: float = 0.0
 
 
-class PanoramaDataset(Dataset):
+class PanoramaDataset(Kept, Dataset):
     """Panoramas from files.
 
     Args:
@@ -88,6 +89,7 @@ class PanoramaDataset(Dataset):
         self.records = list(records)
         self.read_depth, self.size = read_depth, None if size is None else tuple(size)
         self.max_depth, self.transform = max_depth, transform
+        self.cache = SampleCache(None, None, ["image"])  # nobody knows what `read_depth` does
         for index in range(0, len(self.records), max(1, -(-len(self.records) // _PROBES))):
             self._read(self.records[index])
 
@@ -107,10 +109,16 @@ class PanoramaDataset(Dataset):
             ValueError: a file is damaged, not twice as wide as high, of the wrong channels, or all
                 its depth is beyond `max_depth`, as in a wrong unit; the message names the file.
         """
-        sample = self._read(self.records[index])
+        sample: dict[str, Tensor | str] = {
+            **self.cache.recall(index, self._sample),
+            "name": self.records[index].name,
+        }
         return sample if self.transform is None else self.transform(sample)
 
-    def _read(self, record: PanoramaRecord) -> dict[str, Tensor | str]:
+    def _sample(self, index: int) -> dict[str, Tensor]:
+        return self._read(self.records[index])
+
+    def _read(self, record: PanoramaRecord) -> dict[str, Tensor]:
         image = _read_colours(record.image)
         if self.size is not None and image.shape[1:] != self.size:
             image = F.interpolate(image[None], self.size, mode="bicubic", antialias=True)[0]
@@ -128,7 +136,7 @@ class PanoramaDataset(Dataset):
         if record.yaw:
             columns = round(image.shape[2] * record.yaw / 360)
             image, depth = image.roll(columns, 2), depth.roll(columns, 2)
-        return {"image": image, "depth": depth, "valid": depth > 0, "name": record.name}
+        return {"image": image, "depth": depth, "valid": depth > 0}
 
     def _known_depth(self, path: str) -> Tensor:
         """(1, H, W) float32, 0 where unknown."""
@@ -190,6 +198,13 @@ class ListedPanoramas(PanoramaDataset):
             what="panoramas",
         )
         super().__init__(records, self._read_depth, size, max_depth, transform)
+        self.cache = SampleCache(None, self._source, ["image"])
+
+    def _source(self, index: int) -> str:
+        record = self.records[index]
+        files = [record.image, *filter(None, [record.depth])]
+        how = (self.title, self.size, self.max_depth, record.yaw, record.depth is None)
+        return source_name(files, "panorama", *how)
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:

@@ -26,6 +26,7 @@ from torch.utils.data import Dataset
 
 from ...vision.io.disparity import read_disparity
 from ...vision.io.images import read_image, read_pixels
+from ..cache import Kept, SampleCache, source_name
 from ..files import check_files
 
 __all__ = ["StereoDataset", "StereoRecord", "published_records"]
@@ -73,7 +74,7 @@ def published_records(
     ]
 
 
-class StereoDataset(Dataset):
+class StereoDataset(Kept, Dataset):
     """Stereo pairs from files.
 
     The readers of the published data sets find and check their files when they are made and hand
@@ -91,6 +92,7 @@ class StereoDataset(Dataset):
     ) -> None:
         self.records = list(records)
         self.transform = transform
+        self.cache = SampleCache(None, self._source, ["left", "right"])
 
     @property
     def has_truth(self) -> bool:
@@ -107,6 +109,20 @@ class StereoDataset(Dataset):
             FileNotFoundError: a file has gone since the data set was made.
             ValueError: a file is damaged, or the sizes differ; the message names the file.
         """
+        sample: dict[str, Tensor | str] = {
+            **self.cache.recall(index, self._read),
+            "name": self.records[index].name,
+        }
+        return sample if self.transform is None else self.transform(sample)
+
+    def _source(self, index: int) -> str:
+        record = self.records[index]
+        files = [record.left, record.right, *filter(None, [record.disparity])]
+        kept = [value for _, value in record.masks]
+        files += [path for path, _ in record.masks]
+        return source_name(files, "stereo", record.disparity is None, record.encoding, kept)
+
+    def _read(self, index: int) -> dict[str, Tensor]:
         record = self.records[index]
         left, right = read_image(record.left), read_image(record.right)
         _check_size(record.right, right, record.left, left)
@@ -124,14 +140,7 @@ class StereoDataset(Dataset):
             disparity = disparity * valid
             if not valid.any():
                 warnings.warn(f"{record.disparity}: no pixel has a known disparity", stacklevel=2)
-        sample: dict[str, Tensor | str] = {
-            "left": left,
-            "right": right,
-            "disparity": disparity,
-            "valid": valid,
-            "name": record.name,
-        }
-        return sample if self.transform is None else self.transform(sample)
+        return {"left": left, "right": right, "disparity": disparity, "valid": valid}
 
 
 def _check_size(path: str, image: Tensor, left_path: str, left: Tensor) -> None:

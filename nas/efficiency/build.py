@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.counts import Counts
+from ...common.energy import joules
 from ...common.timing import measure_against
 from ..space import Architecture, SearchSpace
 from .operators import add_operators, operators_of, sum_of_operators
@@ -130,11 +131,12 @@ def build(
             repetitions=repetitions,
             seconds=seconds,
         )
+        energy = joules(partial(ready, *inputs), device)
+        table.energy = energy.source
         counts = Counts(parameters, sum(operator.macs for operator in operators), memory)
         total = sum_of_operators(table.entries, operators)
-        table.samples.append(
-            Sample(architecture, timing, ratio, reference.median, counts, total, left_out)
-        )
+        facts = (counts, total, left_out, energy.joules)
+        table.samples.append(Sample(architecture, timing, ratio, reference.median, *facts))
         if path is not None and done % _SAVE_EVERY == 0:
             table.save(path)
         progress(done, len(todo))

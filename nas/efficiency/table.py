@@ -39,6 +39,7 @@ class Sample:
     counts: Counts  #: parameters, multiply-adds, memory
     operators: float  #: milliseconds of its operators, each measured alone, together
     held_out: bool = False  #: predictors do not see it; it tells their error
+    joules: float | None = None  #: of one pass, where they can be measured
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -50,6 +51,7 @@ class Sample:
             **self.counts.to_json(),
             "operators": self.operators,
             "held_out": self.held_out,
+            "joules": self.joules,
         }
 
     @classmethod
@@ -63,6 +65,7 @@ class Sample:
             Counts(content["parameters"], content["macs"], content["memory"]),
             content["operators"],
             content["held_out"],
+            content.get("joules"),
         )
 
 
@@ -79,6 +82,7 @@ class LatencyTable(JsonFile):
     #: operator key to milliseconds; None for one that cannot run alone
     entries: dict[str, float | None] = field(default_factory=dict)
     planned: int = 0  #: how many samples it shall have
+    energy: str = "not measured"  #: what counted the samples' joules, or why there are none
 
     @property
     def complete(self) -> bool:
@@ -145,10 +149,12 @@ class LatencyTable(JsonFile):
                 timing=sample.timing.scaled(factor),
                 reference=reference,
                 operators=factor * sample.operators,
+                joules=None,
             )
             for sample in self.samples
         ]
-        return replace(self, conditions=conditions, samples=samples, entries={})
+        unknown = type(self).energy
+        return replace(self, conditions=conditions, samples=samples, entries={}, energy=unknown)
 
     def errors(self) -> dict[str, Agreement]:
         """Agreement of both latency predictors with the held-out subnets; empty below two."""
@@ -209,6 +215,7 @@ class LatencyTable(JsonFile):
             "conditions": self.conditions.to_json(),
             "software": self.software,
             "planned": self.planned,
+            "energy": self.energy,
             "errors": {name: value.to_json() for name, value in errors.items()},
             "space": self.space.to_json(),
             "samples": [sample.to_json() for sample in self.samples],
@@ -234,6 +241,7 @@ class LatencyTable(JsonFile):
                 [Sample.from_json(sample) for sample in content["samples"]],
                 content["operators"],
                 content["planned"],
+                content.get("energy", cls.energy),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"a damaged latency table: {error!r}") from error

@@ -1,5 +1,6 @@
 """A folder with a toy task and its config, made the working folder."""
 
+import itertools
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from mvs_fixtures import oracle, scene, small_pictures  # noqa: F401
 from panorama_fixtures import small_views  # noqa: F401
 from stereo_fixtures import stand_in  # noqa: F401
+
+from vizoo.common import energy
 
 CONFIG = """\
 model:
@@ -34,3 +37,12 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["vizoo"])
     yield tmp_path
     sys.modules.pop("toytask", None)
+
+
+@pytest.fixture
+def energy_counter(monkeypatch):
+    """Every call takes a quarter of a joule, and one is enough to tell."""
+    steps = itertools.count()
+    counters = energy._Counters("RAPL: package-0", lambda: [250 * next(steps)], [10**6], 1e-3)
+    monkeypatch.setattr(energy, "_packages", lambda: counters)
+    monkeypatch.setattr(energy, "_LEAST_SECONDS", 0)

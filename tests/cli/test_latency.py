@@ -48,6 +48,27 @@ def test_build_and_show(capsys):
     assert low < high == sum(p.numel() for p in create_model("toy").parameters())
 
 
+def test_energy_is_told_where_it_is_counted(capsys, energy_counter):
+    assert build("--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["joules"], report["energy"]) == ([0.25, 0.25], "RAPL: package-0")
+    assert main(["latency", "show", "table.json"]) == 0
+    assert "  energy     250 mJ to 250 mJ, by RAPL: package-0\n" in capsys.readouterr().out
+
+
+def test_tables_from_before_energy_are_read(capsys, tmp_path):
+    assert build() == 0
+    assert "  energy     not measurable here: no RAPL counter" in capsys.readouterr().out
+    table = json.loads((tmp_path / "table.json").read_text())
+    del table["energy"]
+    for sample in table["samples"]:
+        assert sample.pop("joules") is None
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    assert main(["latency", "show", "table.json", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["joules"], report["energy"]) == (None, "not measured")
+
+
 def test_a_finished_table_is_not_measured_again(capsys, monkeypatch):
     assert build("--json") == 0
     first = json.loads(capsys.readouterr().out)

@@ -47,6 +47,7 @@ def test_bench(tmp_path, capsys, micro):
     assert report["parameters"] == 499_226 and report["batch"] == 2
     assert report["macs"] == pytest.approx(0.67087e9 * 64 * 64 / 384 / 1280, rel=1e-4)
     for row in report["runs"].values():
+        assert row["joules"] is None and row["energy"].startswith("not measurable here: ")
         assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"] and row["repetitions"] >= 3
 
 
@@ -54,6 +55,17 @@ def test_bench_prints_lines(capsys):
     assert main(["bench", "fadnet_plus_micro", "--size", "64x64", "--seconds", "0"]) == 0
     said = capsys.readouterr().out
     assert "499,226 parameters" in said and "plain" in said and "peak" in said
+    assert said.splitlines()[-1].startswith("  energy: not measurable here: no RAPL counter in ")
+
+
+def test_bench_tells_energy(capsys, energy_counter):
+    words = ["bench", "fadnet_plus_micro", "--size", "64x64", "--seconds", "0"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.count("  250 mJ\n") == 2 and said.endswith("  energy: RAPL: package-0\n")
+    assert main([*words, "--json"]) == 0
+    for run in json.loads(capsys.readouterr().out)["runs"].values():
+        assert (run["joules"], run["energy"]) == (0.25, "RAPL: package-0")
 
 
 @pytest.mark.parametrize(

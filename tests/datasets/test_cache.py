@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vizoo.datasets import cache as module
+from vizoo.datasets import shelf as module
 from vizoo.datasets.cache import SampleCache
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...common.counts import count, on_meta
 from ...common.devices import choose_device
+from ...common.energy import joules
 from ...common.timing import measure
 from ...nas.efficiency.build import build
 from ...nas.efficiency.provenance import Conditions, software
@@ -127,12 +128,13 @@ class Bench:
         return optimize(net.eval(), self.dtype)
 
     def costs(self, architecture: Architecture) -> dict[str, Any]:
-        """Counted parameters, multiply-adds and memory, and under `measured` the time."""
+        """Counted parameters, multiply-adds and memory, under `measured` the time, and energy."""
         subnet, inputs = self.network(architecture), self.inputs()
         ready = self.prepare(subnet)
         settings: dict[str, Any] = {"repetitions": _REPETITIONS, "seconds": _SECONDS}
         timing = measure(lambda: ready(*inputs), self.device, warmup=3, **settings)
-        return {**count(subnet, *inputs).to_json(), "measured": timing.to_json()}
+        energy = joules(lambda: ready(*inputs), self.device).to_json()
+        return {**count(subnet, *inputs).to_json(), "measured": timing.to_json(), **energy}
 
     def check(self, table: LatencyTable, source: str = "table") -> None:
         """Refuse a latency table of another supernet or other conditions.

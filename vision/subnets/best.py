@@ -68,7 +68,8 @@ class Subnet:
     limits: dict[str, float]  #: quantity to its limit: milliseconds, values, multiply-adds, bytes
     predicted: dict[str, float]  #: what the search took these quantities for
     #: ``parameters``, ``macs`` and ``memory``, counted, and under ``measured`` the milliseconds of
-    #: a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``
+    #: a forward pass: ``median``, ``p10``, ``p90``, ``repetitions``; its ``joules``, and as
+    #: ``energy`` who counted them; where nobody could, None and why
     costs: dict[str, Any]
     rounds: list[dict[str, Any]]  #: what each round of the search aimed at, predicted and measured
     difference: float  #: largest difference of its output to the supernet's
