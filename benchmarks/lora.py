@@ -1,13 +1,14 @@
 """Fine-tuning by LoRA-FA against LoRA, all weights and the last layer: memory, time, accuracy.
 
-    python -m benchmarks.lora --cifar DIR [--out FILE]
+    python -m benchmarks.lora --cifar DIR --out FILE [--seeds 3]
 
 (a) A small ViT and a small ResNet learn five classes of CIFAR-10 and are moved to the other five by
-a few hundred images of each; (b) `fadnet_plus_tiny` goes from the layered scenes that its weights
-were trained on to generated worlds, and a step of `fadnet_plus_slight` is measured. The learning
-rate of each way is the one of two that does best in half a run with a seed of its own, on held-out
-training images. Shown: values that are trained; what autograd keeps for the backward pass (storages
-other than parameters, each once) and what the optimiser holds, in MB; a step in ms (CPU time).
+a few images of each; (b) `fadnet_plus_tiny` goes from the layered scenes that its weights were
+trained on to generated worlds, and a step of `fadnet_plus_slight` is measured. Seeds are the outer
+loop; FILE has every run as soon as it ended, and what it has is not run again. Shown: values that
+are trained; what autograd keeps for the backward pass (storages other than parameters, each once)
+and what the optimiser holds, in MB; a step in ms (CPU time); the accuracy in per cent, or the
+end-point error in pixels, on data held out; the adapters' file in kB.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
@@ -40,7 +41,7 @@ from vizoo.vision.hub.create import create_model
 from vizoo.vision.lora import LoRA, adapt, save_adapters
 
 WAYS = ("all weights", "LoRA", "LoRA-FA", "LoRA-FA, corrected", "last layer")
-RATES = {"all weights": (3e-4, 1e-3)}
+RATES = {"all weights": 1e-3, "last layer": 1e-2}
 FIRST = ("airplane", "bird", "deer", "frog", "ship")
 SECOND = ("automobile", "cat", "dog", "horse", "truck")
 SCALE_WEIGHTS = (0.5, 0.4, 0.3, 0.25, 0.2, 0.1, 0.1)
@@ -81,7 +82,7 @@ def read(archive: Path, classes: tuple[str, ...], count: int) -> tuple[Tensor, T
     return (pixels - 0.47) / 0.25, torch.tensor(labels)
 
 
-def prepare(net: nn.Module, way: str, last: list[str], rank: int, seed: int) -> None:
+def prepare(net: nn.Module, way: str, last: Sequence[str], rank: int, seed: int) -> None:
     """Make a network ready to be trained in one of the ways; new last layers are always trained."""
     if way == "all weights":
         return
@@ -180,50 +181,28 @@ def size_of_file(net: nn.Module, way: str) -> float | None:
         return save_adapters(net, Path(folder) / "adapter.safetensors").stat().st_size / 1e3
 
 
-def classifiers(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """All ways with one of the networks, on CIFAR-10."""
-    make, last = NETS[name]
-    torch.manual_seed(0)
-    base = small_stem(make())
-    before = read(folder / "train.tar", FIRST, options.pretrain)
-    batches = shuffled(*before, 64, options.pretrain_epochs, 0)
-    train(base, "all weights", 2e-3, batches, entropy)
-    images, labels = read(folder / "train.tar", SECOND, 400)
-    test = read(folder / "test.tar", SECOND, 500)
-    held = torch.arange(len(labels)) % 4 == 0  # for choosing rates
+class Classifiers:
+    """A network that has learnt the first classes of CIFAR-10, to be moved to the second."""
 
-    def run(way: str, rate: float, seed: int, chosen: bool, epochs: int) -> tuple[nn.Module, dict]:
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        make, self.last = NETS[name]
+        torch.manual_seed(0)
+        self.base, folder = small_stem(make()), options.cifar
+        first = read(folder / "train.tar", FIRST, options.pretrain)
+        batches = shuffled(*first, 64, options.pretrain_epochs, 0)
+        train(self.base, "all weights", 2e-3, batches, entropy)
+        self.before = accuracy(self.base, *read(folder / "test.tar", FIRST, 200))
+        self.learning = read(folder / "train.tar", SECOND, options.images)
+        self.test, self.epochs = read(folder / "test.tar", SECOND, 200), options.epochs
+
+    def run(self, way: str, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
-        net = copy.deepcopy(base)
+        net = copy.deepcopy(self.base)
         net.reset_classifier(5)
-        prepare(net, way, last, 8, seed)
-        part = images[~held], labels[~held]
-        row = train(net, way, rate, shuffled(*part, 50, epochs, seed), entropy)
-        seen = test if chosen else (images[held], labels[held])
-        return net, {**row, "score": accuracy(net, *seen), "file": size_of_file(net, way)}
-
-    found: dict[str, Any] = {"before": accuracy(base, *read(folder / "test.tar", FIRST, 500))}
-    for way in WAYS:
-        half = max(1, options.epochs // 2)
-        tried = {
-            rate: run(way, rate, 99, False, half)[1]["score"]
-            for rate in RATES.get(way, (3e-3, 1e-2))
-        }
-        rate = max(tried, key=tried.__getitem__)
-        rows = [run(way, rate, seed, True, options.epochs)[1] for seed in range(options.seeds)]
-        found[way] = summary(rows, rate)
-        options.note(name, way, found[way])
-    return found
-
-
-def summary(rows: list[dict], rate: float) -> dict[str, Any]:
-    """Rows of several seeds as one."""
-    scores = [row["score"] for row in rows]
-    spread = stdev(scores) if len(scores) > 1 else None
-    return {**rows[0], "ms": median(r["ms"] for r in rows), "score": mean(scores)} | {
-        "spread": spread,
-        "rate": rate,
-    }
+        prepare(net, way, self.last, 8, seed)
+        batches = shuffled(*self.learning, 50, self.epochs, seed)
+        row = train(net, way, RATES.get(way, 5e-3), batches, entropy)
+        return {**row, "score": accuracy(net, *self.test), "file": size_of_file(net, way)}
 
 
 def disparity_loss(net: nn.Module, batch: Any) -> Tensor:
@@ -253,70 +232,74 @@ def pairs(count: int, seed: int, batch: int) -> list[Any]:
     return [(a.to(memory_format=layout), b.to(memory_format=layout), d, v) for a, b, d, v in joined]
 
 
-def stereo(options: argparse.Namespace) -> dict[str, Any]:
-    """FADNet++: tiny moved to worlds, and a step of slight."""
-    learning, held = pairs(options.pairs, 11, 2), pairs(12, 12, 2)
-    base = create_model("fadnet_plus_tiny", pretrained=True).to(memory_format=torch.channels_last)
-    slight = create_model("fadnet_plus_slight").to(memory_format=torch.channels_last)
-    last = ["pred_flow", "pred_res"]
-    found: dict[str, Any] = {"before": error(base, held)}
-    for way in WAYS:
-        tried = {}
-        rates = {"all weights": (1e-4, 3e-4)}.get(way, (1e-3, 3e-3))
-        for rate in rates:
-            rows = []
-            for seed in range(options.stereo_seeds):
-                net = copy.deepcopy(base)
-                prepare(net, way, last, 8, seed)
-                draw = np.random.default_rng(seed)
-                order = draw.integers(len(learning), size=options.stereo_steps)
-                row = train(net, way, rate, [learning[i] for i in order], disparity_loss)
-                score = error(net, held)
-                rows.append({**row, "score": score, "file": size_of_file(net, way)})
-            tried[rate] = summary(rows, rate)
-        found[way] = min(tried.values(), key=lambda row: row["score"])
-        options.note("FADNet++ tiny", way, found[way])
-        net = copy.deepcopy(slight)
-        prepare(net, way, last, 8, 0)
-        row = train(net, way, 1e-5, learning[:4], disparity_loss)
-        found[f"slight, {way}"] = {**row, "file": size_of_file(net, way)}
-        options.note("FADNet++ slight", way, found[f"slight, {way}"])
-    return found
+class Stereo:
+    """FADNet++ tiny with its weights, to be moved to worlds, or a larger one to be measured."""
+
+    last = ("pred_flow", "pred_res")
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.moves = name.endswith("tiny")
+        net = create_model(name, pretrained=self.moves)
+        self.base = net.to(memory_format=torch.channels_last)
+        self.learning = pairs(options.pairs if self.moves else 2, 11, 2)
+        self.held = pairs(8, 12, 2) if self.moves else []
+        self.steps = options.stereo_steps if self.moves else 4
+        self.before = error(self.base, self.held) if self.moves else None
+
+    def run(self, way: str, seed: int) -> dict[str, Any]:
+        net = copy.deepcopy(self.base)
+        prepare(net, way, self.last, 8, seed)
+        order = np.random.default_rng(seed).integers(len(self.learning), size=self.steps)
+        rate = 3e-4 if way == "all weights" else 3e-3
+        row = train(net, way, rate, [self.learning[i] for i in order], disparity_loss)
+        score = error(net, self.held) if self.moves else None
+        return {**row, "score": score, "file": size_of_file(net, way)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cifar", type=Path, required=True, help="folder of train.tar, test.tar")
-    parser.add_argument("--out", type=Path, help="JSON of all figures")
-    parser.add_argument("--pretrain", type=int, default=1000, help="images of each first class")
-    parser.add_argument("--pretrain-epochs", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True, help="JSON of all runs")
+    parser.add_argument("--pretrain", type=int, default=500, help="images of each first class")
+    parser.add_argument("--pretrain-epochs", type=int, default=4)
+    parser.add_argument("--images", type=int, default=150, help="images of each second class")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=48)
-    parser.add_argument("--stereo-steps", type=int, default=80)
-    parser.add_argument("--stereo-seeds", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--stereo-steps", type=int, default=40)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    out: Path = options.out
+    runs = json.loads(out.read_text())["runs"] if out.exists() else {}
+    ready: dict[str, Any] = {}
+    for seed in range(options.seeds):
+        for name in (*NETS, "fadnet_plus_tiny", "fadnet_plus_slight"):
+            for way in WAYS:
+                key = f"{name}, {way}, {seed}"
+                if key in runs or (name.endswith("slight") and seed):
+                    continue
+                if name not in ready:
+                    ready[name] = (Classifiers if name in NETS else Stereo)(name, options)
+                found = ready[name].run(way, seed)
+                runs[key] = {**found, "before": ready[name].before}
+                out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1))
+    Console(width=120).print(shown(runs))
+
+
+def shown(runs: dict[str, Any]) -> Table:
+    """The table of all runs, seeds put together."""
+    columns = ("trained", "kept", "held", "ms", "file", "before", "score")
     table = Table(title=machine())
-    columns = ("trained", "kept", "held", "ms", "score", "spread", "rate", "file")
-    for column in ("network", "way", *columns):
+    for column in ("network", "way", *columns, "seeds"):
         table.add_column(column, justify="left" if column in ("network", "way") else "right")
-    found: dict[str, Any] = {"machine": machine()}
-
-    def note(name: str, way: str, row: dict[str, Any]) -> None:
-        values = [row.get(column) for column in columns]
-        table.add_row(name, way, *("" if value is None else f"{value:.4g}" for value in values))
-        found.setdefault("rows", []).append({"network": name, "way": way, **row})
-        if options.out is not None:
-            options.out.write_text(json.dumps(found, indent=1))
-
-    options.note = note
-    for name in NETS:
-        found[f"{name}, first classes"] = classifiers(name, options.cifar, options)["before"]
-    found["stereo before"] = stereo(options)["before"]
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1))
-    Console(width=120).print(table)
+    for pair in dict.fromkeys(key.rpartition(", ")[0] for key in runs):
+        rows = [row for key, row in runs.items() if key.rpartition(", ")[0] == pair]
+        cells = ["" if rows[0][c] is None else f"{median(r[c] for r in rows):.4g}" for c in columns]
+        if rows[0]["score"] is not None:
+            scores = [row["score"] for row in rows]
+            cells[-1] = f"{mean(scores):.3g}" + (f" ± {stdev(scores):.2g}" if scores[1:] else "")
+        table.add_row(*pair.split(", ", 1), *cells, str(len(rows)))
+    return table
 
 
 if __name__ == "__main__":

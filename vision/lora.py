@@ -344,18 +344,18 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
             continue
         wanted = _fits(name, settings.layers) and not _fits(name, settings.skip)
         if _within(name, settings.trains) or _within(f"{name}.weight", settings.trains):
-            left[name] = "is trained as it is"
+            left[name] = "trained as it is"
         elif not wanted:
-            left[name] = "is not among the layers"
+            left[name] = "not among the layers"
         elif type(module) not in _ADAPTED:
-            left[name] = f"{type(module).__name__} has no form of adapter"
+            left[name] = f"no form of adapter for {type(module).__name__}"
         elif uses[id(weight)] > 1:
             left[name] = "shares its weight with another layer"
         else:
             chosen[name] = module
     if not chosen:
-        reasons = ", ".join(f"{name} {why}" for name, why in left.items())
-        raise ValueError(f"adapters: no layer is left to adapt: {few(reasons.split(', '), 3)}")
+        reasons = few((f"{name}: {why}" for name, why in left.items()), 3)
+        raise ValueError(f"adapters: no layer is left to adapt: {reasons}")
     net.requires_grad_(False)
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(_within(name, settings.trains))
@@ -541,7 +541,7 @@ def adapt_by(net: nn.Module, given: str | Mapping[str, Any]) -> None:
     reasons: dict[str, list[str]] = {}
     for name, why in left.items():
         reasons.setdefault(why, []).append(name)
-    without = "".join(f"; {few(names, 3)} {why}" for why, names in reasons.items())
+    without = "".join(f"; {why}: {few(names, 3)}" for why, names in reasons.items())
     rank_zero_info(f"adapters in {len(list(_adapted(net)))} layers: {count:,} values{without}")
 
 
