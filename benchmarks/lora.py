@@ -260,20 +260,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cifar", type=Path, required=True, help="folder of train.tar, test.tar")
     parser.add_argument("--out", type=Path, required=True, help="JSON of all runs")
-    parser.add_argument("--pretrain", type=int, default=500, help="images of each first class")
-    parser.add_argument("--pretrain-epochs", type=int, default=4)
-    parser.add_argument("--images", type=int, default=150, help="images of each second class")
-    parser.add_argument("--epochs", type=int, default=4)
+    every = ["fadnet_plus_tiny", "fadnet_plus_slight", "ResNet", "ViT"]
+    parser.add_argument("--networks", nargs="+", default=every, choices=every)
+    parser.add_argument("--pretrain", type=int, default=2000, help="images of each first class")
+    parser.add_argument("--pretrain-epochs", type=int, default=10)
+    parser.add_argument("--images", type=int, default=300, help="images of each second class")
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=24)
-    parser.add_argument("--stereo-steps", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=64)
+    parser.add_argument("--stereo-steps", type=int, default=120)
     options = parser.parse_args()
     torch.set_num_threads(1)
     out: Path = options.out
     runs = json.loads(out.read_text())["runs"] if out.exists() else {}
     ready: dict[str, Any] = {}
     for seed in range(options.seeds):
-        for name in (*NETS, "fadnet_plus_tiny", "fadnet_plus_slight"):
+        for name in options.networks:
             for way in WAYS:
                 key = f"{name}, {way}, {seed}"
                 if key in runs or (name.endswith("slight") and seed):

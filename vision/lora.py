@@ -204,7 +204,7 @@ class _FrozenConv(_Frozen):
             x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
             padding = (0,) * len(conv.kernel_size)
         form = conv.stride, padding, conv.dilation, False, (0,) * len(padding), conv.groups
-        frozen = not weight.requires_grad
+        frozen = not weight.requires_grad and x.dim() == weight.dim()
         return (_FrozenConvolution.apply if frozen else _convolution)(x, weight, bias, *form)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ class _FrozenTransposed(_Frozen):
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
         conv = cast(Any, self)
-        if output_size is not None or conv.bias is not None and conv.bias.requires_grad:
+        if output_size is not None or x.dim() != conv.weight.dim():
             return conv.plain.forward(conv, x, output_size)
         form = conv.stride, conv.padding, conv.dilation, True, conv.output_padding, conv.groups
         return _FrozenConvolution.apply(x, conv.weight, conv.bias, *form)
@@ -313,7 +313,7 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
     """Freeze a network in place and give its layers adapters, which change nothing yet.
 
     Args:
-        net: a plain network with the weights to start from; its `adapter` is the settings then.
+        net: a plain network with the weights to start from; its `lora` is the settings then.
         settings: the defaults of `LoRA` unless given.
 
     Returns:
@@ -364,7 +364,7 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
             _add(module, settings, draw)
         elif not _within(name, settings.trains):
             _freeze(module)
-    cast(Any, net).adapter = settings
+    cast(Any, net).lora = settings
     return left
 
 
@@ -431,7 +431,7 @@ def merge(net: nn.Module) -> nn.Module:
         for key, hook in list(module._forward_pre_hooks.items()):
             if hook is _in_evaluation:
                 del module._forward_pre_hooks[key]
-    del cast(Any, net).adapter
+    del cast(Any, net).lora
     return net.requires_grad_(True)
 
 
@@ -460,7 +460,7 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _settings(net: nn.Module) -> LoRA:
-    return cast(Any, net).adapter
+    return cast(Any, net).lora
 
 
 def _split(net: nn.Module, settings: LoRA) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

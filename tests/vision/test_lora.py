@@ -149,6 +149,14 @@ def test_a_frozen_convolution_of_pytorch_keeps_its_input():
     assert (1, 4, 8, 8) not in kept(lambda: linear(x))[1]
 
 
+def test_convolutions_take_an_image_without_a_batch():
+    net, x = nn.Sequential(block(norm=False), nn.ConvTranspose2d(16, 4, 2, 2)), torch.rand(16, 8, 8)
+    wanted = torch.autograd.grad(net(x.requires_grad_()).square().sum(), x)[0]
+    adapt(net)
+    found = torch.autograd.grad(net(x).square().sum(), x)[0]
+    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_linear_layers_keep_thin_activations():
     net = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 32))
     adapt(net, LoRA(rank=4))
@@ -259,6 +267,20 @@ def test_layers_by_pattern_and_what_is_trained_whole():
     assert net[2].running_mean.any() and not net[0][1].running_mean.any()
 
 
+def test_biases_can_be_trained_beside_the_adapters():
+    net = nn.Sequential(block(), nn.ConvTranspose2d(16, 4, 2, 2), nn.Linear(16, 3))
+    plain, x = copy.deepcopy(net).eval(), torch.randn(2, 16, 8, 8)
+    adapt(net, LoRA(trains=["*.bias"]))
+    for each in (plain, net):
+        each(x).square().sum().backward()
+    grads = {name: parameter.grad for name, parameter in net.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        if name.endswith("bias"):
+            assert torch.allclose(grads[name], parameter.grad, rtol=1e-4, atol=1e-4), name
+        else:
+            assert grads[name] is None
+
+
 def test_shared_weights_and_layers_that_others_read():
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
@@ -321,7 +343,7 @@ def test_a_file_of_adapters(tmp_path, classifier):
     nn.init.zeros_(other.body.fc.weight)  # a part that is trained may begin with anything
     loaded = load_adapters(other, path)
     x = torch.rand(2, 3, 64, 64)
-    assert torch.equal(loaded(x), net(x)) and loaded.adapter.rank == 2 and not loaded.training
+    assert torch.equal(loaded(x), net(x)) and loaded.lora.rank == 2 and not loaded.training
     assert loaded.classes == ("a", "b", "c") and base_hash(loaded) == base_hash(net)
     # An ordinary file is written merged.
     plain = load_weights(save_weights(net, tmp_path / "merged.safetensors"))
