@@ -169,10 +169,7 @@ class _Adapted(_Frozen):
     lora_b: Tensor
     corrected: bool
 
-    @property
-    def weight(self) -> Tensor:
-        """The sum."""
-        return self._base + product(self.lora_a, self._b)
+    weight: Any = property(lambda layer: layer._base + product(layer.lora_a, layer._b))
 
     @property
     def _base(self) -> Tensor:
@@ -198,7 +195,8 @@ class _FrozenConv(_Frozen):
         conv = cast(Any, self)
         padding = conv.padding
         if isinstance(conv, Conv2dSame):
-            x = pad_same(x, conv.kernel_size, conv.stride, conv.dilation)
+            kernel, stride, dilation = map(list, (conv.kernel_size, conv.stride, conv.dilation))
+            x = pad_same(x, kernel, stride, dilation)
         elif isinstance(padding, str) or conv.padding_mode != "zeros":
             mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
             x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
@@ -455,7 +453,7 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         plain = tensor.detach().cpu().contiguous().reshape(-1)
-        seen.update(memoryview(plain.view(torch.uint8).numpy()))
+        seen.update(plain.view(torch.uint8).numpy().data)
     return seen.hexdigest()
 
 
@@ -465,7 +463,8 @@ def _settings(net: nn.Module) -> LoRA:
 
 def _split(net: nn.Module, settings: LoRA) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The base's tensors, and those of the adapters with what is trained beside them."""
-    base, own = {}, {}
+    base: dict[str, Tensor] = {}
+    own: dict[str, Tensor] = {}
     for name, tensor in net.state_dict().items():
         trained = is_part(name) or _within(name, settings.trains)
         (own if trained else base)[name] = tensor
