@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 _NAMES = {"lora_fa": False, "lora": True}
+_LEVELS = 32  # of a deviation of A, whose values are whole numbers of these: a file takes bytes
 
 
 @dataclass(frozen=True)
@@ -367,16 +368,22 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
 
 
 def _add(layer: Any, settings: LoRA, draw: torch.Generator) -> None:
-    """Give a layer its A, of deviation 1 / sqrt(what a row sums up), and its B of zeros."""
+    """Give a layer its A, of random numbers, and its B, of zeros."""
     weight, groups = layer.weight, getattr(layer, "groups", 1)
-    inputs = weight[0].numel()
-    rank = min(settings.rank, inputs, len(weight) // groups)
-    a = torch.randn(groups * rank, *weight.shape[1:], generator=draw) / math.sqrt(inputs)
+    rank = min(settings.rank, weight[0].numel(), len(weight) // groups)
+    drawn = torch.randn(groups * rank, *weight.shape[1:], generator=draw)
+    levels = (drawn * _LEVELS).round().clamp(-127, 127)
+    a = levels / _levels(levels)
     b = weight.new_zeros(len(weight), rank, *[1] * (weight.dim() - 2))
     layer.register_parameter(A, nn.Parameter(a.to(weight), requires_grad=settings.train_a))
     layer.register_parameter(B, nn.Parameter(b))
     layer.corrected = settings.corrected
     layer.__class__ = _ADAPTED[type(layer)]
+
+
+def _levels(a: Tensor) -> float:
+    """Levels of an A in one, as its deviation is 1 / sqrt(what a row sums up)."""
+    return _LEVELS * math.sqrt(a[0].numel())
 
 
 def _freeze(module: nn.Module) -> None:
@@ -489,6 +496,9 @@ def save_adapters(net: nn.Module, path: str | os.PathLike[str], **facts: Any) ->
     known = dict(getattr(net, "architecture", {}))
     name = known.pop("name", type(net).__name__)
     base, own = _split(net, _settings(net))
+    if not _settings(net).train_a:
+        drawn = {key: a for key, a in own.items() if key.rpartition(".")[2] == A}
+        own |= {key: (a.double() * _levels(a)).round().to(torch.int8) for key, a in drawn.items()}
     said = {"adapter": asdict(_settings(net)), "base": _hash(base), **described(net)}
     return write_weights(StoredWeights(name, known, own, {**said, **facts}), path)
 
@@ -522,7 +532,8 @@ def load_adapters(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from error
     try:
-        load_state(net, {**base, **stored.state}, os.fspath(path))
+        state = {k: v / _levels(v) if v.dtype == torch.int8 else v for k, v in stored.state.items()}
+        load_state(net, {**base, **state}, os.fspath(path))
     except ValueError:
         merge(net)  # of zeros
         raise

@@ -350,6 +350,22 @@ def test_a_file_of_adapters(tmp_path, classifier):
     assert not is_adapted(plain) and torch.allclose(plain(x), net(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("train_a", [False, True])
+def test_a_file_holds_every_value(tmp_path, kind, train_a):
+    """An A that stays is of whole numbers in the file, a byte each."""
+    base = nn.Sequential(nn.Linear(300, 40), nn.Conv2d(7, 9, 3)).to(kind)
+    net = trained(copy.deepcopy(base), LoRA(train_a=train_a))
+    with torch.no_grad():
+        net[0].lora_a += 0.01 * train_a
+    path = save_adapters(net, tmp_path / "adapter.safetensors")
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor("0.lora_a").dtype == (kind if train_a else torch.int8)
+    found = load_adapters(base, path).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
+    assert 0.9 < net[0].lora_a.float().std() * 300**0.5 < 1.4
+
+
 def test_files_that_are_refused(tmp_path, classifier):
     path = save_adapters(trained(copy.deepcopy(classifier)), tmp_path / "adapter.safetensors")
     weights = save_weights(classifier, tmp_path / "weights.safetensors")
@@ -381,6 +397,7 @@ def test_a_damaged_file_leaves_the_network_as_it_was(tmp_path, classifier, fault
     elif fault == "misshapen":
         tensors[name] = tensors[name][:1].clone()
     elif fault == "nan":
+        name = next(name for name in tensors if name.endswith("lora_b"))
         tensors[name].fill_(float("nan"))
     else:
         text = json.loads(header["vizoo"])
