@@ -1,6 +1,6 @@
 """Fine-tuning by LoRA-FA against LoRA, all weights and the last layer: memory, time, accuracy.
 
-    python -m benchmarks.lora --cifar DIR --out FILE [--seeds 3]
+    python -m benchmarks.lora [--cifar DIR] [--out FILE] [--seeds 3]
 
 (a) A small ViT and a small ResNet learn five classes of CIFAR-10 and are moved to the other five by
 a few images of each; (b) `fadnet_plus_tiny` goes from the layered scenes that its weights were
@@ -258,8 +258,8 @@ class Stereo:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cifar", type=Path, required=True, help="folder of train.tar, test.tar")
-    parser.add_argument("--out", type=Path, required=True, help="JSON of all runs")
+    parser.add_argument("--cifar", type=Path, help="folder of train.tar and test.tar; else no (a)")
+    parser.add_argument("--out", type=Path, help="JSON of all runs")
     every = ["fadnet_plus_tiny", "fadnet_plus_slight", "ResNet", "ViT"]
     parser.add_argument("--networks", nargs="+", default=every, choices=every)
     parser.add_argument("--pretrain", type=int, default=2000, help="images of each first class")
@@ -271,8 +271,8 @@ def main() -> None:
     parser.add_argument("--stereo-steps", type=int, default=120)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    out: Path = options.out
-    runs = json.loads(out.read_text())["runs"] if out.exists() else {}
+    out: Path | None = options.out
+    runs = json.loads(out.read_text())["runs"] if out is not None and out.exists() else {}
     ready: dict[str, Any] = {}
     for seed in range(options.seeds):
         for name in options.networks:
@@ -280,11 +280,14 @@ def main() -> None:
                 key = f"{name}, {way}, {seed}"
                 if key in runs or (name.endswith("slight") and seed):
                     continue
+                if name in NETS and options.cifar is None:
+                    continue
                 if name not in ready:
                     ready[name] = (Classifiers if name in NETS else Stereo)(name, options)
                 found = ready[name].run(way, seed)
                 runs[key] = {**found, "before": ready[name].before}
-                out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1))
+                if out is not None:
+                    out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1))
     Console(width=120).print(shown(runs))
 
 
