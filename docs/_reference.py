@@ -38,6 +38,7 @@ FLOORS = [
 PUBLIC = {
     "vizoo": "The door",
     "vizoo.vision.training": "What tasks share",
+    "vizoo.vision.lora": "Fine-tuning by adapters",
     "vizoo.stereo.task": "Training stereo networks",
     "vizoo.stereo.sequences": "Stereo sequences",
     "vizoo.stereo.streaming": "Disparity of sequences",

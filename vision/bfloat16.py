@@ -19,7 +19,8 @@ def keep_gradients_right(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, nn.Conv2d) and max(module.dilation) > 1:
             # A channels-last weight would make images so again.
-            module.weight.data = module.weight.data.clone(memory_format=torch.contiguous_format)
+            for weight in module.parameters(recurse=False):
+                weight.data = weight.data.clone(memory_format=torch.contiguous_format)
             module.register_forward_pre_hook(_contiguous)
 
 

@@ -77,7 +77,7 @@ class AveragedWeights(WeightAveraging):
     def _mean(self, average: Tensor, current: Tensor, count: Tensor) -> Tensor:
         done = self._latest_update_step  # a number of this process, which no device is asked for
         decay = min(1 - 1 / self._span, (1 + done) / (10 + done))
-        return decay * average + (1 - decay) * current
+        return average + (1 - decay) * (current - average)  # exact where weights stay
 
 
 class Frozen(Callback):

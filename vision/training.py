@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import create_optimizer_v2, list_optimizers
@@ -23,6 +24,7 @@ from .bfloat16 import keep_gradients_right
 from .hub.converted import as_supernet
 from .hub.create import create_model
 from .hub.registry import REMOTE
+from .lora import Adapters, adapt_by
 from .schedule import run_steps, steps_of
 
 __all__ = [
@@ -177,6 +179,8 @@ class NetworkTask(OptimisedTask):
         init_weights: file to start from (safetensors or a Lightning checkpoint), weights only, or
             `pretrained` for a network that brings weights of another task. To go on with an
             interrupted run use `--ckpt_path` instead.
+        adapter: `lora_fa` (or `lora`, or a mapping of a `name` and arguments of `vision.lora.LoRA`)
+            to train low-rank adapters alone; see `vision.lora.Adapters` for what is written.
         **optimisation: see `OptimisedTask`.
 
     Raises:
@@ -200,15 +204,22 @@ class NetworkTask(OptimisedTask):
         model: str,
         model_args: dict[str, Any] | None = None,
         init_weights: str | None = None,
+        adapter: str | dict[str, Any] | None = None,
         **optimisation: Any,
     ) -> None:
         super().__init__(**optimisation)
         self.net = starting_network(model, model_args, init_weights)
+        if adapter is not None:
+            adapt_by(self.net, adapter)
         # Some arguments may come from files; checkpoints have to stand without these.
         arguments = dict(cast("dict[str, Any]", self.net.architecture))
         del arguments["name"]
         if arguments != (self.hparams["model_args"] or {}):
             self.hparams["model_args"] = arguments
+
+    def configure_callbacks(self) -> list[Callback]:
+        """What writes the adapters, where there are some."""
+        return [] if self.hparams.adapter is None else [Adapters(self.hparams.adapter)]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch."""

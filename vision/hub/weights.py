@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ...common.files import atomic_write, few
 from ...common.system import installed_version
 from ...nas.supernet import activate_part
+from ._low_rank import merged_state
 from ._pickles import load_pickle, stand_in
 from .record import WeightsRecord
 from .registry import build_model, model_info
@@ -80,7 +81,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -
 
 
 def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
-    """What `save_weights` writes of a network, whose tensors it shares.
+    """What `save_weights` writes of a network, whose tensors it shares; adapters are merged.
 
     Raises:
         ValueError: a model without ``architecture``.
@@ -91,7 +92,8 @@ def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
         raise ValueError(
             f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
         )
-    return StoredWeights(name, architecture, model.state_dict(), {**described(model), **facts})
+    state = merged_state(model.state_dict())
+    return StoredWeights(name, architecture, state, {**described(model), **facts})
 
 
 def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
@@ -197,17 +199,27 @@ def described(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def read_weights(path: str | os.PathLike[str]) -> StoredWeights:
+def read_weights(path: str | os.PathLike[str], *, adapter: bool = False) -> StoredWeights:
     """Read a file of `save_weights` or a task's Lightning checkpoint without building a network.
+
+    Args:
+        path: the file.
+        adapter: it is one of adapters instead, see `vision.lora`.
 
     Raises:
         FileNotFoundError: no such file.
         ValueError: any other kind of file, or one that is damaged.
     """
     path = existing_file(path)
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    return _read_lightning(path)
+    stored = _read_safetensors(path) if path.suffix == ".safetensors" else _read_lightning(path)
+    if ("adapter" in stored.facts) != adapter:
+        raise ValueError(
+            f"{path}: holds weights of {stored.name}, and no adapters"
+            if adapter
+            else f"{path}: holds adapters alone: vizoo.vision.lora.load_adapters(net, path) gives "
+            f"them to the {stored.name} that they were trained on"
+        )
+    return stored
 
 
 def names_its_model(path: str | os.PathLike[str]) -> bool:
@@ -331,11 +343,13 @@ def _read_lightning(path: Path) -> StoredWeights:
     name = parameters.get("model")
     if not name or not isinstance(name, str):
         raise ValueError(f"{path}: its hyper-parameters name no model; it is not from a vizoo task")
-    state = {
-        key[len(prefix) :]: value
-        for key, value in checkpoint.get("state_dict", {}).items()
-        if key.startswith(prefix)
-    }
+    state = merged_state(
+        {
+            key[len(prefix) :]: value
+            for key, value in checkpoint.get("state_dict", {}).items()
+            if key.startswith(prefix)
+        }
+    )
     known = ("epoch", "global_step", "classes", "input", "subspace")
     facts = {key: checkpoint[key] for key in known if key in checkpoint}
     name, architecture = _untagged(path, name, dict(parameters.get("model_args") or {}))
