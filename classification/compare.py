@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.extras import from_extra
 from ..common.files import read_json, write_json
 from .comparison.candidates import Shared
 from .comparison.config import CompareConfig
@@ -53,17 +54,14 @@ def compare(
         report: called as ``report(what, done, total)`` before each run.
 
     Raises:
-        FileNotFoundError: no such config.
+        FileNotFoundError: no such config, or none of its images.
         ValueError: no config of a comparison, runs of other settings in the folder, or every run
             failed.
 
     Example:
         >>> made = vizoo.compare("compare/generated.yaml", "report")
-        >>> made.rows[0]["row"]
-        'resnet'
+        >>> made.rows[0]["row"], made.rows[0]["top1"], made.rows[0]["top1_std"]
     """
-    from ..common.extras import from_extra
-
     from_extra("scipy", "scipy.stats", "a comparison")  # before hours of training
     settings, folder = CompareConfig.read(config), Path(out)
     files = {
@@ -74,6 +72,8 @@ def compare(
     if len(set(files.values())) < len(files):
         raise ValueError(f"{config}: names of rows, or seeds, come to the same file")
     done = {key: path for key, path in files.items() if _is_done(path, settings.digest(key[0]))}
+    for stage in ("fit", "test"):  # what is wrong with the images is wrong with all runs
+        settings.data.setup(stage)
     failed: dict[str, str] = {}
     shared = Shared()
     for number, (key, path) in enumerate(files.items()):

@@ -17,6 +17,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, seed_everyth
 from torch import nn
 
 from ...common.counts import Counts, count, on_meta
+from ...common.devices import choose_device
 from ...common.progress import quiet
 from ...common.timing import measure
 from ...nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
@@ -249,7 +250,8 @@ def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Wei
         return _Weights(leaves, partial(_error_alone, config, row, search))
     measuring = FitConfig(config.name, _task(config, row, None), config.data)
     batches = {"batches": search.recalibration_batches, "val_batches": search.val_batches}
-    errors = measuring.errors(leaves, "val/accuracy", mode="max", **batches)
+    device = choose_device("auto")
+    errors = measuring.errors(leaves, "val/accuracy", mode="max", device=device, **batches)
     return _Weights(leaves, errors, folder)
 
 
@@ -266,7 +268,8 @@ def _error_alone(
     task = _task(config, row, search.lr or row.lr, subnet=architecture.to_json())
     fit(task, config.data, cast("int", search.epochs))
     measuring = FitConfig(config.name, task, config.data)
-    return -measuring.evaluate(task.net.eval(), "val/accuracy", batches=search.val_batches)
+    net, device = task.net.eval(), choose_device("auto")
+    return -measuring.evaluate(net, "val/accuracy", device, search.val_batches)
 
 
 def _picked(config: CompareConfig, row: Row, weights: _Weights, seed: int) -> Architecture:

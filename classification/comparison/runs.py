@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ...common.counts import count
+from ...common.devices import choose_device
 from ...common.timing import measure_in_turns
 from ...vision.hub.create import create_model
 from ...vision.inference import optimize
@@ -55,12 +56,14 @@ def run(config: CompareConfig, name: str, seed: int, shared: Shared) -> dict[str
 
 def _tested(task: ClassificationTask, data: Any) -> dict[str, float]:
     """Scores on the test images, in percent."""
-    task.net.eval()
-    outputs, labels = [], []
+    outputs, labels, device = [], [], choose_device("auto")
+    task.to(device).eval()
     with torch.inference_mode():
         for batch in data.test_dataloader():
-            outputs.append(task.outputs(batch))
+            there = task.transfer_batch_to_device(batch, device, 0)
+            outputs.append(task.outputs(there).float().cpu())
             labels.append(batch["label"])
+    task.cpu()
     logits, truth = torch.cat(outputs), torch.cat(labels)
     best = logits.topk(min(5, logits.shape[1])).indices == truth[:, None]
     return {
@@ -89,5 +92,6 @@ def latencies(
             nets[key] = lambda ready=ready, inputs=inputs: ready(*inputs)
     timings = measure_in_turns(list(nets.values()), repetitions=_REPETITIONS)
     known = dict(zip(nets, timings, strict=True))
-    times = [round(known[repr(dict(one["model"]))].median, 4) for one in runs]
-    return list(times), [None] * len(runs)
+    energies: dict[str, float | None] = dict.fromkeys(nets)
+    keys = [repr(dict(one["model"])) for one in runs]
+    return [round(known[key].median, 4) for key in keys], [energies[key] for key in keys]

@@ -158,6 +158,17 @@ def test_what_a_config_lacks_is_named(write, tmp_path):
         CompareConfig.read("compare/generate.yaml")
 
 
+def test_images_that_are_not_there_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CIFAR10", str(tmp_path / "none"))
+    words = ["compare", "--config", "compare/cifar10_small.yaml", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert (
+        capsys.readouterr().err
+        == f"vizoo: error: images at {tmp_path}/none/train: no such folder\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("path", sorted((CONFIGS / "compare").glob("*.yaml")), ids=lambda p: p.stem)
 def test_built_in_comparisons_are_of_networks_that_there_are(path, monkeypatch):
     monkeypatch.setenv("CIFAR10", "/nowhere")
