@@ -336,16 +336,16 @@ def _drawn(
 def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     """The widest architecture within limits of those whose widths all have the same share."""
     space = bench.space
-    widths = [c for c in space if c.name.endswith((".width", ".num_heads"))]
-    shares = sorted({round(v / c.largest, 3) for c in widths for v in c.values}, reverse=True)
-    for share in shares:
-        architecture = space.build(
-            lambda c, share=share: (
-                min(c.values, key=lambda v: abs(v - share * c.largest))
-                if c in widths
-                else c.largest
-            )
-        )
+    widths: dict[str, list[Any]] = {
+        c.name: list(c.values) for c in space if c.name.endswith((".width", ".num_heads"))
+    }
+    shares = {round(value / max(values), 3) for values in widths.values() for value in values}
+    for share in sorted(shares, reverse=True):
+        nearest = {
+            name: [min(values, key=lambda value: abs(value - share * max(values)))]  # noqa: B023
+            for name, values in widths.items()
+        }
+        architecture = space.restrict(nearest).largest()
         if all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items()):
             return architecture
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")

@@ -18,12 +18,11 @@ from .significance import differences
 __all__ = ["write_report"]
 
 # Those of timm's `results-*.csv`, param_count in millions; then ours.
-_TIMM = ("model", "top1", "top1_err", "top5", "top5_err", "param_count", "img_size", "crop_pct")
-_TIMM += ("interpolation",)
-_OURS = ("group", "seeds", "top1_std", "macs", "memory", "latency", "joules", "search_minutes")
-_OURS += ("train_minutes",)
-_AVERAGED = ("top1", "top5", "loss", "parameters", "macs", "memory", "latency", "joules")
-_AVERAGED += ("search_minutes", "train_minutes")
+_TIMM = "model top1 top1_err top5 top5_err param_count img_size crop_pct interpolation".split()
+_OURS = "group seeds top1_std macs memory latency joules search_minutes train_minutes".split()
+_AVERAGED = (
+    "top1 top5 loss parameters macs memory latency joules search_minutes train_minutes".split()
+)
 _FRONTS = {"latency": (1.0, "latency [ms]"), "parameters": (1e6, "parameters [millions]")}
 
 
