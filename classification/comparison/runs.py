@@ -19,7 +19,7 @@ from .config import CompareConfig
 
 __all__ = ["latencies", "run"]
 
-_REPETITIONS = 25
+_REPETITIONS = 100
 
 
 def run(config: CompareConfig, name: str, seed: int, shared: Shared) -> dict[str, Any]:
