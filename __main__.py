@@ -265,6 +265,12 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
     ),
+    "compare": Command(
+        "cli.compare",
+        "networks made by hand against searched ones, by one recipe and several seeds",
+        "vizoo compare --config compare/generated.yaml --out report",
+        "vizoo compare --config compare/cifar10.yaml --out report --json",
+    ),
     "convert": Command(
         "cli.convert",
         "turn a published checkpoint into safetensors",

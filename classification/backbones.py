@@ -8,9 +8,10 @@ timm's weights come from are part of the network.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +32,14 @@ class ImageClassifier(nn.Module):
         backbone: its name, with a tag where other weights than its usual ones are meant.
         classes: outputs.
         dropout: before the last layer; None: the network's own.
+        settings: further arguments of timm's function, such as ``{"channels": [16, 32, 64, 128]}``
+            of a ResNet.
+        unhalved: of the layers that make images smaller, so many of the first do not: for images
+            much smaller than those that the network was made for.
 
     Raises:
-        ValueError: timm has no such network, or there are fewer than two classes.
+        ValueError: timm has no such network, it takes no such settings or has fewer layers that
+            make images smaller, or there are fewer than two classes.
     """
 
     output_names = ("logits",)
@@ -41,7 +47,14 @@ class ImageClassifier(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, backbone: str, classes: int, dropout: float | None = None) -> None:
+    def __init__(
+        self,
+        backbone: str,
+        classes: int,
+        dropout: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        unhalved: int = 0,
+    ) -> None:
         super().__init__()
         if classes < 2:
             raise ValueError(f"a classifier needs two classes or more, not {classes}")
@@ -53,8 +66,14 @@ class ImageClassifier(nn.Module):
 
         check_timm_name(backbone)
         given: dict[str, Any] = {} if dropout is None else {"drop_rate": dropout}
-        self.backbone = backbone
-        self.body = timm.create_model(backbone, pretrained=False, num_classes=classes, **given)
+        self.backbone, self.settings = backbone, {**given, **(settings or {})}
+        try:
+            self.body = timm.create_model(
+                backbone, pretrained=False, num_classes=classes, **self.settings
+            )
+        except TypeError as error:
+            raise ValueError(f"{backbone} of timm takes no such settings: {error}") from error
+        _keep_size(self.body, unhalved, backbone)
         config = resolve_model_data_config(self.body)
         if config["input_size"][0] != 3:
             raise ValueError(f"{backbone} takes {config['input_size'][0]} channels, not colour")
@@ -106,7 +125,7 @@ class ImageClassifier(nn.Module):
         try:
             if (repository := config.get("hf_hub_id")) and not config.get("file"):
                 overlay = {"file": str(_weights_of(repository, config.get("hf_hub_filename")))}
-            given = {"num_classes": classes, "pretrained_cfg_overlay": overlay}
+            given = {"num_classes": classes, "pretrained_cfg_overlay": overlay, **self.settings}
             body = timm.create_model(self.backbone, pretrained=True, **given)
         except Exception as error:  # of several clients, each with errors of its own
             place = f"timm's {repository} from the Hub" if repository else "a file of timm's"
@@ -132,10 +151,29 @@ class ImageClassifier(nn.Module):
 
 @register_model(task="classification")
 def image_classifier(
-    *, backbone: str = "resnet18", classes: int = 2, dropout: float | None = None
+    *,
+    backbone: str = "resnet18",
+    classes: int = 2,
+    dropout: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    unhalved: int = 0,
 ) -> ImageClassifier:
     """Any image network of timm."""
-    return ImageClassifier(backbone, classes, dropout)
+    return ImageClassifier(backbone, classes, dropout, settings, unhalved)
+
+
+def _keep_size(net: nn.Module, count: int, name: str) -> None:
+    """Let the first layers of a network that make images smaller keep their size."""
+    halving = [
+        module
+        for module in net.modules()
+        if isinstance(module, (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d))
+        and module.stride not in (1, (1, 1))
+    ]
+    if not 0 <= count <= len(halving):
+        raise ValueError(f"unhalved {count}: {name} has {len(halving)} layers that halve")
+    for module in halving[:count]:
+        cast("Any", module).stride = (1, 1)
 
 
 def unreachable(backbone: str, place: str, error: Exception) -> OSError:

@@ -33,17 +33,18 @@ class OFAMobileNet(SearchedClassifier):
     Args:
         classes: outputs.
         width: factor of all channels, rounded to multiples of 8; published are 1.0 and 1.2.
+        stem_stride: 1 for images of 32 pixels or so.
 
     Raises:
-        ValueError: fewer than two classes, or a width that is not positive.
+        ValueError: fewer than two classes, or a width or stride that is not positive.
     """
 
-    def __init__(self, classes: int = 1000, width: float = 1.2) -> None:
+    def __init__(self, classes: int = 1000, width: float = 1.2, stem_stride: int = 2) -> None:
         super().__init__(classes)
-        if width <= 0:
-            raise ValueError(f"width {width} must be more than 0")
+        if width <= 0 or stem_stride < 1:
+            raise ValueError(f"width {width} and stem_stride {stem_stride} must be more than 0")
         channels = rounded(_FIRST * width)
-        self.stem = ConvNorm(3, channels, 3, 2, activation=nn.Hardswish)
+        self.stem = ConvNorm(3, channels, 3, stem_stride, activation=nn.Hardswish)
         self.first = inverted_residual(channels, channels, 3, 1)
         stages = []
         for stage, (out, stride) in enumerate(zip(_WIDTHS, _STRIDES, strict=True)):
@@ -84,8 +85,12 @@ class OFAMobileNet(SearchedClassifier):
 
 @register_model(task="classification")
 def ofa_mobilenet(
-    *, classes: int = 1000, width: float = 1.2, subnet: Mapping[str, Any] | None = None
+    *,
+    classes: int = 1000,
+    width: float = 1.2,
+    stem_stride: int = 2,
+    subnet: Mapping[str, Any] | None = None,
 ) -> OFAMobileNet:
     """Once-for-all MobileNetV3: the supernet, or a subnet."""
-    net = OFAMobileNet(classes, width)
+    net = OFAMobileNet(classes, width, stem_stride)
     return net if subnet is None else extract(net, Architecture.from_json(subnet))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...vision.io.images import to_bytes
-from .page import Picture
+from ...vision.viz.page import Picture
 
 if TYPE_CHECKING:
     from .pair import Sample

@@ -11,8 +11,8 @@ import numpy as np
 
 from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
-from .page import Legend, Picture, render
-from .plot import Series, front_plot, loss_plot
+from ...vision.viz.page import Legend, Picture, render
+from ...vision.viz.plot import Series, front_plot, loss_plot
 from .subnets import SUPERNET
 from .viewer import Cloud, cloud_view
 
@@ -82,6 +82,7 @@ def make_page(
     family = [finding for finding in findings if finding.architecture is not None]
     drawn = front is not None and _front(front, family)
     return render(
+        Path(__file__).with_name("page.html"),
         {
             "title": "vizoo: depth from two pictures",
             "sample": sample,
@@ -112,7 +113,7 @@ def make_page(
                 for source, facts in {w.source: w.facts for w in networks}.items()
             ],
             "today": datetime.date.today().isoformat(),
-        }
+        },
     )
 
 

@@ -21,8 +21,8 @@ class ImageDataModule(MixedDataModule):
     Args:
         balanced: every class has the same share of an epoch, however many images it has, instead
             of `weights`.
-        augmentation: ``none``, ``flips``, ``colour``, ``randaugment`` or ``trivialaugment``, see
-            `ImageAugmentation`.
+        augmentation: ``none``, ``mirror``, ``flips``, ``colour``, ``randaugment`` or
+            ``trivialaugment``, see `ImageAugmentation`.
         batch_size: training samples a process and step.
         eval_batch_size: samples a step elsewhere.
         common: see `MixedDataModule`.

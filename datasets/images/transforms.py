@@ -19,7 +19,7 @@ from ..files import check_choice
 __all__ = ["ImageAugmentation", "augmentation"]
 
 #: Names that ``augmentation`` knows.
-_AUGMENTATIONS = ("none", "flips", "colour", "randaugment", "trivialaugment")
+_AUGMENTATIONS = ("none", "mirror", "flips", "colour", "randaugment", "trivialaugment")
 
 _SEEDS = 1 << 31
 
@@ -28,7 +28,8 @@ class ImageAugmentation:
     """Mirror an image along both axes half of the time each, and more by name; boxes follow.
 
     Args:
-        name: ``flips`` for mirrors alone; ``colour`` also changes brightness, contrast and
+        name: ``mirror`` from left to right alone, for images that have an upper side; ``flips``
+            for mirrors alone; ``colour`` also changes brightness, contrast and
             saturation by factors of 0.7 to 1.3 and hue by up to 0.03 of the circle;
             ``randaugment`` adds two operations of RandAugment (Cubuk et al., CVPRW 2020) instead,
             ``trivialaugment`` one of TrivialAugment (Müller and Hutter, ICCV 2021).
@@ -40,12 +41,14 @@ class ImageAugmentation:
     def __init__(self, name: str = "colour") -> None:
         check_choice("augmentation", name, _AUGMENTATIONS[1:])
         more = {
+            "mirror": [v2.Identity()],
             "flips": [v2.Identity()],
             "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
             "randaugment": [v2.RandAugment()],
             "trivialaugment": [v2.TrivialAugmentWide()],
         }
         flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
+        flips = flips[:1] if name == "mirror" else flips
         self.name, self.flips, self.colours = name, v2.Compose(flips), v2.Compose(more[name])
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:

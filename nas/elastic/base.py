@@ -147,7 +147,7 @@ def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:
 def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
     """Write `values` (n,) to the given parts of the one-dimensional `tensor`, in place."""
     if len(where) > _FEW:
-        tensor.index_copy_(0, _indices(where, tensor.device), values)
+        tensor.index_copy_(0, _indices(where, tensor.device), values.to(tensor.dtype))
         return
     first = 0
     for start, length in where:

@@ -73,6 +73,21 @@ def test_it_is_timms_network_on_normalised_images(name):
         torch.testing.assert_close(optimize(net)(images), net(images), rtol=1e-3, atol=1e-4)
 
 
+def test_it_fits_small_images(tmp_path):
+    given = {"backbone": "resnet10t", "classes": 3, "settings": {"channels": [8, 8, 16, 24]}}
+    image = torch.rand(1, 3, 32, 32)
+    plain, small = (create_model("image_classifier", **given, unhalved=n).eval() for n in (0, 2))
+    assert plain.forward_features(image).shape == (1, 24, 1, 1)
+    assert small.forward_features(image).shape == (1, 24, 4, 4)
+    save_weights(small, tmp_path / "small.safetensors")
+    again = load_weights(tmp_path / "small.safetensors").eval()
+    assert torch.equal(again(image), small(image))
+    with pytest.raises(ValueError, match="takes no such settings: .*colour"):
+        create_model("image_classifier", backbone="test_resnet", settings={"colour": 1})
+    with pytest.raises(ValueError, match="unhalved 9: test_resnet has . layers that halve"):
+        create_model("image_classifier", backbone="test_resnet", unhalved=9)
+
+
 def test_a_network_of_one_size_says_it():
     net = create_model("image_classifier", backbone="test_vit", classes=3).eval()
     (image,) = example_inputs(net, 64, 64)

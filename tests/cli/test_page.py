@@ -20,9 +20,7 @@ from torch import nn
 
 from vizoo.cli._demo.families import Card
 from vizoo.cli._demo.networks import Candidate, Weights
-from vizoo.cli._demo.page import Legend, Picture
 from vizoo.cli._demo.pair import Finding, Sample
-from vizoo.cli._demo.plot import Series, front_plot, loss_plot
 from vizoo.cli._demo.report import make_page
 from vizoo.cli._demo.subnets import Subnet
 from vizoo.cli._demo.training import Training
@@ -33,6 +31,8 @@ from vizoo.nas.search.front import Front, FrontRow
 from vizoo.nas.space import Architecture
 from vizoo.stereo.result import StereoResult
 from vizoo.vision.io.images import to_bytes
+from vizoo.vision.viz.page import Legend, Picture
+from vizoo.vision.viz.plot import Series, front_plot, loss_plot
 
 NASTY = "<b>\"'&$title</b>"
 

@@ -188,3 +188,14 @@ def test_no_batch(net):
     with pytest.raises(ValueError, match="no batch"):
         recalibrate(net, [])
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_channels_that_lie_apart_keep_their_type():
+    parts = [Choice(f"width{number}", (1, 2)) for number in range(40)]
+    net = elastic.BatchNorm2d(concat(*parts))
+    activate(net, {choice.name: 1 for choice in parts})
+    x = torch.rand(8, 40, 2, 2)
+    recalibrate(net, [x])
+    assert net.running_mean.dtype == torch.float32
+    torch.testing.assert_close(net.running_mean[::2], x.mean((0, 2, 3)))
+    assert net.running_mean[1::2].eq(0).all()

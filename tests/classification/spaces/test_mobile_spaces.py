@@ -136,3 +136,10 @@ def test_bad_arguments_are_named():
         create_model("proxyless", width=0)
     with pytest.raises(ValueError, match="two classes or more, not 0"):
         create_model("ofa_mobilenet", classes=0)
+    with pytest.raises(ValueError, match="stem_stride 0 must be more than 0"):
+        create_model("ofa_mobilenet", stem_stride=0)
+
+
+def test_small_images_need_not_be_halved_first():
+    net = on_meta("ofa_mobilenet", width=0.25, stem_stride=1)
+    assert net.forward_features(torch.zeros(1, 3, 32, 32, device="meta")).shape[2:] == (2, 2)

@@ -228,7 +228,7 @@ def test_boxes_lie_on_the_lesions():
 def test_augmentation():
     sample = GeneratedLesions(2, preset=ImagePreset((24, 24), 1.0))[1]
     plain = {k: v for k, v in sample.items() if "box" not in k}
-    for name in ("flips", "colour", "randaugment", "trivialaugment"):
+    for name in ("mirror", "flips", "colour", "randaugment", "trivialaugment"):
         change = ImageAugmentation(name)
         first, second = (change(plain, torch.Generator().manual_seed(4)) for _ in range(2))
         assert torch.equal(first["image"], second["image"])
@@ -254,6 +254,9 @@ def test_boxes_follow_mirrors():
         assert found["image"][:, top:bottom, left:right].eq(1).all()
         assert found["image"].sum() == image.sum()
     assert len(seen) == 4
+    change = ImageAugmentation("mirror")
+    found = [change(sample, torch.Generator().manual_seed(seed))["boxes"] for seed in range(12)]
+    assert {(int(boxes[0, 0]), int(boxes[0, 1])) for boxes in found} == {(2, 3), (6, 3)}
 
 
 def test_balanced_classes(folders):

@@ -236,7 +236,7 @@ def test_all_of_a_small_space_even_without_scores(sampler):
     assert [item.scores for item in result.front] == [(1.0,)] * 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_samplers_learn(sampler):
     """More than nine tenths of random searches."""
     space = SearchSpace([Choice(f"c{i}", (0, 1, 2, 3)) for i in range(8)])

@@ -1,4 +1,4 @@
-"""Pictures of a page that holds all it shows, and the page's template."""
+"""Pages that hold all they show: their pictures, and the templates that they are written by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 
 __all__ = ["Legend", "Picture", "render"]
 
-_FOLDER = Path(__file__).parent
 _STOPS = 24  # of a legend's gradient
 
 
@@ -82,15 +81,15 @@ class Picture:
         return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def render(context: dict[str, Any]) -> str:
-    """The page of ``page.html`` for a context; all text in it is escaped."""
+def render(template: Path, context: dict[str, Any]) -> str:
+    """The page of a template for a context; all text in it is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER, encoding="utf-8"),
+        loader=FileSystemLoader(template.parent, encoding="utf-8"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    return environment.get_template("page.html").render(context)
+    return environment.get_template(template.name).render(context)

@@ -1,0 +1,1 @@
+"""Networks made by hand, found by searches and drawn at random, trained alike and compared."""

@@ -1,0 +1,351 @@
+"""The network of a row and a seed: as it is, or searched, picked and cut out of its space."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+import lightning.pytorch
+from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
+from torch import nn
+
+from ...common.counts import Counts, count, on_meta
+from ...common.devices import choose_device
+from ...common.progress import quiet
+from ...common.timing import measure
+from ...nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
+from ...nas.efficiency.table import LatencyTable
+from ...nas.lid import FewShotTraining, Leaves, Splitter, SplitTree
+from ...nas.lid.tree import ROOT
+from ...nas.search import Constraint, each, evolve
+from ...nas.search.constraints import Limits
+from ...nas.space import Architecture
+from ...nas.supernet import extract
+from ...nas.training import SandwichSampler, SupernetTask, UniformSampler
+from ...vision.configs.task import FitConfig
+from ...vision.hub.converted import as_supernet
+from ...vision.subnets.bench import Bench, space_of
+from ...vision.subnets.best import best_subnet, checked_limits, constraints
+from ...vision.subnets.leaves import open_tree
+from ...vision.subnets.ranking import rank
+from ..task import ClassificationTask
+from .config import CompareConfig, Pick, Row, Search
+
+__all__ = ["Shared", "cpu_minutes", "fit", "found"]
+
+_LOUD = tuple(
+    f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
+)
+_TIMED = 60  # runs of which a latency is the median
+_Errors = Callable[[Architecture], float]
+
+
+def _task(config: CompareConfig, row: Row, lr: float | None, **model: Any) -> ClassificationTask:
+    """What trains a network of a row by the recipe, at another learning rate where one is given."""
+    recipe = {key: value for key, value in config.training.items() if key != "epochs"}
+    recipe |= {} if lr is None else {"lr": lr}
+    classes = len(cast("Any", config.data).sets("train")[0].classes)
+    arguments = {"classes": classes, **row.model_args, **model}
+    return ClassificationTask(row.model, arguments, **recipe)
+
+
+def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
+    """Train on one device, without files of its own and without validation."""
+    with quiet(_LOUD), tempfile.TemporaryDirectory() as folder:
+        lightning.pytorch.Trainer(
+            accelerator="auto",
+            devices=1,
+            max_epochs=epochs,
+            default_root_dir=folder,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+        ).fit(module, datamodule=data)
+    module.cpu()
+
+
+def found(
+    config: CompareConfig, row: Row, seed: int, shared: Shared
+) -> tuple[ClassificationTask, float]:
+    """The task of a row's network, ready to be trained; with the weights that it inherits, if any.
+
+    Args:
+        config: the comparison's.
+        row: what is to be found.
+        seed: of all draws.
+        shared: what rows that were found before leave to this one.
+
+    Returns:
+        The task, and the processor's minutes that finding it took, those of what is shared too.
+
+    Raises:
+        ValueError: no architecture keeps to the limits, or the model is no supernet.
+    """
+    start, shared.minutes = cpu_minutes(), 0.0
+
+    def fresh(**model: Any) -> ClassificationTask:
+        seed_everything(seed, verbose=False)  # whatever the search drew, or was spared to draw
+        return _task(config, row, row.lr, **model)
+
+    if row.search is None and row.pick is None:
+        return fresh(), 0.0
+    if row.search is not None and row.search.method == "dnas":
+        task = _supernet(config, row, seed, shared)
+        architecture, net = _derived(config, row, task, seed), task.net
+    else:
+        about = [row.model, row.model_args, row.pretrain, asdict(row)["search"], row.lr, seed]
+        weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
+        architecture = _picked(config, row, weights, seed)
+        weights.leaves.activate(architecture)
+        net = weights.leaves.net
+    cut = extract(net.cpu(), architecture)
+    arguments = dict(cast("dict[str, Any]", cut.architecture))
+    del arguments["name"]
+    task = fresh(**arguments)
+    if row.weights == "inherited":
+        batches = 8 if row.search is None else row.search.recalibration_batches
+        FitConfig(config.name, task, config.data).recalibrate(cut, batches)
+        task.net.load_state_dict(cut.state_dict())
+        task.net.train()
+    return task, cpu_minutes() - start + shared.minutes
+
+
+def cpu_minutes() -> float:
+    """Processor time of this process, and of those it has waited for."""
+    return sum(os.times()[:4]) / 60
+
+
+class Shared:
+    """The latest network and supernet that were trained: rows that need the same one share it."""
+
+    def __init__(self) -> None:
+        self.minutes = 0.0  #: that what was taken from here had taken
+        self._kept: dict[str, tuple[Any, Any, float]] = {}
+
+    def get(self, kind: str, about: Any, make: Callable[[], Any]) -> Any:
+        """What is known of this kind, if it is about the same, else what is made now."""
+        if kind in self._kept and self._kept[kind][0] == about:
+            _, made, minutes = self._kept[kind]
+            self.minutes += minutes
+            return made
+        before, start = self.minutes, cpu_minutes()
+        made = make()
+        self._kept[kind] = about, made, cpu_minutes() - start + self.minutes - before
+        return made
+
+
+@dataclass
+class _Weights:
+    """Weights for every architecture of a row's space."""
+
+    leaves: Leaves  #: gives them
+    errors: _Errors  #: measures what an architecture reaches with them
+    folder: Any = None  #: where they lie, if they lie in files
+    table: LatencyTable | None = None  #: of latencies, once one was asked for
+
+    def latencies(self, bench: Bench, measured: int) -> LatencyTable:
+        """Latencies of subnets, measured once."""
+        if self.table is None:
+            settings: dict[str, Any] = {"samples": measured, "held_out": 4, "seconds": 0.2}
+            self.table = bench.complete(bench.table(), **settings)
+        return self.table
+
+
+def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> ClassificationTask:
+    """The task of a row's supernet; of a converted network after the training that comes before."""
+    seed_everything(seed, verbose=False)
+    lr = row.search.lr if row.search else None
+    if not row.pretrain:
+        return _task(config, row, lr)
+    plain = Row(row.model, {k: v for k, v in row.model_args.items() if k != "convert"})
+
+    def pretrained() -> nn.Module:
+        task = _task(config, plain, row.lr)
+        fit(task, config.data, row.pretrain)
+        return task.net
+
+    about = [plain.model, plain.model_args, row.pretrain, row.lr, seed]
+    before = shared.get("network", about, pretrained)
+    seed_everything(seed, verbose=False)
+    net: Any = as_supernet(before, row.model_args["convert"])
+    task = _task(config, row, lr, convert=net.architecture["convert"])
+    task.net.load_state_dict(net.state_dict())
+    return task
+
+
+def _bounds(config: CompareConfig, row: Row, bench: Bench) -> dict[str, float]:
+    """The limits of a row as numbers."""
+    if not row.limits:
+        return {}
+    limits = dict(row.limits)
+    for kind, bound in row.limits.items():
+        if isinstance(bound, str) and bound.endswith("%"):
+            whole = _cost(bench, kind, bench.space.largest())
+            limits[kind] = whole * float(bound[:-1]) / 100
+    return checked_limits(limits)
+
+
+def _cost(bench: Bench, kind: str, architecture: Architecture) -> float:
+    """One cost of an architecture, counted or, if it is the latency, measured."""
+    if kind == "latency":
+        ready, inputs = bench.prepare(bench.network(architecture)), bench.inputs()
+        return measure(lambda: ready(*inputs), bench.device, repetitions=_TIMED).median
+    return getattr(count(extract(bench.net, architecture), *bench.inputs("meta")), kind)
+
+
+def _derived(config: CompareConfig, row: Row, task: ClassificationTask, seed: int) -> Architecture:
+    """What a differentiable search finds."""
+    search = cast("Search", row.search)
+    bounds = _bounds(config, row, Bench.here(task.net, size=config.size))
+    if len(bounds) > 1 or bounds.keys() - {"parameters", "macs"}:
+        raise ValueError(f"dnas takes one limit, of parameters or macs, not {', '.join(bounds)}")
+    costs = [Cost(bound, cast("Any", kind)) for kind, bound in bounds.items()]
+    module = DifferentiableSearch(
+        task,
+        GumbelSoftmax(hard=False),
+        logits_lr=search.logits_lr,
+        warmup_epochs=search.warmup_epochs,
+        cost=costs[0] if costs else None,
+        seed=seed,
+    )
+    fit(module, HalvedData(config.data, seed=seed), cast("int", search.epochs))
+    return cast("Architecture", module.result)
+
+
+def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Weights:
+    """Train what an architecture is picked by."""
+    task, search, folder = _supernet(config, row, seed, shared), row.search, None
+    method = search and search.method
+    if search is not None and method == "nas_lid":
+        folder = tempfile.TemporaryDirectory()
+        module = FewShotTraining(
+            task,
+            cast("list[int]", search.epochs),
+            Splitter(**{"seed": seed, **search.splitter}),
+            sampler=UniformSampler(seed=seed),
+            folder=folder.name,
+        )
+        fit(module, config.data, -1)
+        leaves, _, _ = open_tree(Path(folder.name) / "tree.json")
+    else:
+        if search is not None and method in ("one_shot", "sandwich"):
+            one = method == "one_shot"
+            sampler = UniformSampler(seed=seed) if one else SandwichSampler(1, seed)
+            wrapped = SupernetTask(task, sampler, "none" if one else "in_place")
+            fit(wrapped, config.data, cast("int", search.epochs))
+        leaves = _in_memory(task.net)
+    if search is None:
+        return _Weights(leaves, lambda architecture: math.nan)
+    if method == "alone":
+        return _Weights(leaves, partial(_error_alone, config, row, search))
+    measuring = FitConfig(config.name, _task(config, row, None), config.data)
+    batches = {"batches": search.recalibration_batches, "val_batches": search.val_batches}
+    device = choose_device("auto")
+    errors = measuring.errors(leaves, "val/accuracy", mode="max", device=device, **batches)
+    return _Weights(leaves, errors, folder)
+
+
+def _in_memory(net: nn.Module) -> Leaves:
+    tree, state = SplitTree(space_of(net)), {k: v.clone() for k, v in net.state_dict().items()}
+    tree.checkpoints[ROOT] = ROOT
+    return Leaves(tree, net, lambda _: (state, None))
+
+
+def _error_alone(
+    config: CompareConfig, row: Row, search: Search, architecture: Architecture
+) -> float:
+    """The validation error of an architecture after a short training alone."""
+    task = _task(config, row, search.lr or row.lr, subnet=architecture.to_json())
+    fit(task, config.data, cast("int", search.epochs))
+    measuring = FitConfig(config.name, task, config.data)
+    net, device = task.net.eval(), choose_device("auto")
+    return -measuring.evaluate(net, "val/accuracy", device, search.val_batches)
+
+
+def _picked(config: CompareConfig, row: Row, weights: _Weights, seed: int) -> Architecture:
+    """The architecture that a row's pick takes."""
+    pick, leaves, rng = cast("Pick", row.pick), weights.leaves, random.Random(seed)
+    space = leaves.tree.space
+    bench = Bench.here(leaves.net, space, size=config.size)
+    bounds = _bounds(config, row, bench)
+    if pick.by == "largest":
+        if not bounds:
+            return space.largest()
+        table = weights.latencies(bench, pick.measured) if "latency" in bounds else None
+        return best_subnet(bench, bounds, table=table, seed=seed, rounds=3).architecture
+    if pick.by == "uniform":
+        return _uniform(bench, bounds)
+    costs = _costs(bench)
+    if "latency" in bounds:
+        costs["latency"] = weights.latencies(bench, pick.measured).regressor("latency")
+    limits = constraints(costs, bounds)
+    if pick.by == "evolution":
+        return evolve(
+            space,
+            each(weights.errors),
+            constraints=limits,
+            seed=seed,
+            population=pick.population,
+            generations=pick.generations,
+        ).best
+    drawn = _drawn(space, limits, 1 if pick.by == "random" else pick.samples, rng)
+    if pick.by == "ranking":
+        return rank(leaves, weights.errors, drawn)[0].architecture
+    return max(drawn, key=costs["parameters"])
+
+
+def _costs(bench: Bench) -> dict[str, Callable[[Architecture], float]]:
+    """Exact counts of architectures."""
+    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
+
+    @cache
+    def counted(architecture: Architecture) -> Counts:
+        return count(extract(shapes, architecture), *inputs)
+
+    def counts(kind: str, architecture: Architecture) -> float:
+        return getattr(counted(architecture), kind)
+
+    return {kind: partial(counts, kind) for kind in ("parameters", "macs", "memory")}
+
+
+def _drawn(
+    space: Any, constraints: list[Constraint], number: int, rng: random.Random
+) -> list[Architecture]:
+    """Different architectures that keep to limits: those drawn, or else what comes near to them."""
+    limits = Limits(space, constraints)
+    refuge = limits.refuge() if constraints else space.smallest()
+    made: dict[Architecture, None] = {}
+    for _ in range(20 * number):
+        one = space.sample(rng)
+        made[one if limits.satisfied(one) else limits.repaired(one, refuge, rng)] = None
+        if len(made) == number:
+            break
+    return list(made)
+
+
+def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
+    """The widest architecture within limits of those whose widths all have the same share."""
+    space = bench.space
+    widths: dict[str, list[Any]] = {
+        c.name: list(c.values) for c in space if c.name.endswith((".width", ".num_heads"))
+    }
+    shares = {round(value / max(values), 3) for values in widths.values() for value in values}
+    for share in sorted(shares, reverse=True):
+        nearest = {
+            name: [min(values, key=lambda value: abs(value - share * max(values)))]  # noqa: B023
+            for name, values in widths.items()
+        }
+        architecture = space.restrict(nearest).largest()
+        if all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items()):
+            return architecture
+    raise ValueError(f"no uniform width keeps to {dict(bounds)}")

@@ -1,0 +1,378 @@
+"""Comparisons: what a config may say, what each way finds, runs that go on, the report."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import math
+
+import pytest
+import torch
+import yaml
+
+import vizoo
+from vizoo.__main__ import main
+from vizoo.classification import compare as module
+from vizoo.classification.comparison import candidates, report
+from vizoo.classification.comparison.candidates import Shared, found
+from vizoo.classification.comparison.config import CompareConfig
+from vizoo.classification.comparison.runs import latencies, run
+from vizoo.classification.comparison.significance import differences
+from vizoo.common.counts import count
+from vizoo.nas import search_space
+from vizoo.vision.configs.builtin import CONFIGS
+from vizoo.vision.hub.create import create_model
+
+PRESET = {"size": [16, 16], "crop": 1.0}
+
+
+def images(length: int, seed: int) -> list[dict]:
+    arguments = {"length": length, "classes": 3, "preset": PRESET, "side": 16, "seed": seed}
+    return [{"class_path": "vizoo.datasets.images.GeneratedLesions", "init_args": arguments}]
+
+
+SETTINGS = {
+    "seeds": [0, 1],
+    "size": [16, 16],
+    "training": {"epochs": 1, "optimizer": "sgd", "lr": 0.05},
+    "data": {
+        "class_path": "vizoo.datasets.images.ImageDataModule",
+        "init_args": {
+            "train": images(32, 1),
+            "val": images(16, 2),
+            "test": images(24, 3),
+            "augmentation": "none",
+            "batch_size": 16,
+            "eval_batch_size": 24,
+            "workers": 0,
+        },
+    },
+    "rows": {
+        "plain one": {"model": "image_classifier", "model_args": {"backbone": "test_resnet"}},
+        "random": {
+            "model": "nasbench201",
+            "model_args": {"channels": 2, "cells": 1},
+            "group": "baseline",
+            "pick": {"by": "random"},
+        },
+    },
+}
+CELLS = {"model": "nasbench201", "model_args": {"channels": 2, "cells": 1}}
+CONVERTED = {
+    "model": "image_classifier",
+    "model_args": {"backbone": "test_resnet", "convert": {"size": [16, 16]}},
+}
+ONE_SHOT = {"method": "one_shot", "epochs": 1, "lr": 0.02, "recalibration_batches": 1}
+LID = {"layers": ["cells.*"], "k": 4, "batches": 1, "batch_size": 16}
+ROWS = {
+    "one_shot": {**CELLS, "search": ONE_SHOT, "pick": {"by": "ranking", "samples": 3}},
+    "evolved": {
+        **CELLS,
+        "search": {**ONE_SHOT, "method": "sandwich"},
+        "pick": {"by": "evolution", "population": 3, "generations": 1},
+        "limits": {"parameters": 2000},
+    },
+    "nas_lid": {
+        **CELLS,
+        "search": {**ONE_SHOT, "method": "nas_lid", "epochs": [1, 1], "splitter": LID},
+        "pick": {"by": "ranking", "samples": 3},
+    },
+    "dnas": {
+        **CELLS,
+        "search": {"method": "dnas", "epochs": 1},
+        "limits": {"parameters": "2k"},
+    },
+    "alone": {
+        **CELLS,
+        "search": {"method": "alone", "epochs": 1},
+        "pick": {"by": "evolution", "population": 2, "generations": 1},
+    },
+    "parameters": {**CELLS, "pick": {"by": "parameters", "samples": 3}, "limits": {"macs": "60k"}},
+    "uniform": {**CONVERTED, "pick": {"by": "uniform"}, "limits": {"macs": "50%"}},
+    "pruned": {
+        **CONVERTED,
+        "pretrain": 1,
+        "pick": {"by": "random"},
+        "limits": {"macs": "50%"},
+        "weights": "inherited",
+        "epochs": 0,
+    },
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a comparison of rows, with settings changed; its file's name."""
+
+    def write(rows: dict | None = None, **changed: object) -> str:
+        content = {**copy.deepcopy(SETTINGS), **changed}
+        content["rows"] = SETTINGS["rows"] if rows is None else rows
+        path = tmp_path / "compare.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, "needs rows and seeds"),
+        ({"a": {**CELLS, "pik": {"by": "random"}}}, "pik"),
+        ({"a": {**CELLS, "pick": {"by": "luck"}}}, "luck"),
+        ({"a": {**CELLS, "pick": {"by": "ranking"}}}, "pick ranking needs a search"),
+        ({"a": {**CELLS, "search": ONE_SHOT}}, "search one_shot needs a pick"),
+        ({"a": {**CELLS, "limits": {"macs": 9}}}, "limits need a pick"),
+        ({"a": {**CELLS, "pretrain": 1}}, "pretrain is for networks that are converted"),
+        ({"a": {**CELLS, "weights": "inherited", "pick": {"by": "random"}}}, "inherited weights"),
+        (
+            {
+                "a": {
+                    **CELLS,
+                    "search": {"method": "nas_lid", "epochs": 2},
+                    "pick": {"by": "random"},
+                }
+            },
+            "of each level, a list",
+        ),
+    ],
+)
+def test_a_wrong_config_is_one_line(write, rows, message, tmp_path, capsys):
+    name = write(rows)
+    with pytest.raises(ValueError, match=message) as raised:
+        CompareConfig.read(name)
+    assert name in str(raised.value)
+    assert main(["compare", "--config", name, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("vizoo: error: ")
+
+
+def test_what_a_config_lacks_is_named(write, tmp_path):
+    (tmp_path / "none.yaml").write_text("seeds: [1]")
+    with pytest.raises(ValueError, match="no config of `vizoo compare`: it has no `data`"):
+        CompareConfig.read(str(tmp_path / "none.yaml"))
+    with pytest.raises(ValueError, match="epochs are needed"):
+        CompareConfig.read(write(training={"lr": 1.0}))
+    with pytest.raises(FileNotFoundError, match=r"compare/generated\.yaml"):
+        CompareConfig.read("compare/generate.yaml")
+
+
+def test_images_that_are_not_there_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CIFAR10", str(tmp_path / "none"))
+    words = ["compare", "--config", "compare/cifar10_small.yaml", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert (
+        capsys.readouterr().err
+        == f"vizoo: error: images at {tmp_path}/none/train: no such folder\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "compare").glob("*.yaml")), ids=lambda p: p.stem)
+def test_built_in_comparisons_are_of_networks_that_there_are(path, monkeypatch):
+    monkeypatch.setenv("CIFAR10", "/nowhere")
+    config = CompareConfig.read(f"compare/{path.name}")
+    assert len(config.rows) > 5 and len(config.seeds) >= 3
+    height, width = config.size
+    for row in config.rows.values():
+        arguments = {k: v for k, v in row.model_args.items() if k != "convert"}
+        net = create_model(row.model, **{"classes": 10, **arguments}).eval()
+        supernet = len(search_space(net)) or "convert" in row.model_args
+        assert bool(supernet) == (row.search is not None or row.pick is not None)
+        with torch.device("meta"):
+            assert net.to("meta")(torch.empty(1, 3, height, width)).shape[0] == 1
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_found_within_its_limits_and_trained(write, name):
+    config = CompareConfig.read(write({name: ROWS[name]}))
+    torch.manual_seed(3)
+    one = run(config, name, 1, Shared())
+    assert {"top1", "top5", "parameters", "macs", "memory"} <= one.keys()
+    assert one["tested"] == 24 and one["top5"] == 100 and 0 <= one["top1"] <= 100
+    model = dict(json.loads(json.dumps(one["model"])))
+    net = create_model(model.pop("name"), **model)
+    assert not len(search_space(net)) and "subnet" in model
+    assert sum(p.numel() for p in net.parameters()) == one["parameters"]
+    limits = ROWS[name].get("limits", {})
+    if name == "one_shot":
+        again = run(config, name, 1, Shared())
+        assert all(again[key] == one[key] for key in ("top1", "loss", "model"))
+    if "parameters" in limits:
+        assert one["parameters"] <= 2000
+    if limits.get("macs") == "60k":
+        assert one["macs"] <= 60_000
+    if limits.get("macs") == "50%":
+        assert one["macs"] <= 0.5 * _whole_macs(ROWS[name])
+    assert one["epochs"] == ROWS[name].get("epochs", 1)
+
+
+def _whole_macs(row: dict) -> int:
+    net = create_model(row["model"], classes=3, backbone="test_resnet")
+    return count(net, torch.rand(1, 3, 16, 16)).macs
+
+
+def test_limits_out_of_reach_are_said(write):
+    few = {"size": [16, 16], "keep": ["body.layer*"]}
+    args = {"backbone": "test_resnet", "convert": few}
+    row = {**CONVERTED, "model_args": args, "pick": {"by": "random"}, "limits": {"parameters": 10}}
+    with pytest.raises(ValueError, match="smallest reachable"):
+        run(CompareConfig.read(write({"tiny": row})), "tiny", 0, Shared())
+
+
+def test_rows_share_a_supernet_and_its_cost(write, monkeypatch):
+    first = {**CONVERTED, "pretrain": 1, "search": {**ONE_SHOT}, "weights": "inherited"}
+    rows = {
+        "a": {**first, "pick": {"by": "random"}},
+        "b": {**first, "pick": {"by": "ranking", "samples": 2}},
+        "c": {**first, "search": None, "pick": {"by": "random"}},
+    }
+    config, trained = CompareConfig.read(write(rows)), []
+    fit = candidates.fit
+    monkeypatch.setattr(candidates, "fit", lambda m, d, e: (trained.append(m), fit(m, d, e)))
+    config.data.setup("fit")
+    shared = Shared()
+    alone, minutes = found(config, config.rows["a"], 0, shared)
+    assert len(trained) == 2  # the network, the supernet
+    _, later = found(config, config.rows["b"], 0, shared)
+    assert len(trained) == 2 and later >= 0.9 * minutes > 0
+    found(config, config.rows["c"], 0, shared)
+    assert len(trained) == 2  # of the same network
+    assert [task.hparams.lr for task in (trained[0], trained[1].task)] == [0.05, 0.02]
+    again, _ = found(config, config.rows["a"], 0, Shared())
+    assert len(trained) == 4
+    weights = zip(alone.net.state_dict().values(), again.net.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    found(config, config.rows["a"], 1, shared)
+    assert len(trained) == 6
+
+
+def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
+    name, out, calls = write(), tmp_path / "out", []
+    own = module.run
+
+    def stopped(config, row, seed, shared):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append((row, seed))
+        return own(config, row, seed, shared)
+
+    monkeypatch.setattr(module, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        vizoo.compare(name, out)
+    assert calls == [("plain one", 0), ("random", 0), ("plain one", 1)]
+    files = sorted(p.relative_to(out).as_posix() for p in (out / "runs").rglob("*") if p.is_file())
+    assert files == ["runs/plain_one/0.json", "runs/plain_one/1.json", "runs/random/0.json"]
+    calls.clear()
+    made = vizoo.compare(name, out)
+    assert calls == [("random", 1)] and not made.failed
+    assert {row["row"]: row["seeds"] for row in made.rows} == {"plain one": 2, "random": 2}
+    calls.clear()
+    known = (out / "latency.json").read_bytes()
+    assert vizoo.compare(name, out).rows == made.rows and not calls
+    assert (out / "latency.json").read_bytes() == known
+    with pytest.raises(ValueError, match=r"0\.json: a run of other settings"):
+        vizoo.compare(write(size=[24, 24]), out)
+
+
+def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
+    broken = {"model": "image_classifier", "model_args": {"backbone": "resnet1"}}
+    name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
+    out = tmp_path / "out"
+    assert main(["compare", "--config", name, "--out", str(out), "--json", "--threads", "1"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed["failed"]) == ["broken, seed 0"]
+    assert "timm has no network 'resnet1'" in printed["failed"]["broken, seed 0"]
+    assert {row["row"] for row in printed["rows"]} == {"plain one", "random"}
+    assert "timm has no network" in (out / "report.html").read_text()
+    assert not (out / "runs" / "broken" / "0.json").exists()  # is tried again
+    assert main(["compare", "--config", name, "--out", str(out)]) == 1
+    told = capsys.readouterr().out
+    assert "failed: broken, seed 0" in told and "0 of 1 differences" in told
+    only = write({"broken": broken})
+    with pytest.raises(ValueError, match="all runs failed"):
+        vizoo.compare(only, tmp_path / "none")
+
+
+def test_latencies_are_of_each_network(write):
+    config = CompareConfig.read(write())
+    model = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
+    cell = {"name": "nasbench201", "channels": 2, "cells": 1, "cell": "|none~0|+|none~0|none~1|+"}
+    cell["cell"] += "|none~0|none~1|skip_connect~2|"
+    times, energies = latencies(config, [{"model": model}, {"model": cell}, {"model": model}])
+    assert times[0] == times[2] != times[1] and min(times) > 0
+    assert len(energies) == 3
+
+
+def test_differences_by_welch_and_holm():
+    scores = {"a": [90.0, 91.0, 92.0], "b": [80.0, 81.0, 82.0], "c": [90.5, 90.0, 92.0]}
+    known = {(d["row"], d["other"]): d for d in differences(scores)}
+    assert known["a", "b"]["difference"] == 10
+    # Equal variances, so 4 degrees of freedom, of which the distribution has a closed form.
+    angle = math.atan(10 / math.sqrt(1 / 3 + 1 / 3) / 2)
+    p = 1 - math.sin(angle) * (1 + math.cos(angle) ** 2 / 2)
+    assert known["a", "b"]["p"] == pytest.approx(p, rel=0.01)
+    assert known["a", "b"]["corrected"] == pytest.approx(3 * known["a", "b"]["p"], rel=0.01)
+    assert known["a", "b"]["beyond"] is True and known["a", "c"]["corrected"] > 0.5
+    noisy = {"a": [1.0, 5.0, 9.0], "b": [2.0, 9.0, 11.0]}
+    assert differences(noisy)[0]["beyond"] is False
+    assert differences({"a": [1.0, 1.0], "b": [2.0, 2.0]})[0]["p"] == 0
+    assert differences({"a": [1.0, 1.0], "b": [1.0, 1.0]})[0]["p"] == 1
+    alone = differences({"a": [1.0], "b": [2.0, 3.0]})[0]
+    assert alone["p"] is None and alone["corrected"] is None and alone["beyond"] is None
+
+
+def test_the_report_has_timms_columns_fronts_and_notes(write, tmp_path):
+    rows = {
+        "good": {**SETTINGS["rows"]["plain one"], "note": "wide & <slow>"},
+        "small": SETTINGS["rows"]["random"],
+        "bad": SETTINGS["rows"]["random"],
+    }
+    config = CompareConfig.read(write(rows))
+    figures = {"good": (90.0, 10**6), "small": (70.0, 10**5), "bad": (60.0, 2 * 10**6)}
+    runs = [
+        {
+            "row": name,
+            "seed": seed,
+            "top1": top1 + seed,
+            "top5": 99.0,
+            "loss": 1.0,
+            "parameters": size,
+            "macs": size,
+            "memory": size,
+            "tested": 24,
+            "search_minutes": 0.5,
+            "train_minutes": 1.0,
+        }
+        for seed in (0, 1)
+        for name, (top1, size) in figures.items()
+    ]
+    measured = {"latency": [3.0, 1.0, 5.0] * 2, "joules": [None] * 6}
+    made, pairs = report.write_report(config, runs, measured, {}, tmp_path)
+    assert [row["row"] for row in made] == ["good", "small", "bad"] and len(pairs) == 3
+    fronts = ["latency", "parameters"]
+    assert [row["fronts"] for row in made] == [fronts, fronts, []]
+    with (tmp_path / "results.csv").open() as file:
+        header, first, *_ = csv.reader(file)
+    timm = "model,top1,top1_err,top5,top5_err,param_count,img_size,crop_pct,interpolation"
+    assert ",".join(header).startswith(timm)
+    told = dict(zip(header, first, strict=True))
+    assert (told["model"], told["top1"], told["top1_err"]) == ("good", "90.5", "9.5")
+    assert (told["param_count"], told["img_size"], told["interpolation"]) == (
+        "1.0",
+        "16",
+        "bicubic",
+    )
+    assert told["joules"] == "" and told["top1_std"] == "0.707"
+    page = (tmp_path / "report.html").read_text()
+    assert "wide &amp; &lt;slow&gt;" in page and page.count("<svg") == 2 and "90.5 ± 0.7" in page
+    assert "https://" not in page.replace("http://www.w3.org", "")
+    kept = json.loads((tmp_path / "comparison.json").read_text())
+    assert kept["rows"] == made and kept["differences"] == pairs
+
+
+@pytest.mark.slow
+def test_the_generated_comparison_takes_a_minute(tmp_path):
+    made = vizoo.compare("compare/generated.yaml", tmp_path)
+    assert not made.failed and len(made.rows) == 6
