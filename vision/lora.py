@@ -590,7 +590,7 @@ class Adapters(Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # broadcasts: every rank asks
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        net, kept = cast(Any, pl_module).net, cast("dict[str, Any]", {})
+        net, kept = cast(Any, pl_module).net, {"state_dict": pl_module.state_dict()}
         pl_module.on_save_checkpoint(kept)
         facts = {key: kept[key] for key in ("classes", "input") if kept.get(key)}
         path = save_adapters(net, folder / "adapter.safetensors", **facts)

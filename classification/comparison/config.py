@@ -112,6 +112,7 @@ class Row:
         by = self.pick and self.pick.by
         informed = by in ("ranking", "evolution")
         wrong = {
+            "epochs and pretrain are 0 or more": min(self.pretrain, self.epochs or 0) < 0,
             "pretrain is for networks that are converted (model_args.convert)": self.pretrain
             and "convert" not in self.model_args,
             "search: dnas picks by itself, so leave pick out": method == "dnas" and by,

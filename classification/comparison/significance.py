@@ -26,7 +26,8 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
 
     Returns:
         For each pair the difference of the means, the probability `p` of one as large by chance,
-        `corrected`, and whether that is below 0.05 (`beyond`); None where a row has one seed.
+        `corrected`, and whether that is below 0.05 (`beyond`); None where a row has one seed,
+        or neither has any scatter.
 
     Raises:
         ImportError: scipy is not installed.
@@ -36,13 +37,8 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     for one, other in combinations(scores, 2):
         a, b = scores[one], scores[other]
         difference, p = mean(a) - mean(b), None
-        if min(len(a), len(b)) > 1:
-            constant = len(set(a)) == 1 and len(set(b)) == 1
-            p = (
-                float(difference == 0)
-                if constant
-                else float(stats.ttest_ind(a, b, equal_var=False)[1])
-            )
+        if min(len(a), len(b)) > 1 and len(set(a)) + len(set(b)) > 2:
+            p = float(stats.ttest_ind(a, b, equal_var=False)[1])
         made.append({"row": one, "other": other, "difference": round(difference, 3), "p": p})
     tested = sorted((d for d in made if d["p"] is not None), key=lambda d: d["p"])
     floor = 0.0
