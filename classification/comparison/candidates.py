@@ -101,11 +101,11 @@ def found(
         return fresh(), 0.0
     if row.search is not None and row.search.method == "dnas":
         task = _supernet(config, row, seed, shared)
-        architecture, net = _derived(config, row, task, seed), task.net
+        architecture, net = _derived(config, row, task, seed, shared), task.net
     else:
         about = [row.model, row.model_args, row.pretrain, asdict(row)["search"], row.lr, seed]
         weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
-        architecture = _picked(config, row, weights, seed)
+        architecture = _picked(config, row, weights, seed, shared)
         weights.leaves.activate(architecture)
         net = weights.leaves.net
     cut = extract(net.cpu(), architecture)
@@ -126,7 +126,7 @@ def cpu_minutes() -> float:
 
 
 class Shared:
-    """The latest network and supernet that were trained: rows that need the same one share it."""
+    """The latest of each kind that was trained or measured, for all rows that need the same."""
 
     def __init__(self) -> None:
         self.minutes = 0.0  #: that what was taken from here had taken
@@ -183,14 +183,15 @@ def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> Cla
     return task
 
 
-def _bounds(config: CompareConfig, row: Row, bench: Bench) -> dict[str, float]:
-    """The limits of a row as numbers."""
+def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:
+    """The limits of a row as numbers; rows with shares of one network's latency have one limit."""
     if not row.limits:
         return {}
     limits = dict(row.limits)
     for kind, bound in row.limits.items():
         if isinstance(bound, str) and bound.endswith("%"):
-            whole = _cost(bench, kind, bench.space.largest())
+            about = f"{kind} of {row.model} {row.model_args}"
+            whole = shared.get(about, None, partial(_cost, bench, kind, bench.space.largest()))
             limits[kind] = whole * float(bound[:-1]) / 100
     return checked_limits(limits)
 
@@ -203,10 +204,12 @@ def _cost(bench: Bench, kind: str, architecture: Architecture) -> float:
     return getattr(count(extract(bench.net, architecture), *bench.inputs("meta")), kind)
 
 
-def _derived(config: CompareConfig, row: Row, task: ClassificationTask, seed: int) -> Architecture:
+def _derived(
+    config: CompareConfig, row: Row, task: ClassificationTask, seed: int, shared: Shared
+) -> Architecture:
     """What a differentiable search finds."""
     search = cast("Search", row.search)
-    bounds = _bounds(config, row, Bench.here(task.net, size=config.size))
+    bounds = _bounds(row, Bench.here(task.net, size=config.size), shared)
     if len(bounds) > 1 or bounds.keys() - {"parameters", "macs"}:
         raise ValueError(f"dnas takes one limit, of parameters or macs, not {', '.join(bounds)}")
     costs = [Cost(bound, cast("Any", kind)) for kind, bound in bounds.items()]
@@ -272,17 +275,22 @@ def _error_alone(
     return -measuring.evaluate(net, "val/accuracy", device, search.val_batches)
 
 
-def _picked(config: CompareConfig, row: Row, weights: _Weights, seed: int) -> Architecture:
+def _picked(
+    config: CompareConfig, row: Row, weights: _Weights, seed: int, shared: Shared
+) -> Architecture:
     """The architecture that a row's pick takes."""
     pick, leaves, rng = cast("Pick", row.pick), weights.leaves, random.Random(seed)
     space = leaves.tree.space
     bench = Bench.here(leaves.net, space, size=config.size)
-    bounds = _bounds(config, row, bench)
+    bounds = _bounds(row, bench, shared)
     if pick.by == "largest":
         if not bounds:
             return space.largest()
         table = weights.latencies(bench, pick.measured) if "latency" in bounds else None
-        return best_subnet(bench, bounds, table=table, seed=seed, rounds=3).architecture
+        subnet = best_subnet(bench, bounds, table=table, seed=seed, rounds=3)
+        if subnet.missed:
+            raise ValueError(f"no subnet that was measured keeps the {subnet.missed[0]}'s limit")
+        return subnet.architecture
     if pick.by == "uniform":
         return _uniform(bench, bounds)
     costs = _costs(bench)

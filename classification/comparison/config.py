@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +53,9 @@ class Search:
         if isinstance(self.epochs, list) != (self.method == "nas_lid"):
             wanted = "of each level, a list" if self.method == "nas_lid" else "a number"
             raise ValueError(f"search {self.method}: epochs are {wanted}, not {self.epochs}")
+        epochs = self.epochs if isinstance(self.epochs, list) else [self.epochs]
+        if min(epochs, default=0) < 1:
+            raise ValueError(f"search {self.method}: epochs are 1 or more, not {self.epochs}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,11 @@ class Pick:
     population: int = 8
     generations: int = 4
     measured: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "population", "generations", "measured"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"pick: {name} is 1 or more, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ class CompareConfig:
         parser.add_argument("--training", type=dict[str, Any])
         parser.add_argument("--seeds", type=list[int])
         parser.add_argument("--size", type=tuple[int, int])
-        given = {key: value for key, value in copy.deepcopy(content).items() if key[0] != "_"}
+        given = {key: value for key, value in copy.deepcopy(content).items() if str(key)[:1] != "_"}
         try:
             parsed = parser.parse_object(given)
             # jsonargparse renames the method in 5.
@@ -171,7 +181,8 @@ class CompareConfig:
             raise ValueError(f"{name}: {condense(str(error))}") from error
         if not made.rows or not made.seeds:
             raise ValueError(f"{name}: a comparison needs rows and seeds")
-        if made.training.get("epochs", 0) < 1:
+        epochs = made.training.get("epochs")
+        if not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"{name}: training: epochs are needed, at least 1")
         return cls(name, made.data, made.rows, made.training, made.seeds, made.size, content)
 
@@ -180,4 +191,5 @@ class CompareConfig:
         shared = {key: self.made_of[key] for key in ("data", "training", "size")}
         said = self.made_of["rows"][row]
         told = {key: value for key, value in said.items() if key not in ("note", "group")}
-        return json_digest({"row": told, **shared})[:16]
+        # Where images lie may be said by variables.
+        return json_digest(os.path.expandvars(json.dumps({"row": told, **shared})))[:16]
