@@ -29,12 +29,12 @@ _Read = TypeVar("_Read", bound="JsonFile")
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, renamed to ``path`` when the block ends well.
 
     Missing parent folders are made. The temporary name keeps the suffix, because many writers
     choose their format by it. If the block raises, the temporary file goes and an earlier file of
-    that name stays as it was.
+    that name stays as it was. Files of the same name but for a suffix of ``beside`` go with it.
 
     Raises:
         OSError: the folder cannot be made or written to.
@@ -58,6 +58,8 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
+        for suffix in beside:
+            os.replace(temporary.with_suffix(suffix), path.with_suffix(suffix))
         os.replace(temporary, path)
     except OSError as error:
         if error.errno is not None:
@@ -67,7 +69,8 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
             raise
         raise OSError(f"{path}: cannot be written: {error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        for written in (temporary, *map(temporary.with_suffix, beside)):
+            written.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> Path:

@@ -10,7 +10,6 @@ Example:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
+from ..vision.runtimes import fingerprint
 from ..vision.viz.colour import disparity_picture
 from .confidence import depth_confidence
 
@@ -114,7 +114,7 @@ class MVSPredictor:
         self.dtype = choose_dtype(dtype, self.device)
         net = load_network(model, "mvs")
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
-        self.fingerprint = _fingerprint(net)
+        self.fingerprint = fingerprint(net)
         self.net = optimize(net.to(self.device), self.dtype)
 
     def __call__(
@@ -192,11 +192,3 @@ class MVSPredictor:
 def view_seed(seed: int, name: str) -> int:
     """Return the seed of a view: its own, whichever views were computed before it."""
     return (seed << 32) ^ zlib.crc32(name.encode())
-
-
-def _fingerprint(net: nn.Module) -> str:
-    digest = hashlib.sha256(repr(getattr(net, "architecture", type(net).__name__)).encode())
-    for name, tensor in sorted(net.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]

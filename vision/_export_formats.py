@@ -10,12 +10,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..common.system import compiler
+from . import _openvino
+
+if TYPE_CHECKING:
+    import onnx
 
 _KEY = "vizoo"
 """Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
@@ -53,12 +57,13 @@ class Format:
     name: str  #: what `--to` takes
     suffixes: tuple[str, ...]  #: of its files, the usual one first
     write: Callable[[Job, Path], None]  #: writes a file
-    #: what runs a file's content, and its metadata
-    read: Callable[[Path], tuple[_Run, dict[str, Any]]]
+    #: what runs a file's content, in the given type where it leaves that open, and its metadata
+    read: Callable[[Path, torch.dtype], tuple[_Run, dict[str, Any]]]
     needs: Mapping[str, str] = field(default_factory=dict)  #: module to the package that brings it
     opset: bool = False  #: whether it has opsets
     compiles: bool = False  #: whether it needs a C++ compiler
     portable: bool = False  #: whether a file runs on any device and processor
+    beside: tuple[str, ...] = ()  #: suffixes of files of the same name that belong to it
     #: bytes of graph and code that it may hold for each tensor of weights
     per_tensor: int = 4 << 10
 
@@ -79,16 +84,24 @@ class Format:
                 f"opset {opset}: take one from 16, the first that samples images, to "
                 f"{_newest_opset()}"
             )
-        missing = [wheel for name, wheel in self.needs.items() if not _installed(name)]
-        if missing:
-            wheels = " ".join(missing)
-            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
+        self.check_installed()
         name, installed = compiler()
         if self.compiles and installed is None:
             raise ValueError(
                 f"{self.name} needs a C++ compiler, and there is no {name} here: install one "
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
             )
+
+    def check_installed(self) -> None:
+        """Refuse what needs packages that are not there.
+
+        Raises:
+            ImportError: which, and how to get them.
+        """
+        missing = [wheel for name, wheel in self.needs.items() if not _installed(name)]
+        if missing:
+            wheels = " ".join(missing)
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
 
 
 def find_format(name: str) -> Format:
@@ -128,9 +141,7 @@ def _program(job: Job) -> torch.export.ExportedProgram:
     return program
 
 
-def _write_onnx(job: Job, file: Path) -> None:
-    import onnx
-
+def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
     size = sum(x.numel() * x.element_size() for x in job.net.state_dict().values())
     if size > _LARGEST_ONNX:
         raise ValueError(f"its weights have {size:,} bytes, and an ONNX file ends at 2 GiB")
@@ -141,9 +152,16 @@ def _write_onnx(job: Job, file: Path) -> None:
         input_names=job.input_names,
         output_names=job.output_names,
         opset_version=job.opset,
+        optimize=optimize,
         verbose=False,
     )
-    model = cast("torch.onnx.ONNXProgram", program).model_proto
+    return cast("torch.onnx.ONNXProgram", program).model_proto
+
+
+def _write_onnx(job: Job, file: Path) -> None:
+    import onnx
+
+    model = _onnx(job, optimize=True)
     (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if job.opset not in (None, opset):
         raise ValueError(f"it cannot be written in opset {job.opset}; {opset} works")
@@ -152,7 +170,7 @@ def _write_onnx(job: Job, file: Path) -> None:
     onnx.save(model, os.fspath(file))
 
 
-def _read_onnx(file: Path) -> tuple[_Run, dict[str, Any]]:
+def _read_onnx(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -178,7 +196,7 @@ def _write_program(job: Job, file: Path) -> None:
         torch.export.save(program, stream, extra_files={_EXTRA: job.text})
 
 
-def _read_program(file: Path) -> tuple[_Run, dict[str, Any]]:
+def _read_program(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
     extra = {_EXTRA: ""}
     module = torch.export.load(os.fspath(file), extra_files=extra).module()
     return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
@@ -190,7 +208,7 @@ def _write_torchscript(job: Job, file: Path) -> None:
         torch.jit.save(traced, stream, _extra_files={_EXTRA: job.text})
 
 
-def _read_torchscript(file: Path) -> tuple[_Run, dict[str, Any]]:
+def _read_torchscript(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
     extra = {_EXTRA: ""}
     module = torch.jit.load(os.fspath(file), _extra_files=extra)
     return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
@@ -208,9 +226,19 @@ def _write_compiled(job: Job, file: Path) -> None:
     )
 
 
-def _read_compiled(file: Path) -> tuple[_Run, dict[str, Any]]:
+def _read_compiled(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
     model = torch._inductor.aoti_load_package(os.fspath(file))
     return lambda inputs: model(*inputs), json.loads(model.get_metadata()[_KEY])
+
+
+def _write_openvino(job: Job, file: Path) -> None:
+    # OpenVINO simplifies graphs itself, in a third of the time.
+    _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file)
+
+
+def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
+    model = _openvino.read(file)
+    return _openvino.compiled(model, dtype), _openvino.facts_of(model)
 
 
 _ONNX = {name: name for name in ("onnx", "onnxscript", "onnxruntime")}
@@ -218,6 +246,15 @@ FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
         Format("onnx", (".onnx",), _write_onnx, _read_onnx, needs=_ONNX, opset=True, portable=True),
+        Format(
+            "openvino",
+            (".xml",),
+            _write_openvino,
+            _read_openvino,
+            needs={name: name for name in ("onnx", "onnxscript", "openvino")},
+            portable=True,
+            beside=(".bin",),
+        ),
         Format("torch-export", (".pt2",), _write_program, _read_program),
         Format("torchscript", (".pt", ".ts"), _write_torchscript, _read_torchscript),
         Format(

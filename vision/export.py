@@ -27,7 +27,7 @@ from ..common.system import installed_version
 from ._export_formats import Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, standalone
-from .inputs import example_inputs, input_names
+from .inputs import example_inputs, input_names, size_axes
 
 __all__ = [
     "Check",
@@ -125,14 +125,14 @@ def export(
         job = Job(
             net=net,
             inputs=_inputs(net, *size, batch, inputs, seed=2),
-            axes=_axes(net, size, batch) if dynamic else None,
+            axes=size_axes(net, *size, batch) if dynamic else None,
             input_names=tuple(input_names(net)[: len(trials[0].inputs)]),
             output_names=_output_names(net, trials[0].output),
             metadata={},
             opset=opset,
         )
         job.metadata.update(_facts(net, job, weights))
-        with atomic_write(path) as temporary:
+        with atomic_write(path, form.beside) as temporary:
             progress(f"writing {form.name}")
             with _one_line(f"{name} cannot be exported to {form.name}"):
                 form.write(job, temporary)
@@ -140,7 +140,7 @@ def export(
             _check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
             progress("comparing with PyTorch")
             with _one_line(f"{what} was written, but does not run"):
-                run, metadata = form.read(temporary)
+                run, metadata = form.read(temporary, torch.float32)
                 outputs = [run(trial.inputs) for trial in trials]
             checks = tuple(t.compare(o, what) for t, o in zip(trials, outputs, strict=True))
     spent = time.perf_counter() - start
@@ -202,22 +202,6 @@ def _trials(
             if not others:
                 raise
     return trials
-
-
-def _axes(net: nn.Module, size: tuple[int, int], batch: int) -> tuple[dict[int, str], ...]:
-    """For each input its axes that change with the size, and their names."""
-    height, width = size
-    small = example_inputs(net, height, width, batch=batch, device="meta")
-    large = example_inputs(net, 2 * height, 3 * width, batch=batch, device="meta")
-    known = {(height, 2 * height): "height", (width, 3 * width): "width"}
-    return tuple(
-        {
-            axis: known.get(lengths, f"{name}_{axis}")
-            for axis, lengths in enumerate(zip(a.shape, b.shape, strict=True))
-            if lengths[0] != lengths[1]
-        }
-        for name, a, b in zip(input_names(net), small, large, strict=True)
-    )
 
 
 def _output_names(net: nn.Module, output: Any) -> tuple[str, ...]:

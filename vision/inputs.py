@@ -7,7 +7,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-__all__ = ["example_inputs", "input_names"]
+__all__ = ["example_inputs", "input_names", "size_axes"]
 
 
 def example_inputs(
@@ -46,3 +46,20 @@ def input_names(net: nn.Module) -> list[str]:
         if argument.default is argument.empty
         and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
     ]
+
+
+def size_axes(
+    net: nn.Module, height: int, width: int, batch: int = 1
+) -> tuple[dict[int, str], ...]:
+    """For each input of a network its axes that change with the size of images, and their names."""
+    small = example_inputs(net, height, width, batch=batch, device="meta")
+    large = example_inputs(net, 2 * height, 3 * width, batch=batch, device="meta")
+    known = {(height, 2 * height): "height", (width, 3 * width): "width"}
+    return tuple(
+        {
+            axis: known.get(lengths, f"{name}_{axis}")
+            for axis, lengths in enumerate(zip(a.shape, b.shape, strict=True))
+            if lengths[0] != lengths[1]
+        }
+        for name, a, b in zip(input_names(net), small, large, strict=True)
+    )

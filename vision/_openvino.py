@@ -1,0 +1,86 @@
+"""Networks in OpenVINO: written, read, compiled and run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..common.extras import from_extra
+
+if TYPE_CHECKING:
+    import openvino
+
+__all__ = ["compiled", "facts_of", "read", "write"]
+
+_FACTS = "vizoo"
+"""Under which the metadata lie, as JSON."""
+
+_PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+
+def write(onnx: bytes, facts: str, file: Path) -> None:
+    """Write an ONNX model as an ``.xml`` file and a ``.bin`` file beside it.
+
+    Args:
+        onnx: a file's content.
+        facts: the metadata, as JSON.
+        file: ends in ``.xml``.
+    """
+    ov = _openvino()
+    model = ov.Core().read_model(onnx)
+    model.set_rt_info(facts, _FACTS)
+    ov.save_model(model, os.fspath(file), compress_to_fp16=False)
+
+
+def read(file: Path) -> openvino.Model:
+    """The model of an ``.xml`` file, whose weights lie beside it in the ``.bin`` file.
+
+    Raises:
+        FileNotFoundError: one of the two is missing.
+    """
+    for path in (file, file.with_suffix(".bin")):
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such file; an OpenVINO model is a .xml file and, beside it, a .bin "
+                "file of the same name"
+            )
+    return _openvino().Core().read_model(os.fspath(file))
+
+
+def facts_of(model: openvino.Model) -> dict[str, Any]:
+    """The metadata of a model that vizoo wrote; empty for others."""
+    return json.loads(model.get_rt_info(_FACTS).astype(str)) if _FACTS in model.rt_info else {}
+
+
+def compiled(
+    model: openvino.Model, dtype: torch.dtype = torch.float32
+) -> Callable[[tuple[Tensor, ...]], list[Tensor]]:
+    """What runs a model on this processor, with as many threads as PyTorch has now.
+
+    Args:
+        model: what `read` gave.
+        dtype: of the computation, where the model leaves it open.
+    """
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+    }
+    runs = _openvino().Core().compile_model(model, "CPU", settings)
+    request = runs.create_infer_request()
+
+    def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        outputs = request.infer([x.contiguous().numpy() for x in inputs])
+        return [torch.from_numpy(outputs[port]) for port in runs.outputs]
+
+    return run
+
+
+def _openvino() -> Any:
+    return from_extra("openvino", "openvino", "OpenVINO")
