@@ -48,7 +48,7 @@ def open_table(args: argparse.Namespace) -> LatencyTable | None:
 
 
 def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
-    """Add --device, --dtype, --input and --threads; without defaults --table, which says them."""
+    """Add the conditions of measurements; without defaults --table, which says them."""
     if not defaults:
         parser.add_argument(
             "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
@@ -56,7 +56,15 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     table = "" if defaults else "the table's, given or beside the weights, or "
     parser.add_argument("--device", help=f"cpu, cuda, cuda:1 … (default: {table}cpu)")
     parser.add_argument(
-        "--dtype", choices=DTYPES, help=f"of the computation (default: {table}float32)"
+        "--dtype",
+        "--precision",
+        choices=(*DTYPES, "int8"),
+        help=f"of the computation (default: {table}float32); int8 is for other runtimes than torch",
+    )
+    parser.add_argument(
+        "--runtime",
+        metavar="NAME",
+        help=f"what runs the networks: torch, openvino or onnxruntime (default: {table}torch)",
     )
     parser.add_argument(
         "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
@@ -96,7 +104,8 @@ def set_up(
         size = parse_size(args.input or "288x576", "--input", "288x576")
     device = args.device or getattr(given, "device", "cpu")
     dtype = args.dtype or getattr(given, "dtype", "float32")
-    bench = Bench.here(net, space, size=size, device=device, dtype=dtype)
+    runtime = args.runtime or getattr(given, "runtime", "torch")
+    bench = Bench.here(net, space, size=size, device=device, dtype=dtype, runtime=runtime)
     if table is not None:
         bench.check(table, args.table)
     return bench
@@ -113,5 +122,6 @@ def table_of_weights(
         return None
     given = table.conditions
     size = f"{given.height}x{given.width}"
-    asked = (args.device or "cpu", args.dtype or "float32", args.input or size)
-    return table if asked == (given.device, given.dtype, size) else None
+    kinds = args.device or "cpu", args.dtype or "float32", args.runtime or "torch"
+    asked = (*kinds, args.input or size)
+    return table if asked == (given.device, given.dtype, given.runtime, size) else None

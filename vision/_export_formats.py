@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _KEY = "vizoo"
 """Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
 
+LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
+"""Loggers of the exporters, which warn of their own insides."""
+
 _EXTRA = f"{_KEY}.json"
 _LARGEST_ONNX = (1 << 31) - (1 << 22)
 """Bytes of weights; a protocol buffer ends at 2 GiB."""
@@ -40,7 +43,7 @@ class Job:
     #: for each input the names of the axes that vary; None where all sizes are fixed
     axes: tuple[dict[int, str], ...] | None
     input_names: tuple[str, ...]  #: of the arguments
-    output_names: tuple[str, ...]  #: of the tensors that it returns
+    output_names: tuple[str, ...]  #: of the tensors that it returns; none: any
     metadata: dict[str, Any]  #: JSON values
     opset: int | None  #: of ONNX, or None
 
@@ -150,7 +153,7 @@ def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
         dynamo=True,
         dynamic_shapes=job.axes,
         input_names=job.input_names,
-        output_names=job.output_names,
+        output_names=job.output_names or None,
         opset_version=job.opset,
         optimize=optimize,
         verbose=False,

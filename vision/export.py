@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import Job, find_format
+from ._export_formats import LOUD, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, standalone
 from .inputs import example_inputs, input_names, size_axes
@@ -38,9 +38,6 @@ __all__ = [
     "tensors",
     "weight_bytes",
 ]
-
-_LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
-"""Loggers of the exporters, which warn of their own insides."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ def export(
         model, weights = open_named(model)
     net = standalone(model)
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
-    with evaluating(net), torch.no_grad(), quiet(_LOUD), warnings.catch_warnings():
+    with evaluating(net), torch.no_grad(), quiet(LOUD), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         progress("running in PyTorch")
         trials = _trials(net, size, batch, inputs, dynamic)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import FORMATS, Format
+from ._export_formats import FORMATS, LOUD, Format, Job
 from .export import export
 from .hub.download import cache_folder
 from .inference import optimize, standalone
-from .inputs import size_axes
+from .inputs import input_names, size_axes
 
 __all__ = ["RUNTIMES", "Compiled", "check_runtime", "fingerprint", "prepared"]
 
@@ -72,6 +74,30 @@ def check_runtime(runtime: str, device: torch.device, dtype: torch.dtype) -> Non
         name = str(dtype).removeprefix("torch.")
         raise ValueError(f"runtime onnxruntime computes in float32, not in {name}; openvino does")
     FORMATS[form].check_installed()
+
+
+def of_one_size(
+    net: nn.Module, inputs: Sequence[Tensor], runtime: str, dtype: torch.dtype = torch.float32
+) -> Callable[..., list[Tensor]]:
+    """What runs a network on inputs of these shapes alone; nothing is kept or compared.
+
+    A few seconds a network where `Compiled` takes half a minute: for measuring many.
+
+    Args:
+        net: stays as it is; of a supernet it is the active subnet.
+        inputs: on the CPU.
+        runtime: one of `RUNTIMES`, not ``torch``.
+        dtype: of the computation.
+    """
+    form = FORMATS[str(RUNTIMES[runtime])]
+    net = standalone(net).eval()
+    names = tuple(input_names(net)[: len(inputs)])
+    job = Job(net, tuple(inputs), None, names, (), {}, None)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), quiet(LOUD):
+        file = Path(folder) / f"network{form.suffixes[0]}"
+        form.write(job, file)
+        run, _ = form.read(file, dtype)
+    return lambda *arguments: run(arguments)
 
 
 class Compiled(nn.Module):

@@ -287,7 +287,7 @@ def _picked(
         if not bounds:
             return space.largest()
         table = weights.latencies(bench, pick.measured) if "latency" in bounds else None
-        subnet = best_subnet(bench, bounds, table=table, seed=seed, rounds=3)
+        subnet = best_subnet(bench, bounds, table=table, seed=seed)
         if subnet.missed:
             raise ValueError(f"no subnet that was measured keeps the {subnet.missed[0]}'s limit")
         return subnet.architecture

@@ -76,7 +76,7 @@ def build(
     network: Callable[[Architecture], nn.Module],
     prepare: Callable[[nn.Module], Callable[..., Any]],
     inputs: Sequence[Tensor],
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     *,
     path: str | os.PathLike[str] | None,
     samples: int,
@@ -95,7 +95,7 @@ def build(
         network: the ordinary network of an architecture.
         prepare: brings it into the form it is used in, on the device of `inputs`.
         inputs: what networks are called with.
-        dtype: of the computation, for operators measured alone.
+        dtype: of the computation, for operators measured alone; None measures none alone.
         path: written again every few subnets; None writes nothing.
         samples: how many subnets predictors learn from.
         held_out: how many more tell their error.
@@ -122,7 +122,8 @@ def build(
         net = network(architecture)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         operators, memory = operators_of(net, inputs)
-        add_operators(table.entries, operators, device, dtype)
+        if dtype is not None:
+            add_operators(table.entries, operators, device, dtype)
         ready = prepare(net)
         timing, reference, ratio = measure_against(
             partial(ready, *inputs),
@@ -134,7 +135,7 @@ def build(
         energy = joules(partial(ready, *inputs), device)
         table.energy = energy.source
         counts = Counts(parameters, sum(operator.macs for operator in operators), memory)
-        total = sum_of_operators(table.entries, operators)
+        total = 0.0 if dtype is None else sum_of_operators(table.entries, operators)
         facts = (counts, total, left_out, energy.joules)
         table.samples.append(Sample(architecture, timing, ratio, reference.median, *facts))
         if path is not None and done % _SAVE_EVERY == 0:

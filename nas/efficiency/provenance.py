@@ -21,21 +21,29 @@ class Conditions:
 
     device: str  #: ``cpu`` or ``cuda``
     device_name: str  #: the processor's or the GPU's own name
-    dtype: str  #: of the computation: ``float32``, ``bfloat16`` or ``float16``
+    dtype: str  #: of the computation: ``float32``, ``bfloat16``, ``float16`` or ``int8``
     threads: int  #: CPU threads of PyTorch; on a GPU they are kept but not compared
     height: int  #: of the images, pixels
     width: int  #: of the images, pixels
     batch: int = 1  #: images at once
+    runtime: str = "torch"  #: the software that runs networks
 
     @classmethod
     def here(
-        cls, device: torch.device | str, dtype: torch.dtype, height: int, width: int, batch: int = 1
+        cls,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        height: int,
+        width: int,
+        batch: int = 1,
+        runtime: str = "torch",
     ) -> Conditions:
         """The conditions of a measurement made now in this process."""
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
-        return cls(device.type, device_name(device), name, threads, height, width, batch)
+        facts = threads, height, width, batch, runtime
+        return cls(device.type, device_name(device), name, *facts)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Conditions:
@@ -73,6 +81,7 @@ class Conditions:
             "dtype": self.dtype,
             "input": f"{self.height}x{self.width}",
             "batch": self.batch,
+            "runtime": self.runtime,
         }
         if self.device == "cpu":
             values["threads"] = self.threads
@@ -82,7 +91,9 @@ class Conditions:
         threads = f", {self.threads} threads" if self.device == "cpu" else ""
         batch = f", batch {self.batch}" if self.batch > 1 else ""
         size = f"{self.height}x{self.width}"
-        return f"{self.device} ({self.device_name}), {self.dtype}{threads}, input {size}{batch}"
+        runtime = "" if self.runtime == "torch" else f"{self.runtime}, "
+        told = f"{runtime}{self.dtype}{threads}, input {size}{batch}"
+        return f"{self.device} ({self.device_name}), {told}"
 
 
 def device_name(device: torch.device | str) -> str:

@@ -37,7 +37,7 @@ class Sample:
     ratio: float  #: to the reference subnet, measured in turns with it
     reference: float  #: the reference's own milliseconds at that time
     counts: Counts  #: parameters, multiply-adds, memory
-    operators: float  #: milliseconds of its operators, each measured alone, together
+    operators: float  #: milliseconds of its operators, each measured alone, together; or 0
     held_out: bool = False  #: predictors do not see it; it tells their error
     joules: float | None = None  #: of one pass, where they can be measured
 
@@ -161,11 +161,13 @@ class LatencyTable(JsonFile):
         left, seen = self.held_out, self.seen
         if len(left) < 2 or len(seen) < 3:
             return {}
-        line = Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
         measured = [self.of(sample) for sample in left]
         whole = self.regressor().predict([sample.architecture for sample in left]).tolist()
-        sums = [line(sample.operators) for sample in left]
-        return {"regressor": agreement(whole, measured), "operators": agreement(sums, measured)}
+        agreements = {"regressor": agreement(whole, measured)}
+        if self.entries:
+            line = Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
+            agreements["operators"] = agreement([line(s.operators) for s in left], measured)
+        return agreements
 
     def check(
         self,

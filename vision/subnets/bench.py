@@ -25,6 +25,7 @@ from ..hub.create import open_model
 from ..hub.registry import list_models, model_info
 from ..inference import optimize
 from ..inputs import example_inputs
+from ..runtimes import check_runtime, of_one_size
 
 __all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "space_of", "supernets"]
 
@@ -94,16 +95,21 @@ class Bench:
         size: tuple[int, int] = _SIZE,
         device: str = "cpu",
         dtype: str = "float32",
+        runtime: str = "torch",
     ) -> Bench:
         """A bench of this process, with as many CPU threads as it has now.
 
         Raises:
-            ValueError: a device that is not here, or neither a CPU nor a CUDA device.
+            ValueError: a device that is not here, or neither a CPU nor a CUDA device; or what the
+                runtime cannot do.
+            ImportError: the runtime is not installed.
         """
         place = choose_device(device)
         if place.type not in ("cpu", "cuda"):
             raise ValueError(f"device {device}: measured are cpu and cuda")
-        conditions = Conditions.here(place, getattr(torch, dtype), *size)
+        kind = getattr(torch, dtype)
+        check_runtime(runtime, place, kind)
+        conditions = Conditions.here(place, kind, *size, runtime=runtime)
         return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @property
@@ -122,7 +128,9 @@ class Bench:
         return extract(self.net, architecture)
 
     def prepare(self, net: nn.Module) -> Callable[..., Any]:
-        """The form in which a network predicts, on the device: `vision.inference.optimize`'s."""
+        """The form in which a network predicts in the runtime, on the device."""
+        if self.conditions.runtime != "torch":
+            return of_one_size(net, self.inputs(), self.conditions.runtime, self.dtype)
         if self.device.type != "cpu":
             net = copy.deepcopy(net).to(self.device)
         return optimize(net.eval(), self.dtype)
@@ -172,7 +180,7 @@ class Bench:
                 self.network,
                 self.prepare,
                 self.inputs(),
-                self.dtype,
+                self.dtype if self.conditions.runtime == "torch" else None,
                 path=path,
                 progress=report,
                 **settings,
@@ -189,8 +197,9 @@ def bench_for(
     size: tuple[int, int] | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    runtime: str | None = None,
 ) -> Bench:
-    """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32.
+    """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32, torch.
 
     A bench is taken as it is. A table is checked, and its conditions hold where the others, which
     are those of `latency_table`, are None.
@@ -199,8 +208,8 @@ def bench_for(
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.
     """
     if isinstance(net, Bench):
-        if (size, device, dtype) != (None, None, None):
-            raise ValueError("a bench has its size, device and dtype: leave these out")
+        if (size, device, dtype, runtime) != (None, None, None, None):
+            raise ValueError("a bench has its size, device, dtype and runtime: leave these out")
         bench = net
     else:
         given = None if table is None else table.conditions
@@ -209,6 +218,7 @@ def bench_for(
             size=size or (_SIZE if given is None else (given.height, given.width)),
             device=device or ("cpu" if given is None else given.device),
             dtype=dtype or ("float32" if given is None else given.dtype),
+            runtime=runtime or ("torch" if given is None else given.runtime),
         )
     if table is not None:
         bench.check(table)
@@ -222,6 +232,7 @@ def latency_table(
     size: tuple[int, int] = _SIZE,
     device: str = "cpu",
     dtype: str = "float32",
+    runtime: str = "torch",
     samples: int = 120,
     held_out: int = 20,
     seconds: float = 1.0,
@@ -235,7 +246,8 @@ def latency_table(
         path: JSON file to write; one that an interrupted call began is gone on with.
         size: (height, width) of the images.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; on a CPU with this process's threads.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or of other runtimes than torch ``int8``.
+        runtime: the software that runs the subnets, one of `vizoo.vision.runtimes.RUNTIMES`.
         samples: subnets that predictors learn from.
         held_out: more subnets to find their error.
         seconds: for each subnet, at least.
@@ -243,14 +255,16 @@ def latency_table(
         report: called as ``report(done, total)``.
 
     Raises:
-        ValueError: no supernet, a device that is not here, or a file of another table.
+        ValueError: no supernet, a device that is not here, a file of another table, or what the
+            runtime cannot do.
+        ImportError: the runtime is not installed.
 
     Example:
         >>> net = vizoo.create_model("easnet_light", pretrained=True)
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
         >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
-    bench = Bench.here(net, size=size, device=device, dtype=dtype)
+    bench = Bench.here(net, size=size, device=device, dtype=dtype, runtime=runtime)
     table = begun(bench, path)
     if table is None:
         raise ValueError(f"{path} holds a table of something else; name another file")

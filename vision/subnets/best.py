@@ -93,6 +93,7 @@ def best_subnet(
     size: tuple[int, int] | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    runtime: str | None = None,
     table: LatencyTable | None = None,
     objective: _Objective | None = None,
     predictors: Mapping[str, CostRegressor] | None = None,
@@ -111,7 +112,8 @@ def best_subnet(
         size: (height, width) of the images; by default the table's, or 288x576.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; by default the table's, or the CPU with as many
             threads as this process has.
-        dtype: ``float32``, ``bfloat16`` or ``float16``; by default the table's, or ``float32``.
+        dtype: see `latency_table`; by default the table's, or ``float32``.
+        runtime: likewise; by default the table's, or ``torch``.
         table: of `latency_table`, for this machine; by default a small one is measured where the
             latency is limited.
         objective: what is minimised, of architectures; by default the most multiply-adds win:
@@ -136,7 +138,7 @@ def best_subnet(
         >>> vizoo.save_weights(subnet.network, "small.safetensors")
     """
     bounds = checked_limits(limits)
-    bench = bench_for(net, table, size, device, dtype)
+    bench = bench_for(net, table, size, device, dtype, runtime)
     if predictors is None:
         if table is None and "latency" in bounds:
             table = bench.complete(bench.table(), report=report, **OWN_TABLE)

@@ -55,6 +55,7 @@ def search(
     size: tuple[int, int] | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    runtime: str | None = None,
     table: LatencyTable | None = None,
     samples: int = 50,
     direct: bool = False,
@@ -82,9 +83,10 @@ def search(
         cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
             latency with a table, else multiply-adds.
         limits: as those of `best_subnet`.
-        size: as that of `best_subnet`; the costs are of this size, device and type.
+        size: as that of `best_subnet`; the costs are of this size, device, type and runtime.
         device: likewise.
         dtype: likewise.
+        runtime: likewise.
         table: of `latency_table`, for this machine.
         samples: subnets evaluated for the predictor.
         direct: evaluate every subnet that the search looks at, without a predictor.
@@ -121,7 +123,7 @@ def search(
     bounds = checked_limits(limits) if limits else {}
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs a table of latencies; `latency_table` measures one")
-    bench = bench_for(net, table, size, device, dtype)
+    bench = bench_for(net, table, size, device, dtype, runtime)
     space = bench.space
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)

@@ -57,6 +57,22 @@ def test_a_latency_measures_its_own_table(net):
     assert largest.conditions.height == 16 and largest.rounds[0]["found"]["latency"] > 0
 
 
+def test_a_table_of_another_runtime_serves_that_alone(net, tmp_path):
+    pytest.importorskip("openvino")
+    settings = {"size": (16, 24), "samples": 6, "held_out": 2, "seconds": 0.0}
+    table = vizoo.latency_table(net, tmp_path / "table.json", runtime="openvino", **settings)
+    assert table.conditions.runtime == "openvino" and "openvino, float32" in str(table.conditions)
+    assert not table.entries and list(table.errors()) == ["regressor"]
+    subnet = vizoo.best_subnet(net, {"latency": "100s"}, table=table)  # its conditions hold
+    assert subnet.conditions.runtime == "openvino" and subnet.missed == []
+    with pytest.raises(ValueError, match="runtime openvino instead of torch"):
+        vizoo.best_subnet(net, {"latency": "100s"}, table=table, runtime="torch")
+    ready = Bench.here(net, size=(16, 24), runtime="openvino").prepare(subnet.network)
+    inputs = torch.rand(len(input_names(net)), 1, 3, 16, 24)
+    (output,) = ready(*inputs)
+    torch.testing.assert_close(output, subnet.network.eval()(*inputs), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
