@@ -65,8 +65,9 @@ def summary(table: LatencyTable) -> dict[str, Any]:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """A summary for people."""
-    facts = report["software"]
-    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "cuda") if name in facts)
+    facts, runtime = report["software"], report["conditions"]["runtime"]
+    names = dict.fromkeys(("torch", "cuda", runtime))
+    versions = ", ".join(f"{name} {facts[name]}" for name in names if name in facts)
     lines = [
         f"latency of subnets of {report['model'].get('name')}",
         f"  on {report['described']}",
@@ -86,7 +87,8 @@ def lines(report: dict[str, Any]) -> list[str]:
             f"  predicted from {names[name]}: Spearman {rank}, "
             f"relative error {row['median_relative_error']:.1%} (median)"
         )
-    lines.append(f"  {report['operators']} operators; the dearest:")
+    if report["operators"]:
+        lines.append(f"  {report['operators']} operators; the dearest:")
     for key, value in report["dearest_operators"].items():
         shown = key if len(key) <= 80 else f"{key[:79]}…"
         lines.append(f"    {value or 0.0:9.3f} ms  {shown}")

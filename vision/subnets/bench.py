@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -156,7 +157,9 @@ class Bench:
 
     def table(self) -> LatencyTable:
         """A latency table of these conditions without any measurement."""
-        return LatencyTable(dict(self._architecture), self.space, self.conditions, software())
+        runtime, facts = self.conditions.runtime, software()
+        facts.setdefault(runtime, importlib.metadata.version(runtime))
+        return LatencyTable(dict(self._architecture), self.space, self.conditions, facts)
 
     @property
     def _architecture(self) -> dict[str, Any]:
