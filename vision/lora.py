@@ -15,6 +15,7 @@ its `weight` gets the sum. Batch norms stay at their statistics, which are the b
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
@@ -28,7 +29,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -366,8 +367,9 @@ class Adapters(Callback):
     """Fine-tunes the `net` of a task by adapters, and writes them when the fit ends.
 
     Into the run's folder go `adapter.safetensors`, for `load_adapters`, and, of a network that says
-    its `architecture`, `merged.safetensors`, an ordinary file of weights. Checkpoints resume as
-    they are and are read merged. A task of `vizoo fit` has its argument `adapter` for this.
+    its `architecture`, `merged.safetensors`, an ordinary file of weights: of the epoch that a
+    `ModelCheckpoint` with a `monitor` found best, else of the last. Checkpoints resume as they
+    are and are read merged. A task of `vizoo fit` has its argument `adapter` for this.
 
     Args:
         adapter: `lora_fa`, `lora`, or a mapping of a `name` and arguments of `LoRA`.
@@ -397,11 +399,26 @@ class Adapters(Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # broadcasts: every rank asks
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        net, kept = cast(Any, pl_module).net, {"state_dict": pl_module.state_dict()}
+        net, last = cast(Any, pl_module).net, copy.deepcopy(pl_module.state_dict())
+        if best := _best(trainer):
+            state = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
+            pl_module.load_state_dict(state)
+        kept: dict[str, Any] = {"state_dict": pl_module.state_dict()}
         pl_module.on_save_checkpoint(kept)
         facts = {key: kept[key] for key in ("classes", "input") if kept.get(key)}
         path = save_adapters(net, folder / "adapter.safetensors", **facts)
         said = f"adapters: {path}, {path.stat().st_size / 1e3:,.0f} kB"
         if getattr(net, "architecture", None):
             said += f"; merged: {save_weights(net, folder / 'merged.safetensors', **facts)}"
-        rank_zero_info(said)
+        rank_zero_info(said + (f"; of {best}" if best else ""))
+        pl_module.load_state_dict(last)
+
+
+def _best(trainer: Trainer) -> str:
+    """The checkpoint that the fit's `ModelCheckpoint` found best, if it watches a metric."""
+    watching = (
+        callback.best_model_path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint) and callback.monitor
+    )
+    return next(filter(os.path.isfile, watching), "")
