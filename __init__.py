@@ -11,7 +11,7 @@ from .common.lazy import lazy as _lazy
 from .common.renamed import install as _install
 
 if TYPE_CHECKING:
-    from .classification.compare import Comparison, compare
+    from .classification.comparison.compare import Comparison, compare
     from .classification.ct_infer import CTPredictor
     from .classification.image_infer import ImagePredictor
     from .mvs.infer import MVSPredictor

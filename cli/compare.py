@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.progress import progress
 
 if TYPE_CHECKING:
-    from ..classification.compare import Comparison
+    from ..classification.comparison.compare import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
-    from ..classification.compare import compare
+    from ..classification.comparison.compare import compare
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -96,7 +96,9 @@ def count(net: nn.Module, *inputs: Tensor) -> Counts:
     Example:
         >>> count(extract(supernet, architecture), left, right).macs
     """
-    operators, peak = follow(on_meta(net), *(tensor.to("meta") for tensor in inputs))
+    there = all(tensor.is_meta for tensor in (*net.parameters(), *net.buffers()))
+    shapes = net if there else on_meta(net)
+    operators, peak = follow(shapes, *(tensor.to("meta") for tensor in inputs))
     return Counts(count_parameters(net), sum(operator.macs for operator in operators), peak)
 
 

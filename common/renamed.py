@@ -46,6 +46,7 @@ _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 RENAMED: dict[str, str] = {
     "classification.activation": "classification.cam",
+    "classification.compare": "classification.comparison.compare",
     "classification.confusion": "classification.reports",
     "classification.occlusion": "classification.cam",
     "nas.distributed.ranks": "common.ranks",

@@ -11,9 +11,10 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from filelock import FileLock
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from ..common.files import write_bytes
 from ..common.memory import available_memory
@@ -66,7 +67,10 @@ class Shelf:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep a file where there is room; a folder that cannot be written to gives a warning."""
+        """Keep a file where there is room.
+
+        A folder that is full, or cannot be written to, gives a warning.
+        """
         if self.full:
             return
         try:
@@ -95,13 +99,24 @@ class Shelf:
     def _reserve(self, wanted: int) -> bool:
         there = next(f for f in (self.folder, *self.folder.parents) if f.is_dir())
         disk = shutil.disk_usage(there)
-        if disk.free <= _FREE * disk.total:
-            return False
-        if self.limit is None:
+        free = disk.free > _FREE * disk.total
+        if free and self.limit is None:
             return True
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / ".lock"):
-            return self._count_in(wanted, self.limit)
+            known = self.folder / ".full"  # to this process or others that have this shelf
+            if known.is_file() and known.read_text() == str(self._opened):
+                return False
+            if free and self._count_in(wanted, cast("float", self.limit)):
+                return True
+            known.write_text(str(self._opened))
+        why = f"its {self.limit or 0:,.0f} bytes are taken; raise cache_size"
+        if not free:
+            docker = " (Docker's by --shm-size), or take cache: disk"
+            why = f"nine tenths of its disk's {disk.total:,} bytes are taken; make room there"
+            why += docker if self.folder.is_relative_to(_SHARED) else ""
+        rank_zero_warn(f"cache {self.folder}: full, so that other samples are read anew: {why}")
+        return False
 
     def _count_in(self, wanted: int, limit: float) -> bool:
         """Add `wanted` bytes to the count beside the files, having made room for them."""
@@ -120,7 +135,7 @@ class Shelf:
         """Remove files until no more than `limit` bytes or recent ones are left; return bytes."""
         files = []
         for path in self.folder.rglob("*"):
-            if path.name not in (".lock", ".bytes"):
+            if path.name not in (".lock", ".bytes", ".full"):
                 try:
                     state = path.stat()
                 except FileNotFoundError:  # it was written, and has its name by now

@@ -15,6 +15,7 @@ its `weight` gets the sum. Batch norms stay at their statistics, which are the b
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
@@ -24,21 +25,20 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from timm.layers import BatchNormAct2d, Conv2dSame
-from timm.layers.padding import pad_same
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..common.files import few
 from ..nas.elastic.base import ElasticModule
+from ._lora_layers import ADAPTED, FIXED, FROZEN, Adapted, Frozen
 from .hub._arguments import check_arguments
-from .hub._low_rank import A, B, is_part, merged, product
+from .hub._low_rank import A, B, is_part, merged
 from .hub.weights import (
     StoredWeights,
     describe,
@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 _NAMES = {"lora_fa": False, "lora": True}
+_NORMS = nn.modules.batchnorm._NormBase
 _LEVELS = 32  # of a deviation of A, whose values are whole numbers of these: a file takes bytes
 
 
@@ -104,210 +105,6 @@ class LoRA:
         return cls(**{"train_a": _NAMES[name], **settings})
 
 
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *form: Any) -> Tensor:
-    """`torch.convolution`, by the functions that autocast knows."""
-    stride, padding, dilation, transposed, output_padding, groups = form
-    volumes = weight.dim() == 5
-    if transposed:
-        apply = F.conv_transpose3d if volumes else F.conv_transpose2d
-        return apply(x, weight, bias, stride, padding, output_padding, groups, dilation)
-    return (F.conv3d if volumes else F.conv2d)(x, weight, bias, stride, padding, dilation, groups)
-
-
-class _FrozenConvolution(torch.autograd.Function):
-    """A convolution, also a transposed one, that keeps its weight and not its input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *form: Any) -> Tensor:
-        ctx.save_for_backward(weight)
-        ctx.shape, ctx.form = x.shape, form
-        return _convolution(x, weight, bias, *form)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,), (grad,) = ctx.saved_tensors, grads
-        wants = ctx.needs_input_grad[0], False, ctx.needs_input_grad[2]
-        shaped = grad.new_empty(1).expand(ctx.shape)  # of the input only its shape is asked for
-        bias = [len(weight)] if wants[2] else None
-        of_input, _, of_bias = torch.ops.aten.convolution_backward(
-            grad, shaped, weight.to(grad.dtype), bias, *ctx.form, wants
-        )
-        return of_input, None, of_bias, *[None] * len(ctx.form)
-
-
-class _Corrected(torch.autograd.Function):
-    """B as it is; its gradient is multiplied by (A Aᵀ)⁻¹."""
-
-    @staticmethod
-    def forward(ctx: Any, b: Tensor, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
-        return b.view_as(b)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (a,), (grad,) = ctx.saved_tensors, grads
-        rank = grad.shape[1]
-        kind = torch.promote_types(grad.dtype, torch.float32)  # half types have no `solve`
-        rows = a.to(kind).reshape(len(a) // rank, rank, -1)
-        gram = rows @ rows.mT
-        # A square A may be near to singular.
-        gram += 1e-6 * gram.diagonal(dim1=1, dim2=2).mean() * torch.eye(rank).to(gram)
-        given = grad.to(kind).reshape(len(rows), -1, rank)
-        solved = torch.linalg.solve(gram, given, left=False)
-        return solved.reshape(grad.shape).to(grad.dtype), None
-
-
-class _Frozen:
-    """A layer in a form that keeps little for the backward pass."""
-
-    plain: ClassVar[type[nn.Module]]
-
-
-class _Adapted(_Frozen):
-    """A layer with `lora_a` and `lora_b`, to whatever reads its weight one of the sum."""
-
-    lora_a: Tensor
-    lora_b: Tensor
-    corrected: bool
-
-    weight: Any = property(lambda layer: layer._base + product(layer.lora_a, layer._b))
-
-    @property
-    def _base(self) -> Tensor:
-        return cast(Any, self)._parameters["weight"]
-
-    @property
-    def _b(self) -> Tensor:
-        return _Corrected.apply(self.lora_b, self.lora_a) if self.corrected else self.lora_b
-
-
-class _AdaptedLinear(_Adapted, nn.Linear):
-    plain = nn.Linear
-
-    def forward(self, x: Tensor) -> Tensor:
-        thin = F.linear(x, self.lora_a)
-        return F.linear(x, self._base, self.bias) + F.linear(thin, self._b)
-
-
-class _FrozenConv(_Frozen):
-    """A convolution in its frozen form."""
-
-    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        conv = cast(Any, self)
-        padding = conv.padding
-        if isinstance(conv, Conv2dSame):
-            kernel, stride, dilation = map(list, (conv.kernel_size, conv.stride, conv.dilation))
-            x = pad_same(x, kernel, stride, dilation)
-        elif isinstance(padding, str) or conv.padding_mode != "zeros":
-            mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-            x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-            padding = (0,) * len(conv.kernel_size)
-        form = conv.stride, padding, conv.dilation, False, (0,) * len(padding), conv.groups
-        frozen = not weight.requires_grad and x.dim() == weight.dim()
-        return (_FrozenConvolution.apply if frozen else _convolution)(x, weight, bias, *form)
-
-    def forward(self, x: Tensor) -> Tensor:
-        conv = cast(Any, self)
-        return self._convolve(x, conv.weight, conv.bias)
-
-
-class _AdaptedConv(_Adapted, _FrozenConv):
-    def forward(self, x: Tensor) -> Tensor:
-        b, conv = self._b, cast(Any, self)
-        thin = self._convolve(x, self.lora_a, None)
-        apply = F.conv3d if b.dim() == 5 else F.conv2d
-        added = apply(thin, b, groups=conv.groups)
-        return self._convolve(x, self._base, conv.bias) + added
-
-
-class _FrozenConv2d(_FrozenConv, nn.Conv2d):
-    plain = nn.Conv2d
-
-
-class _FrozenConv3d(_FrozenConv, nn.Conv3d):
-    plain = nn.Conv3d
-
-
-class _FrozenConv2dSame(_FrozenConv, Conv2dSame):
-    plain = Conv2dSame
-
-
-class _AdaptedConv2d(_AdaptedConv, nn.Conv2d):
-    plain = nn.Conv2d
-
-
-class _AdaptedConv3d(_AdaptedConv, nn.Conv3d):
-    plain = nn.Conv3d
-
-
-class _AdaptedConv2dSame(_AdaptedConv, Conv2dSame):
-    plain = Conv2dSame
-
-
-class _FrozenTransposed(_Frozen):
-    """A transposed convolution in its frozen form."""
-
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        conv = cast(Any, self)
-        if output_size is not None or x.dim() != conv.weight.dim():
-            return conv.plain.forward(conv, x, output_size)
-        form = conv.stride, conv.padding, conv.dilation, True, conv.output_padding, conv.groups
-        return _FrozenConvolution.apply(x, conv.weight, conv.bias, *form)
-
-
-class _FrozenConvTranspose2d(_FrozenTransposed, nn.ConvTranspose2d):
-    plain = nn.ConvTranspose2d
-
-
-class _FrozenConvTranspose3d(_FrozenTransposed, nn.ConvTranspose3d):
-    plain = nn.ConvTranspose3d
-
-
-class _FixedNorm(_Frozen):
-    """A batch norm at its statistics, in training too; it keeps a vector and not its input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        norm = cast(Any, self)
-        scale = torch.rsqrt(norm.running_var + norm.eps)
-        scale = scale if norm.weight is None else scale * norm.weight
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias
-        shape = -1, *[1] * (x.dim() - 2)
-        return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
-
-
-class _FixedBatchNorm1d(_FixedNorm, nn.BatchNorm1d):
-    plain = nn.BatchNorm1d
-
-
-class _FixedBatchNorm2d(_FixedNorm, nn.BatchNorm2d):
-    plain = nn.BatchNorm2d
-
-
-class _FixedBatchNorm3d(_FixedNorm, nn.BatchNorm3d):
-    plain = nn.BatchNorm3d
-
-
-class _FixedBatchNormAct2d(_FixedNorm, BatchNormAct2d):
-    plain = BatchNormAct2d
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.drop(super().forward(x)))
-
-
-def _by_plain(*classes: Any) -> dict[type, Any]:
-    return {each.plain: each for each in classes}
-
-
-_ADAPTED = _by_plain(_AdaptedLinear, _AdaptedConv2d, _AdaptedConv3d, _AdaptedConv2dSame)
-_FROZEN = _by_plain(
-    *(_FrozenConv2d, _FrozenConv3d, _FrozenConv2dSame),
-    *(_FrozenConvTranspose2d, _FrozenConvTranspose3d),
-)
-_FIXED = _by_plain(_FixedBatchNorm1d, _FixedBatchNorm2d, _FixedBatchNorm3d, _FixedBatchNormAct2d)
-_NORMS = nn.modules.batchnorm._NormBase
-
-
 def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
     """Freeze a network in place and give its layers adapters, which change nothing yet.
 
@@ -338,17 +135,19 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
     draw = torch.Generator().manual_seed(settings.seed)
     left, chosen = {}, {}
     for name, module in modules.items():
-        weight = module._parameters.get("weight")
-        if weight is None or weight.dim() < 2:
+        weights = _weights(module)
+        if not weights:
             continue
         wanted = _fits(name, settings.layers) and not _fits(name, settings.skip)
-        if _within(name, settings.trains) or _within(f"{name}.weight", settings.trains):
+        if any(_within(f"{name}.{key}", settings.trains) for key in weights):
             left[name] = "trained as it is"
         elif not wanted:
             left[name] = "not among the layers"
-        elif type(module) not in _ADAPTED:
+        elif type(module) not in ADAPTED:
             left[name] = f"no form of adapter for {type(module).__name__}"
-        elif uses[id(weight)] > 1:
+        elif "weight" not in weights:
+            left[name] = "its weight is computed from others"
+        elif uses[id(weights["weight"])] > 1:
             left[name] = "shares its weight with another layer"
         else:
             chosen[name] = module
@@ -367,6 +166,15 @@ def adapt(net: nn.Module, settings: LoRA | None = None) -> dict[str, str]:
     return left
 
 
+def _weights(layer: nn.Module) -> dict[str, Tensor]:
+    """A layer's weights by their names: of an attention several, of a parametrized one inside."""
+    named = dict(layer.named_parameters(recurse=False))
+    if is_parametrized(layer):
+        inside = cast(nn.Module, layer.parametrizations)
+        named |= dict(inside.named_parameters("parametrizations"))
+    return {key: each for key, each in named.items() if "weight" in key and each.dim() > 1}
+
+
 def _add(layer: Any, settings: LoRA, draw: torch.Generator) -> None:
     """Give a layer its A, of random numbers, and its B, of zeros."""
     weight, groups = layer.weight, getattr(layer, "groups", 1)
@@ -378,7 +186,7 @@ def _add(layer: Any, settings: LoRA, draw: torch.Generator) -> None:
     layer.register_parameter(A, nn.Parameter(a.to(weight), requires_grad=settings.train_a))
     layer.register_parameter(B, nn.Parameter(b))
     layer.corrected = settings.corrected
-    layer.__class__ = _ADAPTED[type(layer)]
+    layer.__class__ = ADAPTED[type(layer)]
 
 
 def _levels(a: Tensor) -> float:
@@ -388,11 +196,11 @@ def _levels(a: Tensor) -> float:
 
 def _freeze(module: nn.Module) -> None:
     weight = module._parameters.get("weight")
-    if type(module) in _FROZEN and not cast(Tensor, weight).requires_grad:
-        module.__class__ = _FROZEN[type(module)]
+    if type(module) in FROZEN and not cast(Tensor, weight).requires_grad:
+        module.__class__ = FROZEN[type(module)]
     elif isinstance(module, _NORMS) and module.running_mean is not None:
-        if type(module) in _FIXED:
-            module.__class__ = _FIXED[type(module)]
+        if type(module) in FIXED:
+            module.__class__ = FIXED[type(module)]
         else:
             module.register_forward_pre_hook(_in_evaluation)
 
@@ -411,7 +219,7 @@ def _within(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _adapted(net: nn.Module) -> Iterator[tuple[str, Any]]:
-    return ((name, m) for name, m in net.named_modules() if isinstance(m, _Adapted))
+    return ((name, m) for name, m in net.named_modules() if isinstance(m, Adapted))
 
 
 def is_adapted(net: nn.Module) -> bool:
@@ -431,7 +239,7 @@ def merge(net: nn.Module) -> nn.Module:
         base.data = merged(base.data, layer.lora_a.data, layer.lora_b.data)
         del layer.lora_a, layer.lora_b, layer.corrected
     for module in net.modules():
-        if isinstance(module, _Frozen):
+        if isinstance(module, Frozen):
             module.__class__ = cast(Any, module).plain
         for key, hook in list(module._forward_pre_hooks.items()):
             if hook is _in_evaluation:
@@ -559,8 +367,9 @@ class Adapters(Callback):
     """Fine-tunes the `net` of a task by adapters, and writes them when the fit ends.
 
     Into the run's folder go `adapter.safetensors`, for `load_adapters`, and, of a network that says
-    its `architecture`, `merged.safetensors`, an ordinary file of weights. Checkpoints resume as
-    they are and are read merged. A task of `vizoo fit` has its argument `adapter` for this.
+    its `architecture`, `merged.safetensors`, an ordinary file of weights: of the epoch that a
+    `ModelCheckpoint` with a `monitor` found best, else of the last. Checkpoints resume as they
+    are and are read merged. A task of `vizoo fit` has its argument `adapter` for this.
 
     Args:
         adapter: `lora_fa`, `lora`, or a mapping of a `name` and arguments of `LoRA`.
@@ -590,11 +399,26 @@ class Adapters(Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # broadcasts: every rank asks
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        net, kept = cast(Any, pl_module).net, {"state_dict": pl_module.state_dict()}
+        net, last = cast(Any, pl_module).net, copy.deepcopy(pl_module.state_dict())
+        if best := _best(trainer):
+            state = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
+            pl_module.load_state_dict(state)
+        kept: dict[str, Any] = {"state_dict": pl_module.state_dict()}
         pl_module.on_save_checkpoint(kept)
         facts = {key: kept[key] for key in ("classes", "input") if kept.get(key)}
         path = save_adapters(net, folder / "adapter.safetensors", **facts)
         said = f"adapters: {path}, {path.stat().st_size / 1e3:,.0f} kB"
         if getattr(net, "architecture", None):
             said += f"; merged: {save_weights(net, folder / 'merged.safetensors', **facts)}"
-        rank_zero_info(said)
+        rank_zero_info(said + (f"; of {best}" if best else ""))
+        pl_module.load_state_dict(last)
+
+
+def _best(trainer: Trainer) -> str:
+    """The checkpoint that the fit's `ModelCheckpoint` found best, if it watches a metric."""
+    watching = (
+        callback.best_model_path
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint) and callback.monitor
+    )
+    return next(filter(os.path.isfile, watching), "")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
-from .bfloat16 import keep_gradients_right
+from .bfloat16 import RightGradients
 from .hub.converted import as_supernet
 from .hub.create import create_model
 from .hub.registry import REMOTE
@@ -97,10 +97,9 @@ class OptimisedTask(LightningModule):
                 f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
             )
 
-    def on_fit_start(self) -> None:
-        """Make ready what the precision asks for."""
-        if self.device.type == "cpu" and "bf16" in str(self.trainer.precision):
-            keep_gradients_right(self.net)
+    def configure_callbacks(self) -> list[Callback]:
+        """What the precision asks for."""
+        return [RightGradients()]
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser, and the factor of its learning rate at each step."""
@@ -218,8 +217,9 @@ class NetworkTask(OptimisedTask):
             self.hparams["model_args"] = arguments
 
     def configure_callbacks(self) -> list[Callback]:
-        """What writes the adapters, where there are some."""
-        return [] if self.hparams.adapter is None else [Adapters(self.hparams.adapter)]
+        """With what writes the adapters, where there are some."""
+        given = self.hparams.adapter
+        return super().configure_callbacks() + ([] if given is None else [Adapters(given)])
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch."""

@@ -16,7 +16,7 @@ import lightning.pytorch
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from torch import nn
 
-from ...common.counts import Counts, count, on_meta
+from ...common.counts import Counts, count, count_parameters, on_meta
 from ...common.devices import choose_device
 from ...common.progress import quiet
 from ...common.timing import measure
@@ -317,13 +317,20 @@ def _costs(bench: Bench) -> dict[str, Callable[[Architecture], float]]:
     shapes, inputs = on_meta(bench.net), bench.inputs("meta")
 
     @cache
+    def parameters(architecture: Architecture) -> float:
+        return count_parameters(extract(shapes, architecture))
+
+    @cache
     def counted(architecture: Architecture) -> Counts:
         return count(extract(shapes, architecture), *inputs)
 
     def counts(kind: str, architecture: Architecture) -> float:
         return getattr(counted(architecture), kind)
 
-    return {kind: partial(counts, kind) for kind in ("parameters", "macs", "memory")}
+    return {
+        "parameters": parameters,
+        **{kind: partial(counts, kind) for kind in ("macs", "memory")},
+    }
 
 
 def _drawn(

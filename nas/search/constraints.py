@@ -147,7 +147,7 @@ def smallest_reachable(
     """The architecture of smallest cost, and its cost.
 
     Exact for spaces of up to 1,000 architectures. For larger ones the best end of several
-    descents, each step to the best of the neighbours: from the smallest, the largest and some
+    descents, each step to the best value of one choice: from the smallest, the largest and some
     random architectures. Ends as soon as a cost is `enough`; none is asked for twice.
     """
     ask = cache(cost)
@@ -164,15 +164,17 @@ def smallest_reachable(
     rng = random.Random(0)
     starts = [best, space.largest(), *(space.sample(rng) for _ in range(_DESCENTS - 2))]
     for current in starts:
-        while True:
-            if ask(current) < ask(best):
-                best = current
-            if ask(best) <= enough:
-                return best, ask(best)
-            below = min(space.neighbours(current), key=ask, default=current)
-            if ask(below) >= ask(current):
-                break
-            current = below
+        before = None
+        while before is None or ask(current) < before:
+            before = ask(current)
+            # What a depth leaves out comes after it, and is settled before it is chosen.
+            for choice in reversed(space.names):
+                near = [n for n in space.neighbours(current) if n[choice] != current[choice]]
+                current = min([current, *near], key=ask)
+                if ask(current) < ask(best):
+                    best = current
+                if ask(best) <= enough:
+                    return best, ask(best)
     return best, ask(best)
 
 

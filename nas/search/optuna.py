@@ -74,15 +74,33 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _is_journal(file: Path) -> bool:
-    """Whether each line is an entry: Optuna overlooks a last one that is none, and writes on."""
+def _is_entry(line: bytes) -> bool:
     try:
-        text = file.read_text("utf-8")
-        return text[-1:] in ("", "\n") and all(
-            "op_code" in json.loads(s) for s in text.splitlines()
-        )
+        return "op_code" in json.loads(line)
     except (TypeError, ValueError):
         return False
+
+
+def _is_journal(file: Path) -> bool:
+    """Whether each line is an entry, but for a last one that a killed process left unfinished.
+
+    That one is dropped, as Optuna would write on in the same line.
+    """
+    lock = installed().storages.journal.JournalFileSymlinkLock(str(file))
+    lock.acquire()  # another process may be in the midst of a line
+    try:
+        *lines, rest = file.read_bytes().split(b"\n")
+        if not all(map(_is_entry, lines)) or rest and not lines:
+            return False
+        if _is_entry(rest):
+            with file.open("ab") as whole:
+                whole.write(b"\n")
+        elif rest:
+            os.truncate(file, file.stat().st_size - len(rest))
+            warnings.warn(f"{file}: its last line was cut off and is dropped", stacklevel=4)
+        return True
+    finally:
+        lock.release()
 
 
 class Mirror:
@@ -157,7 +175,7 @@ class Mirror:
         # A lock left by a process that was killed is a link, whose target has to be found.
         file = path.absolute()
         if file.exists() and not _is_journal(file):
-            raise ValueError(f"{path}: no journal of Optuna, or its last line is cut off")
+            raise ValueError(f"{path}: no journal of Optuna: name another file")
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _quiet():

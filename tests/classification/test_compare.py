@@ -14,8 +14,8 @@ import yaml
 
 import vizoo
 from vizoo.__main__ import main
-from vizoo.classification import compare as module
 from vizoo.classification.comparison import candidates, report
+from vizoo.classification.comparison import compare as module
 from vizoo.classification.comparison.candidates import Shared, found
 from vizoo.classification.comparison.config import CompareConfig, Pick
 from vizoo.classification.comparison.runs import latencies, run

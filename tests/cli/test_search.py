@@ -308,7 +308,7 @@ def test_weights_that_the_training_began_from_may_be_gone():
         (("--population", "0"), "--population 0: must be at least 4"),
         (("--population", "2"), "--population 2: must be at least 4"),
         (("--out", "toy.yaml"), "--out toy.yaml: is a file; name a folder"),
-        (("--storage", "toy.yaml"), "toy.yaml: no journal of Optuna, or its last line is cut off"),
+        (("--storage", "toy.yaml"), "toy.yaml: no journal of Optuna: name another file"),
         (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
         (("--supernet", "toy"), "toy is not trained: errors of random weights say nothing"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,12 +58,45 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
 def test_what_this_training_uses_stays(tmp_path):
     shelf = Shelf(tmp_path, 3 * BLOCK)
     age_of = time.time() - 10
-    for name in "abcde":
-        shelf.write(name, b"x")
-        if (tmp_path / name).exists():
-            assert (tmp_path / name).stat().st_mtime > age_of
+    with pytest.warns(UserWarning, match="its 12,288 bytes are taken; raise cache_size") as said:
+        for name in "abcde":
+            shelf.write(name, b"x")
+            if (tmp_path / name).exists():
+                assert (tmp_path / name).stat().st_mtime > age_of
+    assert len(said) == 1
     assert shelf.full and shelf.read("a") == b"x" and shelf.read("d") is None
     assert size(tmp_path) <= 3 * BLOCK
+
+
+def test_one_process_finds_out_for_all_that_a_shelf_is_full(tmp_path, monkeypatch):
+    shelf = Shelf(tmp_path, 3 * BLOCK)
+    workers, scans, tidy = [copy.copy(shelf) for _ in range(3)], [], Shelf._tidy
+    monkeypatch.setattr(Shelf, "_tidy", lambda *given: (scans.append(1), tidy(*given))[1])
+    with pytest.warns(UserWarning, match="full, so that other samples are read anew") as said:
+        for name, worker in zip("abcdefghi", workers * 3, strict=True):
+            worker.write(name, b"x")
+    assert len(said) == 1 and len(scans) == 2  # of the empty folder, and of the full one
+    assert all(worker.full for worker in workers)
+    for name in "abc":
+        age(tmp_path / name, 100)
+    later = Shelf(tmp_path, 3 * BLOCK)
+    later.write("j", b"x")
+    assert later.read("j") == b"x" and not later.full
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("limit", [None, 10**6])
+def test_a_full_disk_is_said_once(tmp_path, monkeypatch, limit, shared):
+    monkeypatch.setattr(module, "_SHARED", tmp_path if shared else tmp_path / "else")
+    usage = SimpleNamespace(total=64_000, free=4_000)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: usage)
+    shelf = Shelf(tmp_path / "kept", limit)
+    other = copy.copy(shelf)
+    with pytest.warns(UserWarning, match="nine tenths of its disk's 64,000 bytes") as said:
+        for each in (shelf, other):
+            each.write("a", b"x")
+    assert len(said) == 1 and other.full and other.read("a") is None
+    assert ("--shm-size" in str(said[0].message)) == shared
 
 
 def test_a_count_that_is_wrong_is_made_anew(tmp_path):

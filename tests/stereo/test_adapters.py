@@ -6,6 +6,8 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from safetensors.torch import load_file
 from trainers import quiet_trainer
 
 from vizoo.__main__ import main
@@ -100,6 +102,26 @@ def test_the_callback_serves_any_task(tmp_path):
     load_adapters(base, tmp_path / "adapter.safetensors")
     assert torch.equal(base(torch.ones(4)), task.net(torch.ones(4)))
     assert not (tmp_path / "merged.safetensors").exists()  # it does not say what it is
+
+
+class Watched(Plain):
+    """Its score says that the first epoch was the best."""
+
+    def on_train_epoch_end(self):
+        self.log("score", float(self.current_epoch))
+        self.seen = [*getattr(self, "seen", ()), self.net.lora_b.detach().clone()]
+
+
+def test_what_is_written_is_of_the_best_epoch(tmp_path):
+    batches = torch.utils.data.DataLoader(torch.ones(4, 4))
+    for monitor, epoch in (("score", 0), (None, 2)):
+        folder, task = tmp_path / str(monitor), Watched()
+        checkpoints = ModelCheckpoint(folder / "kept", monitor=monitor, mode="min")
+        trainer(folder, 3, Adapters({"name": "lora_fa", "rank": 1}), checkpoints).fit(task, batches)
+        written = load_file(folder / "adapter.safetensors")["lora_b"]
+        assert torch.equal(written, task.seen[epoch]) and len(task.seen) == 3
+        assert not torch.equal(task.seen[0], task.seen[2])
+        assert torch.equal(task.net.lora_b, task.seen[2])
 
 
 def test_batch_norms_may_not_be_synchronised(tmp_path, data):

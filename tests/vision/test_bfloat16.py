@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -59,7 +60,8 @@ class Task(OptimisedTask):
         self.checked = True
 
 
-def test_in_training(tmp_path):
+@pytest.mark.parametrize("stopped", [False, True])
+def test_in_training_and_not_after(tmp_path, monkeypatch, stopped):
     torch.manual_seed(0)
     task = Task()
     task.image = torch.randn(2, 24, 48, 48)
@@ -72,5 +74,8 @@ def test_in_training(tmp_path):
         enable_progress_bar=False,
         default_root_dir=tmp_path,
     )
-    trainer.fit(task, DataLoader(task.image, batch_size=2))
-    assert task.checked
+    if stopped:
+        monkeypatch.setattr(task, "on_train_end", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError) if stopped else nullcontext():
+        trainer.fit(task, DataLoader(task.image, batch_size=2))
+    assert task.checked and not task.net._forward_pre_hooks

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import pytest
 import timm
@@ -178,6 +179,35 @@ def test_what_is_left_is_frozen_thinly(make):
     y, shapes, _ = kept(lambda: net(x))
     assert tuple(x.shape) not in shapes
     assert torch.allclose(torch.autograd.grad(y.square().sum(), x)[0], wanted, atol=1e-5)
+
+
+def test_weights_of_attention_and_parametrized_ones_are_said_to_be_left():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older weight norm is on its way out
+        older = nn.utils.weight_norm(nn.Linear(8, 8))
+    net = nn.ModuleDict(
+        {
+            "attention": nn.MultiheadAttention(8, 2),
+            "of three": nn.MultiheadAttention(8, 2, kdim=4, vdim=4),
+            "normed": nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)),
+            "older": older,
+            "spectral": nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 3)),
+            "whole": nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)),
+            "adapted": nn.Linear(8, 8),
+        }
+    )
+    left = adapt(net, LoRA(trains=["whole"]))
+    projection = "no form of adapter for NonDynamicallyQuantizableLinear"
+    assert left == {
+        "attention": "no form of adapter for MultiheadAttention",
+        "attention.out_proj": projection,
+        "of three": "no form of adapter for MultiheadAttention",
+        "of three.out_proj": projection,
+        "normed": "no form of adapter for ParametrizedLinear",
+        "older": "its weight is computed from others",
+        "spectral": "no form of adapter for ParametrizedConv2d",
+        "whole": "trained as it is",
+    }
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -252,6 +252,19 @@ def test_the_smallest_reachable_need_not_be_the_smallest():
     assert all(limit.satisfied(item.architecture) for item in result.evaluated)
 
 
+def test_a_limit_out_of_reach_takes_few_costs():
+    """As many as a few dozen architectures have, of a space the size of NAS-Bench-201's."""
+    space = SearchSpace([Choice(f"op{number}", tuple("abcde")) for number in range(6)])
+    asked = []
+
+    def cost(architecture):
+        asked.append(architecture)
+        return 1.0 + sum("abcde".index(value) for value in architecture.values())
+
+    assert smallest_reachable(space, cost, enough=0.0) == (space.smallest(), 1.0)
+    assert len(asked) == len(set(asked)) < 250
+
+
 def test_a_tight_limit_is_used_up():
     """Candidates are led to the limit, not all to the smallest architecture."""
     space = easnet_space()

@@ -116,15 +116,37 @@ def test_a_study_of_another_search_is_refused(tmp_path):
         b"5\n",
         b"\x89PNG\r\n\x1a\n",
         b"{}\n",
-        b'{"op_code": 0}\n{"op',
+        b'{"op_code": 0}\nhello\n{"op',
+        b'{"op',
     ],
 )
 def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="other.json: no journal of Optuna, or ") as refused:
+    with pytest.raises(ValueError, match="other.json: no journal of Optuna: ") as refused:
         Mirror(path, small_space(), FOUND)
     assert "\n" not in str(refused.value) and path.read_bytes() == content
+
+
+@pytest.mark.parametrize("cut", [30, 1])
+def test_a_line_cut_off_is_all_that_is_lost(tmp_path, cut):
+    space, path = small_space(), tmp_path / "journal.log"
+    mirror = Mirror(path, space, FOUND)
+    mirror.add(space.smallest(), (0.1, 2.0))
+    whole = path.read_bytes()
+    mirror.add(space.largest(), (0.2, 3.0))
+    longer = path.read_bytes()
+    path.write_bytes(longer[:-cut])
+    if cut == 1:  # the entry is whole
+        again = Mirror(path, space, FOUND)
+        assert path.read_bytes().startswith(longer)
+    else:
+        with pytest.warns(UserWarning, match="journal.log: its last line was cut off") as said:
+            again = Mirror(path, space, FOUND)
+        assert len(said) == 1 and path.read_bytes().startswith(whole)
+        assert space.smallest() in again and space.largest() not in again
+        again.add(space.largest(), (0.2, 3.0))
+    assert [trial.values for trial in loaded(path).trials] == [[0.1, 2.0], [0.2, 3.0]]
 
 
 KILLED = """

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.extras import from_extra
-from ..common.files import read_json, write_json
-from .comparison.candidates import Shared
-from .comparison.config import CompareConfig
-from .comparison.report import write_report
-from .comparison.runs import latencies, run
+from ...common.extras import from_extra
+from ...common.files import read_json, write_json
+from .candidates import Shared
+from .config import CompareConfig
+from .report import write_report
+from .runs import latencies, run
 
 __all__ = ["Comparison", "compare"]
 

@@ -1,0 +1,218 @@
+"""The forms of layers that are adapted, or frozen so that they keep little, see `lora`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import torch
+from timm.layers import BatchNormAct2d, Conv2dSame
+from timm.layers.padding import pad_same
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .hub._low_rank import product
+
+__all__ = ["ADAPTED", "FIXED", "FROZEN", "Adapted", "Frozen"]
+
+
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *form: Any) -> Tensor:
+    """`torch.convolution`, by the functions that autocast knows."""
+    stride, padding, dilation, transposed, output_padding, groups = form
+    volumes = weight.dim() == 5
+    if transposed:
+        apply = F.conv_transpose3d if volumes else F.conv_transpose2d
+        return apply(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return (F.conv3d if volumes else F.conv2d)(x, weight, bias, stride, padding, dilation, groups)
+
+
+class _FrozenConvolution(torch.autograd.Function):
+    """A convolution, also a transposed one, that keeps its weight and not its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *form: Any) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.shape, ctx.form = x.shape, form
+        return _convolution(x, weight, bias, *form)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,), (grad,) = ctx.saved_tensors, grads
+        wants = ctx.needs_input_grad[0], False, ctx.needs_input_grad[2]
+        shaped = grad.new_empty(1).expand(ctx.shape)  # of the input only its shape is asked for
+        bias = [len(weight)] if wants[2] else None
+        of_input, _, of_bias = torch.ops.aten.convolution_backward(
+            grad, shaped, weight.to(grad.dtype), bias, *ctx.form, wants
+        )
+        return of_input, None, of_bias, *[None] * len(ctx.form)
+
+
+class _Corrected(torch.autograd.Function):
+    """B as it is; its gradient is multiplied by (A Aᵀ)⁻¹."""
+
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return b.view_as(b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (a,), (grad,) = ctx.saved_tensors, grads
+        rank = grad.shape[1]
+        kind = torch.promote_types(grad.dtype, torch.float32)  # half types have no `solve`
+        rows = a.to(kind).reshape(len(a) // rank, rank, -1)
+        gram = rows @ rows.mT
+        # A square A may be near to singular.
+        gram += 1e-6 * gram.diagonal(dim1=1, dim2=2).mean() * torch.eye(rank).to(gram)
+        given = grad.to(kind).reshape(len(rows), -1, rank)
+        solved = torch.linalg.solve(gram, given, left=False)
+        return solved.reshape(grad.shape).to(grad.dtype), None
+
+
+class Frozen:
+    """A layer in a form that keeps little for the backward pass."""
+
+    plain: ClassVar[type[nn.Module]]
+
+
+class Adapted(Frozen):
+    """A layer with `lora_a` and `lora_b`, to whatever reads its weight one of the sum."""
+
+    lora_a: Tensor
+    lora_b: Tensor
+    corrected: bool
+
+    weight: Any = property(lambda layer: layer._base + product(layer.lora_a, layer._b))
+
+    @property
+    def _base(self) -> Tensor:
+        return cast(Any, self)._parameters["weight"]
+
+    @property
+    def _b(self) -> Tensor:
+        return _Corrected.apply(self.lora_b, self.lora_a) if self.corrected else self.lora_b
+
+
+class _AdaptedLinear(Adapted, nn.Linear):
+    plain = nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        thin = F.linear(x, self.lora_a)
+        return F.linear(x, self._base, self.bias) + F.linear(thin, self._b)
+
+
+class _FrozenConv(Frozen):
+    """A convolution in its frozen form."""
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        conv = cast(Any, self)
+        padding = conv.padding
+        if isinstance(conv, Conv2dSame):
+            kernel, stride, dilation = map(list, (conv.kernel_size, conv.stride, conv.dilation))
+            x = pad_same(x, kernel, stride, dilation)
+        elif isinstance(padding, str) or conv.padding_mode != "zeros":
+            mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+            x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
+            padding = (0,) * len(conv.kernel_size)
+        form = conv.stride, padding, conv.dilation, False, (0,) * len(padding), conv.groups
+        frozen = not weight.requires_grad and x.dim() == weight.dim()
+        return (_FrozenConvolution.apply if frozen else _convolution)(x, weight, bias, *form)
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = cast(Any, self)
+        return self._convolve(x, conv.weight, conv.bias)
+
+
+class _AdaptedConv(Adapted, _FrozenConv):
+    def forward(self, x: Tensor) -> Tensor:
+        b, conv = self._b, cast(Any, self)
+        thin = self._convolve(x, self.lora_a, None)
+        apply = F.conv3d if b.dim() == 5 else F.conv2d
+        added = apply(thin, b, groups=conv.groups)
+        return self._convolve(x, self._base, conv.bias) + added
+
+
+class _FrozenConv2d(_FrozenConv, nn.Conv2d):
+    plain = nn.Conv2d
+
+
+class _FrozenConv3d(_FrozenConv, nn.Conv3d):
+    plain = nn.Conv3d
+
+
+class _FrozenConv2dSame(_FrozenConv, Conv2dSame):
+    plain = Conv2dSame
+
+
+class _AdaptedConv2d(_AdaptedConv, nn.Conv2d):
+    plain = nn.Conv2d
+
+
+class _AdaptedConv3d(_AdaptedConv, nn.Conv3d):
+    plain = nn.Conv3d
+
+
+class _AdaptedConv2dSame(_AdaptedConv, Conv2dSame):
+    plain = Conv2dSame
+
+
+class _FrozenTransposed(Frozen):
+    """A transposed convolution in its frozen form."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        conv = cast(Any, self)
+        if output_size is not None or x.dim() != conv.weight.dim():
+            return conv.plain.forward(conv, x, output_size)
+        form = conv.stride, conv.padding, conv.dilation, True, conv.output_padding, conv.groups
+        return _FrozenConvolution.apply(x, conv.weight, conv.bias, *form)
+
+
+class _FrozenConvTranspose2d(_FrozenTransposed, nn.ConvTranspose2d):
+    plain = nn.ConvTranspose2d
+
+
+class _FrozenConvTranspose3d(_FrozenTransposed, nn.ConvTranspose3d):
+    plain = nn.ConvTranspose3d
+
+
+class _FixedNorm(Frozen):
+    """A batch norm at its statistics, in training too; it keeps a vector and not its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = cast(Any, self)
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean * scale
+        shift = shift if norm.bias is None else shift + norm.bias
+        shape = -1, *[1] * (x.dim() - 2)
+        return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
+
+
+class _FixedBatchNorm1d(_FixedNorm, nn.BatchNorm1d):
+    plain = nn.BatchNorm1d
+
+
+class _FixedBatchNorm2d(_FixedNorm, nn.BatchNorm2d):
+    plain = nn.BatchNorm2d
+
+
+class _FixedBatchNorm3d(_FixedNorm, nn.BatchNorm3d):
+    plain = nn.BatchNorm3d
+
+
+class _FixedBatchNormAct2d(_FixedNorm, BatchNormAct2d):
+    plain = BatchNormAct2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(x)))
+
+
+def _by_plain(*classes: Any) -> dict[type, Any]:
+    return {each.plain: each for each in classes}
+
+
+ADAPTED = _by_plain(_AdaptedLinear, _AdaptedConv2d, _AdaptedConv3d, _AdaptedConv2dSame)
+FROZEN = _by_plain(
+    *(_FrozenConv2d, _FrozenConv3d, _FrozenConv2dSame),
+    *(_FrozenConvTranspose2d, _FrozenConvTranspose3d),
+)
+FIXED = _by_plain(_FixedBatchNorm1d, _FixedBatchNorm2d, _FixedBatchNorm3d, _FixedBatchNormAct2d)
