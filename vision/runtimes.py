@@ -137,7 +137,7 @@ class Compiled(nn.Module):
 
     def _run(self, method: str, inputs: tuple[Tensor, ...]) -> Callable:
         if hasattr(self.net, "example_views"):
-            self.net.example_views = inputs[0].shape[1]
+            setattr(self.net, "example_views", inputs[0].shape[1])  # noqa: B010
         lengths = zip(inputs, size_axes(self.net, *_TRACED), strict=True)
         fixed = [
             [n for axis, n in enumerate(x.shape[1:], 1) if axis not in axes] for x, axes in lengths
