@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,12 @@ def machine() -> str:
         lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         name = lines[0].split(":", 1)[1].strip() if lines else name
     return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def commit() -> str:
+    """The commit that is checked out, in short."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -4,8 +4,8 @@ Data: the ten digits of scikit-learn (`pip install scikit-learn`), 1,797 images 
 to train on, 500 on which supernets judge, 797 on which networks trained alone do. The space: five
 blocks, each a 3x3 average pool, a 1x1 or a 3x3 convolution. One supernet is compared with four
 parts of two levels of splits, drawn at random or found by gradients or by dimensions: with as many
-epochs in total, and with as many for each network. Everything is kept in a folder, so that a run
-that was stopped goes on.
+epochs in total, and with as many for each network. What each run found is kept in a folder, so that
+a benchmark that was stopped goes on.
 
     python -m benchmarks.few_shot_digits --out digits
 """
@@ -13,16 +13,13 @@ that was stopped goes on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import logging
 import statistics
-import time
-import warnings
 from pathlib import Path
 
 import lightning.pytorch
 import torch
-from lightning.pytorch.utilities.warnings import PossibleUserWarning
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -32,10 +29,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vizoo.common.files import read_json, write_json
 from vizoo.nas import Architecture, Choice, elastic, extract, search_space
-from vizoo.nas.lid import FewShotTraining, Leaves, Split, Splitter, SplitTree, compare
-from vizoo.nas.recalibration import recalibrate
-from vizoo.nas.training import UniformSampler
+from vizoo.nas.lid import compare
 
+from ._few_shot import accuracy, judged, levelled, spread
 from ._machine import machine
 
 OPERATIONS = ("avg_pool_3x3", "conv_1x1", "conv_3x3")
@@ -54,6 +50,8 @@ PLANS = {
 }
 """Epochs of a node of each level, by how splits are found and epochs in total. With splits a
 network's part has trained for 175 of 300 and for 300 of 700."""
+NAMES = ["".join(codes) for codes in itertools.product("012", repeat=5)]
+"""The keys of all networks."""
 
 
 def operation(name: str) -> nn.Module:
@@ -112,11 +110,6 @@ def digits() -> dict[str, tuple[Tensor, Tensor]]:
     return {name: (images[part], labels[part]) for name, part in parts}
 
 
-def accuracy(net: nn.Module, data: tuple[Tensor, Tensor]) -> float:
-    with torch.inference_mode():
-        return float((net(data[0]).argmax(1) == data[1]).double().mean() * 100)
-
-
 def train_alone(net: nn.Module, data: tuple[Tensor, Tensor], seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer_of(net)
@@ -153,92 +146,42 @@ def truth(folder: Path, data: dict[str, tuple[Tensor, Tensor]], seeds: int) -> d
     return found
 
 
+def architecture_of(name: str) -> Architecture:
+    """The network that has a key."""
+    values = {f"b{place}": OPERATIONS[int(code)] for place, code in enumerate(name)}
+    return Architecture(values)
+
+
 def key(architecture: Architecture) -> str:
     return "".join(str(OPERATIONS.index(value)) for value in architecture.values())
 
 
-def architecture_of(name: str) -> dict[str, str]:
-    """The network that has a key."""
-    return {f"b{place}": OPERATIONS[int(code)] for place, code in enumerate(name)}
-
-
 def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed: int) -> dict:
     """Train by one method, and judge every network by its part."""
-    name = f"{method.replace(' ', '_')}_{seed}"
-    path, leaves = folder / f"{name}.json", folder / name
+    path = folder / f"{method.replace(' ', '_')}_{seed}.json"
     if path.exists():
         return read_json(path)
-    torch.manual_seed(seed)
     criterion = method.split()[0]
-    splitter = Splitter(
-        criterion="lid" if criterion == "one-shot" else criterion,
+    found = judged(
+        DigitTask,
+        DataLoader(TensorDataset(*data["train"]), BATCH, shuffle=True, drop_last=True),
+        PLANS[method],
+        "lid" if criterion == "one-shot" else criterion,
+        [architecture_of(name) for name in NAMES],
+        data["train"][0].split(BATCH),
+        data["val"],
+        seed=seed,
         batches=4,
         batch_size=BATCH,
-        seed=seed,
     )
-    task = FewShotTraining(
-        DigitTask(),
-        PLANS[method],
-        splitter,
-        folder=str(leaves),
-        sampler=UniformSampler(seed=seed),
-    )
-    trainer = lightning.pytorch.Trainer(
-        max_epochs=-1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
-    loader = DataLoader(TensorDataset(*data["train"]), BATCH, shuffle=True, drop_last=True)
-    start = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PossibleUserWarning)  # that loaders may want processes
-        trainer.fit(task, loader)
-    spent = time.process_time() - start
-    tree = SplitTree.load(leaves / "tree.json")
-    net = task.task.net.eval()
-
-    def read(file: str) -> tuple[dict[str, Tensor], dict]:
-        content = torch.load(leaves / file, weights_only=True)
-        state = content["state_dict"].items()
-        return {k.removeprefix("task.net."): v for k, v in state}, content["subspace"]
-
-    weights, scores = Leaves(tree, net, read), {}
-    batches = data["train"][0].split(BATCH)
-    for leaf in tree.leaves:
-        for architecture in tree.space_of(leaf).enumerate():
-            architecture = weights.activate(architecture)
-            recalibrate(net, batches)
-            scores[key(architecture)] = accuracy(net, data["val"])
-    splits = {
-        name: {"choice": split.choice, "groups": split.groups}
-        for name, split in tree.splits.items()
-    }
-    found = {"scores": scores, "splits": splits, "seconds": spent}
     write_json(path, found)
     return found
 
 
-def levelled(
-    names: list[str], scores: list[float], truth: list[float], splits: dict
-) -> list[float]:
-    """Scores, each part's moved by as much as makes its mean the truth's."""
-    tree = SplitTree(search_space(DigitNet()))
-    for node, split in splits.items():
-        tree.split(node, Split.from_json(split))
-    parts = [tree.leaf_of(architecture_of(name)) for name in names]
-    misses: dict[str, list[float]] = {}
-    for part, score, true in zip(parts, scores, truth, strict=True):
-        misses.setdefault(part, []).append(score - true)
-    return [s - statistics.mean(misses[part]) for s, part in zip(scores, parts, strict=True)]
-
-
 def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
     """Kendall tau against the mean of networks trained alone, and with the parts levelled."""
-    names = sorted(known["parameters"])
+    names, space = NAMES, search_space(DigitNet())
+    architectures = [architecture_of(name) for name in names]
     alone = [[known["accuracy"][f"{n}/{s}"] for n in names] for s in range(seeds)]
     mean = [statistics.mean(values) for values in zip(*alone, strict=True)]
     best = sorted(range(len(names)), key=lambda i: -mean[i])[: len(names) // 4]
@@ -257,13 +200,12 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
         part = [compare([s[i] for i in best], [against[i] for i in best]) for s in scores]
         taus = [c.kendall for c in whole]
         moved = [
-            compare(levelled(names, s, against, found), against).kendall
+            compare(levelled(space, architectures, s, against, found), against).kendall
             for s, found in zip(scores, splits or [], strict=False)
         ]
-        spread = statistics.stdev(taus) if len(taus) > 1 else 0.0
         table.add_row(
             name,
-            f"{statistics.mean(taus):.3f} ± {spread:.3f}",
+            spread(taus),
             " ".join(f"{tau:.3f}" for tau in taus),
             f"{statistics.mean(moved):.3f}" if moved else "",
             f"{statistics.mean(c.kendall for c in part):.3f}",
@@ -280,7 +222,7 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
         )
     for method, found in runs.items():
         splits = [r["splits"] for r in found if r["splits"]]
-        row(method, [[r["scores"][n] for n in names] for r in found], mean, splits)
+        row(method, [r["scores"] for r in found], mean, splits)
     return table
 
 
@@ -290,7 +232,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of each method and of the truth")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     data = digits()
     options.out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[dict]] = {name: [] for name in PLANS}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -22,7 +21,7 @@ from statistics import fmean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import commit, machine
 from vizoo.common.files import write_json
 from vizoo.nas.differentiable import search_by_score
 from vizoo.nas.search import evolve, propose
@@ -138,9 +137,6 @@ def main() -> None:
         shown.add_row(*row)
     Console(width=170).print(shown)
     if options.json:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
         record = {
             "title": "Searches on tables of trained networks",
             "about": "The best test accuracy among the first different networks that a search "
@@ -149,7 +145,7 @@ def main() -> None:
             "how far the mean is from the best of the table.",
             "command": "python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE",
             "machine": machine(),
-            "commit": commit.stdout.strip(),
+            "commit": commit(),
             "date": str(date.today()),
             "columns": columns,
             "rows": rows,
