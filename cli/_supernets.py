@@ -58,8 +58,8 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     parser.add_argument(
         "--dtype",
         "--precision",
-        choices=(*DTYPES, "int8"),
-        help=f"of the computation (default: {table}float32); int8 is for other runtimes than torch",
+        choices=DTYPES,
+        help=f"of the computation (default: {table}float32)",
     )
     parser.add_argument(
         "--runtime",

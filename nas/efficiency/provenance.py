@@ -21,7 +21,7 @@ class Conditions:
 
     device: str  #: ``cpu`` or ``cuda``
     device_name: str  #: the processor's or the GPU's own name
-    dtype: str  #: of the computation: ``float32``, ``bfloat16``, ``float16`` or ``int8``
+    dtype: str  #: of the computation: ``float32``, ``bfloat16`` or ``float16``
     threads: int  #: CPU threads of PyTorch; on a GPU they are kept but not compared
     height: int  #: of the images, pixels
     width: int  #: of the images, pixels

@@ -249,7 +249,7 @@ def latency_table(
         path: JSON file to write; one that an interrupted call began is gone on with.
         size: (height, width) of the images.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; on a CPU with this process's threads.
-        dtype: ``float32``, ``bfloat16``, ``float16``, or of other runtimes than torch ``int8``.
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
         runtime: the software that runs the subnets, one of `vizoo.vision.runtimes.RUNTIMES`.
         samples: subnets that predictors learn from.
         held_out: more subnets to find their error.
