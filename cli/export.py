@@ -24,14 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="FORMAT",
         required=True,
-        help="onnx, torch-export, torchscript or aot-inductor (compiled for this processor)",
+        help="onnx, openvino, torch-export, torchscript or aot-inductor (compiled for this "
+        "processor)",
     )
     parser.add_argument(
         "--out",
         metavar="FILE",
         type=Path,
         required=True,
-        help="the file: .onnx; .pt2 of torch-export and aot-inductor; .pt of torchscript",
+        help="the file: .onnx; .xml of openvino; .pt2 of torch-export and aot-inductor; .pt of "
+        "torchscript",
     )
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument(

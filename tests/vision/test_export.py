@@ -205,7 +205,7 @@ for net in (torch.export.load("net.pt2").module(), torch.jit.load("net.pt")):
     ("to", "name", "options", "says"),
     [
         ("onx", "net.onnx", {}, "no export format is called 'onx'; did you mean onnx?"),
-        ("caffe", "net.onnx", {}, "there are onnx, torch-export, torchscript, aot-inductor"),
+        ("caffe", "net.onnx", {}, "there are onnx, openvino, torch-export"),
         ("onnx", "net.pt", {}, "a file of onnx ends in .onnx"),
         ("torchscript", "net.onnx", {}, "a file of torchscript ends in .pt or .ts"),
         ("torchscript", "net.pt", {"opset": 18}, "torchscript has none"),
@@ -232,8 +232,8 @@ def test_a_baked_size_is_noticed(tmp_path, to):
 def test_a_difference_is_an_error(tmp_path, monkeypatch):
     form = formats.FORMATS["torchscript"]
 
-    def read(file):
-        run, facts = form.read(file)
+    def read(file, dtype):
+        run, facts = form.read(file, dtype)
         return (lambda inputs: run(inputs) + 1e-2), facts
 
     monkeypatch.setitem(formats.FORMATS, "torchscript", dataclasses.replace(form, read=read))
