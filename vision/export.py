@@ -85,8 +85,8 @@ def export(
     Args:
         model: a network, on the device on which the file shall run; or a registered name, with
             trained weights if it has any, a file of weights, ``hf-hub:…`` or ``local-dir:…``.
-        path: the file, ending in .onnx, .xml (openvino; a .bin file lies beside it), .pt2 (torch-export
-            and aot-inductor) or .pt (torchscript).
+        path: the file, ending in .onnx, .xml (openvino; a .bin file lies beside it), .pt2
+            (torch-export and aot-inductor) or .pt (torchscript).
         to: ``"onnx"``, ``"openvino"``, ``"torch-export"``, ``"torchscript"`` or ``"aot-inductor"``.
         size: height and width of the images.
         dynamic: let the file take any height and width; it is traced at `size`.
