@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import cast
 
@@ -148,6 +148,16 @@ def _quarter(in_channels: int, ratio: int) -> int:
     return expanded(expanded(in_channels, ratio) // 4, 1)
 
 
+def _one_of(name: str, values: tuple[int, ...]) -> Number:
+    """A choice, or the number where there is one alone."""
+    return values[0] if len(values) == 1 else Choice(name, values)
+
+
+def _computed(function: Callable[..., int], *operands: Number) -> Number:
+    fixed = not any(isinstance(operand, Value) for operand in operands)
+    return function(*operands) if fixed else Computed(function, operands)
+
+
 class InvertedResidual(nn.Module):
     """Expand, depthwise convolution, squeeze-excite, project; elastic in kernel and expansion."""
 
@@ -157,11 +167,11 @@ class InvertedResidual(nn.Module):
         out_channels: Number,
         stride: int,
         squeeze: bool,
-        kernel: Choice,
-        ratio: Choice,
+        kernel: Number,
+        ratio: Number,
     ) -> None:
         super().__init__()
-        middle = Computed(expanded, (in_channels, ratio))
+        middle = _computed(expanded, in_channels, ratio)
         self.expand = elastic.Conv2d(in_channels, middle, 1, bias=False)
         self.expand_norm = elastic.BatchNorm2d(middle)
         self.depthwise = elastic.Conv2d(
@@ -169,7 +179,7 @@ class InvertedResidual(nn.Module):
         )
         self.depthwise_norm = elastic.BatchNorm2d(middle)
         self.squeeze = (
-            elastic.SqueezeExcite(middle, Computed(_quarter, (in_channels, ratio)))
+            elastic.SqueezeExcite(middle, _computed(_quarter, in_channels, ratio))
             if squeeze
             else nn.Identity()
         )
@@ -244,8 +254,8 @@ class FeaturePyramid(nn.Module):
                     width,
                     1 if block or from_stem else stride,
                     squeeze=stage % 2 == 1,
-                    kernel=Choice(f"stages.{stage}.blocks.{block}.kernel", kernels),
-                    ratio=Choice(f"stages.{stage}.blocks.{block}.expand", ratios),
+                    kernel=_one_of(f"stages.{stage}.blocks.{block}.kernel", kernels),
+                    ratio=_one_of(f"stages.{stage}.blocks.{block}.expand", ratios),
                 )
                 for block in range(max(depths))
             ]

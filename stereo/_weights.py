@@ -24,6 +24,8 @@ EASNET_LIGHT = {
     )
 }
 
+EASNET_SCALED: dict[str, WeightsRecord] = {}
+
 EASNET_SMALL = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_small.safetensors",),

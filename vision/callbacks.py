@@ -21,11 +21,19 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..common.files import write_bytes
 from .schedule import run_steps, steps_of
 
-__all__ = ["AveragedWeights", "Frozen", "KeepLast", "StopTogether", "WholeCheckpoints"]
+__all__ = [
+    "AveragedWeights",
+    "FixedStatistics",
+    "Frozen",
+    "KeepLast",
+    "StopTogether",
+    "WholeCheckpoints",
+]
 
 
 class AveragedWeights(WeightAveraging):
@@ -115,6 +123,20 @@ class Frozen(Callback):
                 near = near or list(itertools.islice(filter(None, known), 5))
                 raise ValueError(f"frozen: there is no {name!r}; did you mean {', '.join(near)}?")
         return [known[name] for name in self.modules]
+
+
+class FixedStatistics(Callback):
+    """Trains a network with batch norms at the running statistics that it started from.
+
+    For fine-tuning in batches too small to tell statistics, and for supernets that start from a
+    trained network: subnets then share one set of statistics and need none of their own.
+    """
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep batch norms from training mode."""
+        for module in pl_module.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
 
 
 class WholeCheckpoints(TorchCheckpointIO):

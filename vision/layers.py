@@ -111,11 +111,18 @@ def normalize_pair(left: Tensor, right: Tensor, scheme: str = "imagenet") -> tup
         ValueError: the views differ in shape or are not (B, 3, H, W) in [0, 1], or the scheme is
             unknown.
     """
+    check_pair(left, right)
+    return normalize_images(left, scheme), normalize_images(right, scheme)
+
+
+def check_pair(left: Tensor, right: Tensor) -> None:
+    """Raise ValueError unless the views of a stereo pair have one shape, (B, 3, H, W) in [0, 1]."""
     if left.shape != right.shape:
         raise ValueError(
             f"left and right must have one shape, not {tuple(left.shape)} and {tuple(right.shape)}"
         )
-    return normalize_images(left, scheme), normalize_images(right, scheme)
+    check_images(left)
+    check_images(right)
 
 
 def pad_to(x: Tensor, multiple: int) -> Tensor:
@@ -290,12 +297,13 @@ class DeformableConv2d(nn.Module):
         )
 
 
-def convex_upsample(x: Tensor, logits: Tensor) -> Tensor:
-    """Weighted means of 3x3 neighbourhoods, whose outside counts as 0.
+def convex_upsample(x: Tensor, logits: Tensor, outside: str = "constant") -> Tensor:
+    """Weighted means of 3x3 neighbourhoods.
 
     Args:
         x: (N, K, h, w).
         logits: (N, 9 f^2, h, w): tap, then row and column of the pixel in its block.
+        outside: a mode of `torch.nn.functional.pad`: `constant` (0) or `replicate`.
 
     Returns:
         (N, K, f h, f w).
@@ -304,7 +312,7 @@ def convex_upsample(x: Tensor, logits: Tensor) -> Tensor:
     factor = math.isqrt(logits.shape[1] // 9)
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     weights = logits.unflatten(1, (9, factor, factor)).softmax(1)
-    padded = F.pad(x, (1, 1, 1, 1))
+    padded = F.pad(x, (1, 1, 1, 1), outside)
     total: Any = 0
     for tap, weight in enumerate(weights.unbind(1)):
         row, column = divmod(tap, 3)

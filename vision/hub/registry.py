@@ -49,6 +49,7 @@ FAMILIES: dict[str, str] = {
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",
     "easnet_elastic": "stereo.easnet_elastic",
+    "easnet_scaled": "stereo.easnet_scaled",
     "easnet_light": "stereo.easnet_light",
     "fadnet": "stereo.fadnet",
     "image_classifier": "classification.backbones",

@@ -1,0 +1,244 @@
+"""EASNet at several sizes of the image: a stereo supernet that small subnets see a small copy of.
+
+A quarter of the pixels take a quarter of the time and cost less accuracy than any narrower network
+(Cai et al., "Once-for-All", ICLR 2020, choose the resolution last of all; here it is a choice like
+the others). The network is `easnet_small` (Wang et al., "EASNet", ECCV 2022, arXiv 2207.09796) with
+
+- the size at which a pair is matched: whole, 2/3, 1/2, 1/3 or 1/4 of the image's;
+- the number of candidates at that size: disparities to the half of `max_disparity` or all of it, in
+  pixels of the small copy, so that small copies reach far;
+- depths of features, aggregation and refinement.
+
+Every subnet ends at the image's own size: pixels are convex combinations of their neighbours at 1/2
+of the small copy (Teed and Deng, "RAFT", ECCV 2020, section 3.3), whose weights see the left image
+at its own size, so that edges stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nas import elastic
+from ..nas.elastic.base import ElasticModule, Setting, number_of
+from ..nas.space import Architecture, Choice
+from ..nas.supernet import extract
+from ..nas.values import Value
+from ..vision.hub.registry import register_model
+from ..vision.layers import check_pair, convex_upsample, normalize_images
+from ..vision.ops import correlation
+from ._easnet_layers import (
+    FINEST,
+    AggregationModule,
+    FeaturePyramid,
+    MatchingNetwork,
+    Volumes,
+    initialize,
+    peak_argmin,
+)
+from ._weights import EASNET_SCALED
+from .easnet import Refinement
+
+__all__ = ["EASNetScaled", "easnet_scaled"]
+
+_LEVELS = 3
+_MODULES = 3
+_FACTORS = {"1/4": 8, "1/3": 6, "1/2": 4, "2/3": 3, "1": 2}
+"""Size of the matched copy to the image's pixels per pixel of the copy's half."""
+_FEATURES = 32  # channels of the refinement
+_GUIDE = 32  # channels of what the enlargement sees of the image
+
+
+class _Correlation(nn.Module):
+    """Mean products of features over so many displacements, (B, D, h, w)."""
+
+    def __init__(self, candidates: int) -> None:
+        super().__init__()
+        self.candidates = candidates
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return correlation(left, right, self.candidates)
+
+
+class _ElasticCorrelation(ElasticModule):
+    """A `_Correlation` whose displacements depend on a choice."""
+
+    def __init__(self, candidates: Value) -> None:
+        super().__init__()
+        self.set_numbers(candidates=candidates)
+
+    def settings(self, architecture: Setting) -> int:
+        return number_of(self.numbers["candidates"], architecture)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return correlation(left, right, self.active)
+
+    def export(self, architecture: Setting, copies: Any = None) -> nn.Module:
+        return _Correlation(self.settings(architecture)).train(self.training)
+
+
+class _Copy(nn.Module):
+    """The image (B, 3, H, W) at the size at which it is matched, padded to whole cells.
+
+    Args:
+        factor: image pixels per pixel of the copy's half.
+    """
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, image: Tensor) -> Tensor:
+        # The copy's 1/3 and 1/2 shall be whole pixels.
+        cell = FINEST * self.factor
+        sizes = [(size + cell - 1) // cell * 2 * FINEST for size in image.shape[-2:]]
+        if self.factor == 3:
+            image = F.interpolate(image, scale_factor=2 / 3, mode="bilinear")
+        elif self.factor > 2:
+            image = F.avg_pool2d(image, self.factor // 2, ceil_mode=True, count_include_pad=False)
+        bottom, right = (want - have for want, have in zip(sizes, image.shape[-2:], strict=True))
+        return F.pad(image, (0, right, 0, bottom), mode="replicate")
+
+
+class _Combinations(nn.Module):
+    """To the image's size from its half: each pixel a convex combination of its neighbours.
+
+    Teed and Deng, "RAFT: Recurrent All-Pairs Field Transforms for Optical Flow", ECCV 2020, section
+    3.3.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Conv2d(_FEATURES, 9 * 2**2, 3, 1, 1)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.logits.weight, 0, 0.01)
+        with torch.no_grad():
+            cast(Tensor, self.logits.bias)[16:20] = 3  # starts near the middle of the nine
+
+    def forward(self, disparity: Tensor, features: Tensor, image: Tensor) -> tuple[Tensor, int]:
+        """As `_Samples`."""
+        return convex_upsample(2 * disparity, self.logits(features), "replicate"), 2
+
+
+class _Samples(nn.Module):
+    """To the image's size: each pixel reads the map where it is told to; at first at its own place.
+
+    Liu et al., "Learning to Upsample by Learning to Sample", ICCV 2023; here the image at its own
+    size says where, too. Two numbers a pixel, where convex combinations take nine.
+
+    Args:
+        factor: image pixels per pixel of the map.
+    """
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+        self.image = nn.Conv2d(3, _GUIDE, factor, factor)
+        self.mixed = nn.Conv2d(_FEATURES + _GUIDE, _GUIDE, 1)
+        self.offsets = nn.Conv2d(_GUIDE, 2 * factor**2, 1)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.offsets.weight, 0, 0.01)
+
+    def forward(self, disparity: Tensor, features: Tensor, image: Tensor) -> tuple[Tensor, int]:
+        """Disparity (B, 1, f h, f w) in the image's pixels, and f.
+
+        Args:
+            disparity: (B, 1, h, w), in pixels of its own size.
+            features: (B, C, h, w).
+            image: (B, 3, H, W), the left one, at least (f, f) and not larger than what comes out.
+        """
+        sizes = disparity.shape[-2:]
+        height, width = (self.factor * size for size in sizes)
+        # Not the image is padded, which takes longer than all the rest.
+        seen = F.leaky_relu(self.image(image.to(self.image.weight.dtype)), 0.2)
+        bottom, right = (want - have for want, have in zip(sizes, seen.shape[-2:], strict=True))
+        seen = F.pad(seen, (0, right, 0, bottom), mode="replicate")
+        mixed = F.leaky_relu(self.mixed(torch.cat((features, seen), 1)), 0.2)
+        offsets = F.pixel_shuffle(self.offsets(mixed), self.factor).float()
+        rows, columns = (
+            (torch.arange(length, device=offsets.device) + 0.5) * (2 / length) - 1
+            for length in (height, width)
+        )
+        across, down = (offsets[:, axis] * (2 / size) for axis, size in enumerate(reversed(sizes)))
+        places = torch.stack((columns + across, rows[:, None] + down), -1)
+        enlarged = F.grid_sample(
+            self.factor * disparity, places, padding_mode="border", align_corners=False
+        )
+        return enlarged, self.factor
+
+
+class EASNetScaled(MatchingNetwork):
+    """The network of all sizes and depths; elastic where `nas` layers stand.
+
+    Args:
+        max_disparity: in pixels of the matched copy, a multiple of 24.
+
+    Raises:
+        ValueError: `max_disparity` is no positive multiple of 24.
+    """
+
+    def __init__(self, *, max_disparity: int = 192) -> None:
+        super().__init__()
+        if max_disparity < 24 or max_disparity % 24:
+            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        finest = Choice("candidates", (max_disparity // FINEST // 2, max_disparity // FINEST))
+        candidates = [finest.map(lambda n, level=level: n >> level) for level in range(_LEVELS)]
+        size = Choice("size", tuple(_FACTORS))
+        self.features = FeaturePyramid(_LEVELS, depths=(1, 2), kernels=(5,), ratios=(4,))
+        self.volumes = nn.ModuleList(map(_ElasticCorrelation, candidates))
+        self.aggregation = elastic.Sequential(
+            *(
+                AggregationModule(
+                    [elastic.Conv2d(n, n, 3, 1, 1, bias=False) for n in candidates],
+                    candidates,
+                    _LEVELS,
+                )
+                for _ in range(_MODULES)
+            ),
+            length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1))),
+        )
+        self.heads = nn.ModuleList(elastic.Conv2d(n, n, 1) for n in candidates)
+        blocks = Choice("refinement.blocks", (1, 2, 4, 6))
+        self.refinement = Refinement(blocks, published_warp=False, certainty=True)
+        self.copy = elastic.Operation({name: _Copy(f) for name, f in _FACTORS.items()}, size)
+        self.enlargement = elastic.Operation(
+            {n: _Combinations() if f == 2 else _Samples(f) for n, f in _FACTORS.items()}, size
+        )
+        self.apply(initialize)
+        # Corrections of many pixels would leave the refinement's last ReLU without a gradient.
+        nn.init.normal_(self.refinement.final_conv.weight, 0, 0.01)
+        for enlargement in self.enlargement.children():
+            cast(Any, enlargement).reset_parameters()
+
+    def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
+        """Full size, what it was enlarged from, and that before it is refined."""
+        height, width = left.shape[-2:]
+        check_pair(left, right)
+        image = left
+        left, right = map(normalize_images, (self.copy(left), self.copy(right)))
+        pairs = zip(self.features(left), self.features(right), strict=True)
+        costs = [match(*pair) for match, pair in zip(self.volumes, pairs, strict=True)]
+        costs = self.aggregation(costs)
+        scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
+        matched, share = peak_argmin(scores[0].float())
+        halves = (F.avg_pool2d(view, 2) for view in (left, right))
+        refined, features = self.refinement(matched, *halves, share)
+        whole, factor = self.enlargement(refined, features, image)
+        step = FINEST * factor / 2  # image pixels between candidates, and per pixel of their scores
+        disparities = [whole[..., :height, :width], refined * factor, matched * step]
+        return disparities, tuple((level, step * 2**i) for i, level in enumerate(scores))
+
+
+@register_model(task="stereo", weights=EASNET_SCALED)
+def easnet_scaled(
+    *, max_disparity: int = 192, subnet: Mapping[str, Any] | None = None
+) -> EASNetScaled:
+    """EASNet small at several sizes of the image: the supernet, or one of its subnets."""
+    net = EASNetScaled(max_disparity=max_disparity)
+    return net if subnet is None else extract(net, Architecture.from_json(subnet))
