@@ -71,6 +71,10 @@ class _ElasticCorrelation(ElasticModule):
         super().__init__()
         self.set_numbers(candidates=candidates)
 
+    @property
+    def candidates(self) -> int:
+        return self.active
+
     def settings(self, architecture: Setting) -> int:
         return number_of(self.numbers["candidates"], architecture)
 
@@ -177,7 +181,7 @@ class EASNetScaled(MatchingNetwork):
     """The network of all sizes and depths; elastic where `nas` layers stand.
 
     Args:
-        max_disparity: in pixels of the matched copy, a multiple of 24.
+        max_disparity: in pixels of the matched copy, a multiple of 24 (the property: the image's).
 
     Raises:
         ValueError: `max_disparity` is no positive multiple of 24.
@@ -187,8 +191,12 @@ class EASNetScaled(MatchingNetwork):
         super().__init__()
         if max_disparity < 24 or max_disparity % 24:
             raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
-        finest = Choice("candidates", (max_disparity // FINEST // 2, max_disparity // FINEST))
-        candidates = [finest.map(lambda n, level=level: n >> level) for level in range(_LEVELS)]
+        share = Choice("candidates", ("half", "all"))
+        most = max_disparity // FINEST
+        candidates = [
+            share.map({"half": most >> 1 + level, "all": most >> level}.__getitem__)
+            for level in range(_LEVELS)
+        ]
         size = Choice("size", tuple(_FACTORS))
         self.features = FeaturePyramid(_LEVELS, depths=(1, 2), kernels=(5,), ratios=(4,))
         self.volumes = nn.ModuleList(map(_ElasticCorrelation, candidates))
@@ -216,12 +224,19 @@ class EASNetScaled(MatchingNetwork):
         for enlargement in self.enlargement.children():
             cast(Any, enlargement).reset_parameters()
 
+    @property
+    def max_disparity(self) -> float:
+        """Pixels of the image; the active subnet is made for disparities below that."""
+        copy: Any = self.copy
+        factor = (copy._modules[copy.active] if isinstance(copy, ElasticModule) else copy).factor
+        return FINEST * factor / 2 * cast(_Correlation, self.volumes[0]).candidates
+
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
         """Full size, what it was enlarged from, and that before it is refined."""
         height, width = left.shape[-2:]
         check_pair(left, right)
-        image = left
-        left, right = map(normalize_images, (self.copy(left), self.copy(right)))
+        image, second = map(_whole_cell, (left, right))
+        left, right = (normalize_images(self.copy(view)) for view in (image, second))
         pairs = zip(self.features(left), self.features(right), strict=True)
         costs = [match(*pair) for match, pair in zip(self.volumes, pairs, strict=True)]
         costs = self.aggregation(costs)
@@ -233,6 +248,15 @@ class EASNetScaled(MatchingNetwork):
         step = FINEST * factor / 2  # image pixels between candidates, and per pixel of their scores
         disparities = [whole[..., :height, :width], refined * factor, matched * step]
         return disparities, tuple((level, step * 2**i) for i, level in enumerate(scores))
+
+
+def _whole_cell(image: Tensor) -> Tensor:
+    """An image of less than the largest factor's pixels, made larger."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return image  # exporters want one path, and their images are larger
+    least = max(_FACTORS.values())
+    bottom, right = (max(0, least - size) for size in image.shape[-2:])
+    return F.pad(image, (0, right, 0, bottom), mode="replicate") if bottom or right else image
 
 
 @register_model(task="stereo", weights=EASNET_SCALED)

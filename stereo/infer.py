@@ -373,7 +373,9 @@ def reduced(image: Tensor, scale: float) -> Tensor:
     return interpolate(image[None], size, mode="bilinear", antialias=True)
 
 
-def _max_disparity(net: nn.Module) -> int | None:
+def _max_disparity(net: nn.Module) -> float | None:
+    if (stated := getattr(net, "max_disparity", None)) is not None:
+        return stated
     architecture = getattr(net, "architecture", {})
     if "name" not in architecture:
         return None
