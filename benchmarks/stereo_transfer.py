@@ -7,7 +7,7 @@ A model is whatever `vizoo infer stereo --model` takes. The data folder has `pla
 im1.png, disp0.pfm), `cones` (left.png, right.png, gt.png in whole pixels) and `pairs`, a folder for
 each of `index.json` with left.png, right.png and truth.png (256 x disparity). All known pixels
 count, occluded ones too; a group's scores are means over its pairs. StereoSGBM (128 disparities,
-blocks of 5, holes filled from the smaller neighbour) is run in its three modes.
+blocks of 5, holes filled from the smaller neighbour) is run in its three modes, StereoBM likewise.
 Speed is that of a 540x960 pair. `--each` shows one network pair by pair, as `vizoo infer stereo`
 runs it: size, the largest true disparity, the scale of the first matching, error, time and memory.
 """
@@ -33,7 +33,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks._machine import machine, seconds
-from vizoo.stereo.classical import semi_global_matching
+from vizoo.stereo.classical import block_matching, semi_global_matching
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
 from vizoo.vision.hub.registry import list_models
@@ -168,15 +168,26 @@ def main() -> None:
         values = [cell(group, scores(method, members)) for group, members in known.items()]
         table.add_row(name, *values, rate)
 
-    for name, mode in _MODES.items():
-        row(f"StereoSGBM {name}", lambda *views, mode=mode: semi_global_matching(*views, mode), "")
-    views = torch.rand(2, 3, 540, 960).unbind()
+    def rate(method: Callable) -> str:
+        method(*views)
+        times = [seconds(lambda: method(*views)) for _ in range(options.repeat)]
+        return f"{1 / median(times):.1f}"
+
+    cv2.setNumThreads(options.threads)
+    # Noise would be work that no picture makes; a smooth one has texture and matches.
+    views = known["ETH3D"][0][:2]
+    views = [cv2.resize(v.permute(1, 2, 0).numpy(), (960, 540)) for v in views]
+    views = [torch.from_numpy(view).permute(2, 0, 1) for view in views]
+    classical = {
+        f"StereoSGBM {name}": partial(semi_global_matching, mode=mode)
+        for name, mode in _MODES.items()
+    }
+    for name, method in {"StereoBM": block_matching, **classical}.items():
+        row(name, method, rate(method))
     for model in options.models or list_models("stereo/*", pretrained=True):
         predictor = StereoPredictor(model, device="cpu", dtype=options.dtype)
         infer = partial(predictor, scale=options.scale, check=False)
-        infer(*views)
-        times = [seconds(lambda: infer(*views)) for _ in range(options.repeat)]  # noqa: B023
-        row(Path(model).name, lambda *v: infer(*v).disparity, f"{1 / median(times):.1f}")  # noqa: B023
+        row(Path(model).name, lambda *v: infer(*v).disparity, rate(infer))  # noqa: B023
     console = Console(width=200)
     console.print(machine())
     console.print(table)

@@ -1,6 +1,7 @@
 """`vizoo subnet`: the best subnet of a trained supernet that keeps to given limits.
 
-Without --evaluations the best subnet is the one with the most multiply-adds: capacity stands in for
+The best subnet is that with the smallest error predicted from --evaluations, or from those that lie
+beside the weights; without any it is that with the most multiply-adds: capacity stands in for
 accuracy, which nobody has measured.
 With --architecture nothing is searched: that subnet is extracted, and limits are only checked.
 What it gives away is measured beside the largest subnet, on a task's built-in config of generated
@@ -41,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluations",
         metavar="FILE",
-        help="evaluations.json of `vizoo search`: the smallest predicted error wins, instead of "
-        "the most multiply-adds",
+        help="evaluations.json of `vizoo search`: the smallest predicted error wins (default: "
+        "those beside the weights; where there are none, the most multiply-adds win)",
     )
     parser.add_argument(
         "--recalibrate",
@@ -146,6 +147,7 @@ def _searched(
     from ..common.progress import progress_bar
     from ..vision.subnets.bench import begun
     from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors, moved_table
+    from ..vision.subnets.evaluations import Evaluations, evaluations_beside
 
     if near is not None:
         table = moved_table(near, bench)
@@ -155,10 +157,12 @@ def _searched(
             table = begun(bench, own) or bench.table()
             table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective, named = None, "most multiply-adds"
-    if args.evaluations is not None:
-        from ..vision.subnets.evaluations import Evaluations
-
-        objective, named = Evaluations.load(args.evaluations, bench.space).objective(args.seed)
+    if args.evaluations is None:
+        evaluations = evaluations_beside(args.supernet, bench.space)
+    else:
+        evaluations = Evaluations.load(args.evaluations, bench.space)
+    if evaluations is not None:
+        objective, named = evaluations.objective(args.seed)
     settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}
     if table is None:
         with progress_bar("counting subnets") as tell:

@@ -26,6 +26,7 @@ from ..vision.subnets.best import (
     search_within,
     table_beside,
 )
+from ..vision.subnets.evaluations import evaluations_beside
 from . import DEFAULT_MODEL
 from .infer import StereoPredictor
 
@@ -178,12 +179,19 @@ class _Supernet:
                 **OWN_TABLE,
             )
         self.predictors = cost_predictors(self.bench, table)
+        evaluations = evaluations_beside(source, space)
+        capacity = most_macs(self.predictors)
+        self.objective = capacity if evaluations is None else evaluations.objective(0)[0]
         self.cut: dict[float, tuple[Network, float]] = {}
 
     def within(
         self, limit: float, height: int, width: int, report: Report, views: int
     ) -> tuple[str, Network]:
-        """The subnet of the most multiply-adds that keeps to a limit, and what it is called."""
+        """The best subnet that keeps to a limit, and what it is called.
+
+        That is the one with the smallest error predicted from evaluations beside the weights, else
+        the one with the most multiply-adds.
+        """
         scale = views * height * width / math.prod(self.bench.inputs("meta")[0].shape[-2:])
         # In steps, so that another pair of nearly this size takes what was cut for this one.
         step = 10.0 ** (math.floor(math.log10(limit / scale)) - 1)
@@ -205,9 +213,8 @@ class _Supernet:
         milliseconds = latency(architecture)
         if milliseconds <= bound:
             report("searching", 0, 1)
-            limits, objective = {"latency": bound}, most_macs(self.predictors)
             architecture, costs, _ = search_within(
-                bench, self.predictors, objective, limits, **_SEARCH
+                bench, self.predictors, self.objective, {"latency": bound}, **_SEARCH
             )
             milliseconds = costs["measured"]["median"]
         report("estimating batch norms", 0, 1)

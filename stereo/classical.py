@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..vision.io.images import to_bytes
 
-__all__ = ["semi_global_matching"]
+__all__ = ["block_matching", "semi_global_matching"]
 
 
 def semi_global_matching(
@@ -28,7 +28,6 @@ def semi_global_matching(
         fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
             found, they are 0.
     """
-    views = [to_bytes(view) for view in (left, right)]
     matcher = cv2.StereoSGBM.create(
         minDisparity=0,
         numDisparities=disparities,
@@ -41,6 +40,21 @@ def semi_global_matching(
         speckleRange=2,
         mode=mode,
     )
+    return _matched(matcher, [to_bytes(view) for view in (left, right)], disparities, fill)
+
+
+def block_matching(
+    left: Tensor, right: Tensor, disparities: int = 128, fill: bool = True
+) -> np.ndarray:
+    """Disparity of OpenCV's StereoBM with blocks of 15; see `semi_global_matching`."""
+    matcher = cv2.StereoBM.create(numDisparities=disparities, blockSize=15)
+    views = [cv2.cvtColor(to_bytes(view), cv2.COLOR_RGB2GRAY) for view in (left, right)]
+    return _matched(matcher, views, disparities, fill)
+
+
+def _matched(
+    matcher: cv2.StereoMatcher, views: list[np.ndarray], disparities: int, fill: bool
+) -> np.ndarray:
     # A margin on the left, so that the first columns have somewhere to match.
     margin = (0, 0, disparities, 0, cv2.BORDER_REPLICATE)
     views = [cv2.copyMakeBorder(view, *margin) for view in views]

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import sys
+from pathlib import Path
 
 import optuna
 import pytest
@@ -72,6 +73,18 @@ def test_by_predictions(capsys, tmp_path):
     assert main(["subnet", "--supernet", "supernet.safetensors", *words]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["objective"].startswith("smallest val/error predicted from 1")
+
+    # Beside the weights they need no word.
+    chosen = report["architecture"]
+    Path("front/evaluations.json").rename("supernet.evaluations.json")
+    words = ("--max-params", "900", "--json", "--out", "small.safetensors", "--input", "16x24")
+    assert main(["subnet", "--supernet", "supernet.safetensors", *words, "--generations", "3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["objective"].startswith("smallest val/error predicted from 1")
+    assert report["architecture"] == chosen
+    Path("supernet.evaluations.json").write_text('{"format": "vizoo evaluations", "version": 1}')
+    assert main(["subnet", "--supernet", "supernet.safetensors", *words]) == 2
+    assert "supernet.evaluations.json: damaged evaluations" in capsys.readouterr().err
 
 
 def test_a_space_as_small_as_the_sample_is_evaluated_whole(capsys, tmp_path):

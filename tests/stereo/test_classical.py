@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from vizoo.datasets.stereo import GeneratedStereo
-from vizoo.stereo.classical import semi_global_matching
+from vizoo.stereo.classical import block_matching, semi_global_matching
 from vizoo.stereo.metrics import DisparityMetrics
 
 
-def test_semi_global_matching_finds_most_scenes():
+@pytest.mark.parametrize("match", [semi_global_matching, block_matching])
+def test_matching_finds_most_scenes(match):
     scenes = GeneratedStereo(4, 128, 256, seed=3, max_disparity=32)
     found, constant = DisparityMetrics(), DisparityMetrics()
     for sample in scenes:
         truth, valid = sample["disparity"][None], sample["valid"][None]
-        disparity = semi_global_matching(sample["left"], sample["right"])
+        disparity = match(sample["left"], sample["right"])
         found.update(truth.new_tensor(disparity)[None, None], truth, valid)
         constant.update(truth[valid].median().expand_as(truth), truth, valid)
     assert found.compute()["bad2"] < constant.compute()["bad2"] / 2

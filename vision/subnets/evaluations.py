@@ -12,8 +12,9 @@ from typing import Any
 from ...common.files import check_version, read_json, write_json
 from ...nas.search.predictor import Predictor
 from ...nas.space import Architecture, SearchSpace
+from ..hub.create import beside_weights
 
-__all__ = ["Evaluations"]
+__all__ = ["Evaluations", "evaluations_beside"]
 
 _VERSION = 1
 _FORMAT = "vizoo evaluations"
@@ -92,3 +93,17 @@ class Evaluations:
         if not same:
             raise ValueError(f"{path}: evaluations of architectures of another search space")
         return stored
+
+
+def evaluations_beside(source: str, space: SearchSpace) -> Evaluations | None:
+    """The evaluations that lie beside a supernet's weights, if there are any.
+
+    Args:
+        source: what `load_supernet` took.
+        space: of its architectures.
+
+    Raises:
+        ValueError: the file there is damaged, or of another space.
+    """
+    path = beside_weights(source, ".evaluations.json")
+    return None if path is None or not path.is_file() else Evaluations.load(path, space)
