@@ -93,6 +93,11 @@ def _weights_of(
     name: str, pretrained: bool, weights: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
     """Where the weights that `create_model` was asked for come from; None for fresh ones."""
+    if not isinstance(pretrained, bool):
+        raise ValueError(
+            f"{name}: pretrained is True or False, not {pretrained!r}; a tag belongs to the name, "
+            f"as in {name}.{pretrained}"
+        )
     remote = isinstance(name, str) and name.startswith(REMOTE)
     entry = None if remote else model_info(name)
     if weights is not None and (pretrained or entry is None or entry.tag is not None):

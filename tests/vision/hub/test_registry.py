@@ -199,6 +199,11 @@ def test_a_fault_inside_the_network_is_not_hidden(family):
         create_model("dummy_small", width=0)
 
 
+def test_a_tag_given_as_pretrained_is_refused():
+    with pytest.raises(ValueError, match="True or False, not 'worlds'.* as in easnet_small.worlds"):
+        create_model("easnet_small", pretrained="worlds")
+
+
 def test_pretrained_without_weights(family):
     with pytest.raises(ValueError, match="dummy_small has no pretrained weights"):
         create_model("dummy_small", pretrained=True)
