@@ -17,7 +17,7 @@ from vizoo.datasets.stereo.transforms import recipe
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.losses import matching_loss
 from vizoo.stereo.task import DisparityWriter, Outputs, StereoTask
-from vizoo.vision.callbacks import Frozen
+from vizoo.vision.callbacks import FixedStatistics, Frozen
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
 from vizoo.vision.io.disparity import read_disparity
@@ -222,6 +222,18 @@ def test_frozen_parts_stay_and_the_rest_learns(tmp_path):
     _trainer(tmp_path, max_epochs=2, callbacks=[frozen]).fit(task, _data(length=2))
     for name, tensor in task.net.state_dict().items():
         assert torch.equal(tensor, before[name]) == name.startswith("extract_network."), name
+
+
+def test_fixed_statistics_stay_over_epochs_and_all_else_learns(tmp_path):
+    task = StereoTask("easnet_light", {"max_disparity": 48}, loss="matching", lr=1e-2)
+    before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}
+    # Between epochs Lightning validates, and puts back the modes that it found.
+    trainer = _trainer(tmp_path, max_epochs=2, callbacks=[FixedStatistics()])
+    trainer.fit(task, _data(length=2))
+    for name, tensor in task.net.state_dict().items():
+        fixed = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        learnable = not name.rpartition(".")[2].startswith("matrix_")  # of kernels not in use
+        assert torch.equal(tensor, before[name]) == fixed or not learnable, name
 
 
 @pytest.mark.parametrize(
