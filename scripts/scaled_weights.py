@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
+
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 
@@ -22,6 +24,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     small = create_model("easnet_small", weights=options.weights)
+    torch.manual_seed(0)
     net = create_model("easnet_scaled", max_disparity=small.architecture["max_disparity"])
     known = net.state_dict()
     for name, value in small.state_dict().items():

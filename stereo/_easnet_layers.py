@@ -221,7 +221,7 @@ class FeaturePyramid(nn.Module):
 
     Args:
         scale: how many stages there are.
-        depths: of a stage, in blocks.
+        depths: of each stage, in blocks.
         kernels: of a block's depthwise convolution.
         ratios: of a block's inner channels to its input's.
         widths: of the stages, in channels.
@@ -232,7 +232,7 @@ class FeaturePyramid(nn.Module):
     def __init__(
         self,
         scale: Number,
-        depths: tuple[int, ...] = (2, 3, BLOCKS),
+        depths: Sequence[tuple[int, ...]] = ((2, 3, BLOCKS),) * len(_STRIDES),
         kernels: tuple[int, ...] = (3, 5, 7),
         ratios: tuple[int, ...] = (2, 4, 6, 8),
         widths: Sequence[Number] = WIDTHS,
@@ -257,9 +257,10 @@ class FeaturePyramid(nn.Module):
                     kernel=_one_of(f"stages.{stage}.blocks.{block}.kernel", kernels),
                     ratio=_one_of(f"stages.{stage}.blocks.{block}.expand", ratios),
                 )
-                for block in range(max(depths))
+                for block in range(max(depths[stage]))
             ]
-            depth = Choice(f"stages.{stage}.depth", (0, *depths) if from_stem else depths)
+            none = (0,) if from_stem else ()
+            depth = _one_of(f"stages.{stage}.depth", (*none, *depths[stage]))
             stages.append(elastic.Sequential(*blocks, length=depth))
             in_channels = width
         self.stages = elastic.ModuleList(stages, length=scale)

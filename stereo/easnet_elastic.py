@@ -81,7 +81,12 @@ class EASNetElastic(MatchingNetwork):
         self.candidates = tuple(max_disparity // step for step in _STEPS)
         features = [Choice(f"stages.{i}.width", widths) for i, widths in enumerate(_FEATURES)]
         self.features = FeaturePyramid(
-            len(_STEPS), depths=(1, 2), kernels=(3, 5), ratios=(2, 4), widths=features, stem=(3, 5)
+            len(_STEPS),
+            depths=[(1, 2)] * len(_STEPS),
+            kernels=(3, 5),
+            ratios=(2, 4),
+            widths=features,
+            stem=(3, 5),
         )
         features.reverse()  # coarse to fine from here on
         widths = [Choice(f"aggregation.width.{step}", _CHANNELS[step]) for step in _STEPS]

@@ -71,7 +71,9 @@ class EASNetLight(MatchingNetwork):
             raise ValueError(f"max_disparity must be a multiple of 12, not {max_disparity}")
         scale = Choice("scale", tuple(range(2, _LEVELS + 1)))
         self.candidates = tuple(max_disparity // FINEST >> level for level in range(_LEVELS))
-        self.features = FeaturePyramid(scale, depths=(1, 2), kernels=(3, 5), ratios=(2, 4))
+        self.features = FeaturePyramid(
+            scale, depths=[(1, 2)] * _LEVELS, kernels=(3, 5), ratios=(2, 4)
+        )
         self.stems = elastic.ModuleList(
             [
                 LeakyConvolution(candidates + features, channels)

@@ -46,6 +46,7 @@ from .easnet import Refinement
 __all__ = ["EASNetScaled", "easnet_scaled"]
 
 _LEVELS = 3
+_DEPTHS = ((2,), (1, 2), (1, 2))  # of features; the finest lose too much by less
 _MODULES = 3
 _FACTORS = {"1/4": 8, "1/3": 6, "1/2": 4, "2/3": 3, "1": 2}
 """Size of the matched copy to the image's pixels per pixel of the copy's half."""
@@ -198,7 +199,7 @@ class EASNetScaled(MatchingNetwork):
             for level in range(_LEVELS)
         ]
         size = Choice("size", tuple(_FACTORS))
-        self.features = FeaturePyramid(_LEVELS, depths=(1, 2), kernels=(5,), ratios=(4,))
+        self.features = FeaturePyramid(_LEVELS, depths=_DEPTHS, kernels=(5,), ratios=(4,))
         self.volumes = nn.ModuleList(map(_ElasticCorrelation, candidates))
         self.aggregation = elastic.Sequential(
             *(
@@ -209,10 +210,10 @@ class EASNetScaled(MatchingNetwork):
                 )
                 for _ in range(_MODULES)
             ),
-            length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1))),
+            length=Choice("aggregation.depth", (_MODULES - 1, _MODULES)),
         )
         self.heads = nn.ModuleList(elastic.Conv2d(n, n, 1) for n in candidates)
-        blocks = Choice("refinement.blocks", (1, 2, 4, 6))
+        blocks = Choice("refinement.blocks", (2, 4, 6))
         self.refinement = Refinement(blocks, published_warp=False, certainty=True)
         self.copy = elastic.Operation({name: _Copy(f) for name, f in _FACTORS.items()}, size)
         self.enlargement = elastic.Operation(
