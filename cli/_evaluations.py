@@ -55,7 +55,10 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
         help="what is good (default: max for accuracy, AUC, precision and their like, else min)",
     )
     parser.add_argument(
-        "--batches", type=int, default=20, help="of training data for batch norms (default 20)"
+        "--batches",
+        type=int,
+        default=20,
+        help="of training data for batch norms (default 20; 0 leaves them as they are)",
     )
     parser.add_argument(
         "--val-batches", type=int, default=0, help="of validation data (default: all)"

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> Path:
-    check_least(args, samples=0, batches=1, val_batches=0)
+    check_least(args, samples=0, batches=0, val_batches=0)
     if (args.truth is None) != (args.benchmark is None):
         raise ValueError("--truth and --benchmark go together: a file and what it is of")
     return check_folder(args.out)

@@ -170,7 +170,7 @@ def _own_device(device: torch.device) -> torch.device:
 
 
 def _check(args: argparse.Namespace) -> None:
-    check_least(args, population=4, generations=0, batches=1, val_batches=0, verify=0, samples=10)
+    check_least(args, population=4, generations=0, batches=0, val_batches=0, verify=0, samples=10)
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is a file; name a folder")

@@ -100,6 +100,13 @@ def test_a_space_as_small_as_the_sample_is_evaluated_whole(capsys, tmp_path):
     assert report["evaluated"] == small.count() == 6 and report["predictor"] is None
 
 
+def test_batch_norms_may_stay_as_they_are(capsys, monkeypatch):
+    monkeypatch.setattr(FitConfig, "recalibrate", None)
+    words = ("--direct", "--population", "4", "--generations", "0", "--val-batches", "1")
+    assert search(*words, "--batches", "0", "--cost", "parameters") == 0
+    assert json.loads(capsys.readouterr().out)["evaluated"] >= 4
+
+
 def test_direct(capsys, tmp_path):
     words = ("--direct", "--population", "6", "--generations", "2", "--max-params", "1500")
     assert search(*words, "--cost", "parameters", "--val-batches", "1", "--batches", "1") == 0

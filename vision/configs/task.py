@@ -145,7 +145,7 @@ class FitConfig:
             leaves: what gives it its weights.
             metric: such as ``val/epe``.
             mode: ``max`` where a large metric is good: the error is then minus it.
-            batches: of training data for batch norms.
+            batches: of training data for batch norms; 0 leaves them as they are.
             val_batches: of validation data at most; 0 for all.
             device: to run on.
 
@@ -156,7 +156,8 @@ class FitConfig:
 
         def error(architecture: Architecture) -> float:
             leaves.activate(architecture)
-            self.recalibrate(net, batches, device)
+            if batches:
+                self.recalibrate(net, batches, device)
             value = self.evaluate(net, metric, device, val_batches)
             return sign * value if math.isfinite(value) else math.inf
 
