@@ -7,12 +7,13 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from torch import nn
 
@@ -38,12 +39,13 @@ from ...vision.subnets.ranking import rank
 from ..task import ClassificationTask
 from .config import CompareConfig, Pick, Row, Search
 
-__all__ = ["Shared", "cpu_minutes", "fit", "found"]
+__all__ = ["Shared", "check_rows", "cpu_minutes", "fit", "found"]
 
 _LOUD = tuple(
     f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
 )
 _TIMED = 60  # runs of which a latency is the median
+_SHARES = 64  # of a width, that uniform ones are tried of
 _Errors = Callable[[Architecture], float]
 
 
@@ -54,6 +56,21 @@ def _task(config: CompareConfig, row: Row, lr: float | None, **model: Any) -> Cl
     classes = len(cast("Any", config.data).sets("train")[0].classes)
     arguments = {"classes": classes, **row.model_args, **model}
     return ClassificationTask(row.model, arguments, **recipe)
+
+
+def check_rows(config: CompareConfig) -> None:
+    """Refuse a row whose network or recipe cannot be made, before others are trained for hours.
+
+    Raises:
+        ValueError: which row, and what is wrong with it.
+    """
+    for name, row in config.rows.items():
+        arguments = {key: value for key, value in row.model_args.items() if key != "convert"}
+        try:
+            with torch.device("meta"):
+                _task(config, replace(row, model_args=arguments, pretrain=0), row.lr)
+        except (OSError, TypeError, ValueError) as error:
+            raise ValueError(f"{config.name}: row {name}: {error}") from error
 
 
 def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
@@ -354,13 +371,16 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     widths: dict[str, list[Any]] = {
         c.name: list(c.values) for c in space if c.name.endswith((".width", ".num_heads"))
     }
-    shares = {round(value / max(values), 3) for values in widths.values() for value in values}
-    for share in sorted(shares, reverse=True):
+    tried: set[Architecture] = set()
+    for part in range(_SHARES, -1, -1):
         nearest = {
-            name: [min(values, key=lambda value: abs(value - share * max(values)))]  # noqa: B023
+            name: [min(values, key=lambda value: abs(value - part / _SHARES * max(values)))]  # noqa: B023
             for name, values in widths.items()
         }
         architecture = space.restrict(nearest).largest()
+        if architecture in tried:
+            continue
+        tried.add(architecture)
         if all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items()):
             return architecture
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...common.extras import from_extra
 from ...common.files import read_json, write_json
-from .candidates import Shared
+from ...nas.efficiency.provenance import Conditions
+from .candidates import Shared, check_rows
 from .config import CompareConfig
 from .report import write_report
 from .runs import latencies, run
@@ -74,6 +77,7 @@ def compare(
     done = {key: path for key, path in files.items() if _is_done(path, settings.digest(key[0]))}
     for stage in ("fit", "test"):  # what is wrong with the images is wrong with all runs
         settings.data.setup(stage)
+    check_rows(settings)
     failed: dict[str, str] = {}
     shared = Shared()
     for number, (key, path) in enumerate(files.items()):
@@ -108,12 +112,19 @@ def _is_done(path: Path, digest: str) -> bool:
 def _latencies(
     settings: CompareConfig, folder: Path, runs: list[dict[str, Any]]
 ) -> dict[str, list[float | None]]:
-    """Milliseconds and joules of each run's network, measured again where there are new ones."""
+    """Milliseconds and joules of each run's network.
+
+    They are measured again where there are new runs, or other conditions.
+    """
     path = folder / "latency.json"
     names = [f"{one['row']}/{one['seed']}/{one['digest']}" for one in runs]
-    if path.is_file() and (known := read_json(path, "latencies")).get("runs") == names:
-        return known
+    conditions = Conditions.here("cpu", torch.float32, *settings.size)
+    about = {"runs": names, "conditions": conditions.to_json()}
+    if path.is_file():
+        known = read_json(path, "latencies")
+        if all(known.get(key) == value for key, value in about.items()):
+            return known
     times, energies = latencies(settings, runs)
-    known = {"runs": names, "latency": times, "joules": energies}
+    known = {**about, "latency": times, "joules": energies}
     write_json(path, known)
     return known

@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -317,23 +318,59 @@ def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
     assert calls == [("random", 1)] and not made.failed
     assert {row["row"]: row["seeds"] for row in made.rows} == {"plain one": 2, "random": 2}
     calls.clear()
-    known = (out / "latency.json").read_bytes()
+    known = (out / "latency.json").read_text()
     assert vizoo.compare(name, out).rows == made.rows and not calls
-    assert (out / "latency.json").read_bytes() == known
+    assert (out / "latency.json").read_text() == known
+    elsewhere = json.loads(known)
+    elsewhere["conditions"]["device_name"] = "another"
+    (out / "latency.json").write_text(json.dumps({**elsewhere, "latency": [0.0] * 4}))
+    assert all(row["latency"] > 0 for row in vizoo.compare(name, out).rows)
+    assert json.loads((out / "latency.json").read_text())["conditions"] != elsewhere["conditions"]
     with pytest.raises(ValueError, match=r"0\.json: a run of other settings"):
         vizoo.compare(write(size=[24, 24]), out)
 
 
+@pytest.mark.parametrize(
+    ("row", "training", "message"),
+    [
+        ({"model_args": {"backbone": "resnet1"}}, {}, "row wrong: timm has no network 'resnet1'"),
+        ({"model_args": {"backbon": "resnet10t"}}, {}, "row wrong: .*backbon"),
+        ({}, {"optimizer": "adamm"}, "row plain one: timm has no optimizer 'adamm'; did you mean adam"),
+        ({}, {"epoch": 1}, "row plain one: .*epoch"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_before_any_is_trained(
+    write, tmp_path, monkeypatch, row, training, message
+):
+    monkeypatch.setattr(module, "run", None)
+    rows = {**SETTINGS["rows"], "wrong": {"model": "image_classifier", **row}}
+    name = write(rows, training={**SETTINGS["training"], **training})
+    with pytest.raises(ValueError, match=f"{re.escape(name)}: {message}"):
+        vizoo.compare(name, tmp_path / "out")
+
+
+def test_uniform_widths_are_tried_finely():
+    widths = [0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0]
+    convert = {"size": [16, 16], "widths": widths}
+    net = create_model("image_classifier", backbone="test_resnet", classes=3, convert=convert)
+    bench = candidates.Bench.here(net, search_space(net), size=(16, 16))
+    costs = [candidates._cost(bench, "macs", bench.space.largest()) * s for s in (0.9, 0.6, 0.3)]
+    widths = [candidates._uniform(bench, {"macs": bound}) for bound in costs]
+    assert len(set(widths)) == 3
+    for architecture, bound in zip(widths, costs, strict=True):
+        assert 0.7 * bound < candidates._cost(bench, "macs", architecture) <= bound
+
+
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
-    broken = {"model": "image_classifier", "model_args": {"backbone": "resnet1"}}
+    broken = {"model": "nasbench201", "pick": {"by": "random"}, "limits": {"parameters": 1}}
     name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
     out = tmp_path / "out"
     assert main(["compare", "--config", name, "--out", str(out), "--json", "--threads", "1"]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert list(printed["failed"]) == ["broken, seed 0"]
-    assert "timm has no network 'resnet1'" in printed["failed"]["broken, seed 0"]
+    assert "number of parameters" in printed["failed"]["broken, seed 0"]
     assert {row["row"] for row in printed["rows"]} == {"plain one", "random"}
-    assert "timm has no network" in (out / "report.html").read_text()
+    assert "number of parameters" in (out / "report.html").read_text()
     assert not (out / "runs" / "broken" / "0.json").exists()  # is tried again
     assert main(["compare", "--config", name, "--out", str(out)]) == 1
     told = capsys.readouterr().out
