@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...nas.space import Architecture
     from ...vision.hub.record import WeightsRecord
 
-__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights", "recalibrate_on_scenes"]
+__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
 
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SIDES = ("left", "right")
@@ -135,7 +135,7 @@ def candidates(
         elif weights is elastic[0]:
             tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
             subnets, front = _subnets(weights)
-            recalibrate_on_scenes([subnet.net for subnet in subnets], device)
+            _recalibrate_on_scenes([subnet.net for subnet in subnets], device)
             shown += subnets
     return shown, front
 
@@ -159,7 +159,7 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     return subnets, front
 
 
-def recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:
+def _recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:
     """Measure the statistics of batch normalisation of each network on generated scenes."""
     from ...nas.recalibration import recalibrate
 

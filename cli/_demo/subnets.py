@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUPERNET", "Subnet", "cut_subnets", "round_limits"]
 
-SUPERNET = "easnet_light"
+SUPERNET = "easnet_scaled"
 _GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less than times scatter
 
 
@@ -40,7 +40,7 @@ class Subnet:
         """The command that cuts the like of it."""
         return (
             f"vizoo subnet --supernet {SUPERNET} --max-latency {self.limit:g}ms "
-            f"--recalibrate search/easnet_light_generated.yaml --out {self.file.name}"
+            f"--out {self.file.name}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -61,15 +61,13 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     """Cut a subnet for each of three limits between the supernet's fastest and slowest.
 
     Latencies are predicted by the table that comes with the weights, moved to this machine, and
-    measured here before a subnet is taken.
+    measured here before a subnet is taken; errors by the evaluations that come with them.
 
     Args:
         sample: the pair that they are shown on.
         out: folder of their weights.
         tell: called with what takes time.
     """
-    import torch
-
     from ...common.timing import Timing
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor
@@ -77,7 +75,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     from ...vision.hub.weights import save_weights
     from ...vision.subnets.bench import Bench, load_supernet
     from ...vision.subnets.best import best_subnet, moved_table
-    from .networks import recalibrate_on_scenes
+    from ...vision.subnets.evaluations import evaluations_beside
     from .pair import scores
 
     for left in out.glob("*ms.safetensors"):  # another run's, of other limits
@@ -86,21 +84,25 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     net, space, _ = load_supernet(SUPERNET)
     table = LatencyTable.load(cast("Path", beside_weights(SUPERNET, ".latency.json")))
     size = (table.conditions.height, table.conditions.width)
-    cpu = torch.device("cpu")
     bench = Bench.here(net, space, size=size)
     table = moved_table(table, bench)
     latency = table.regressor("latency")
+    evaluations = evaluations_beside(SUPERNET, space)
+    objective = None if evaluations is None else evaluations.objective(0)[0]
     ends = [latency(a) for a in (space.smallest(), space.largest())]
     subnets = []
     for limit in round_limits(*ends):
         tell(f"at most {limit:g} ms")
         cut = best_subnet(
-            bench, {"latency": limit}, table=table, generations=_GENERATIONS, rounds=_ROUNDS
+            bench,
+            {"latency": limit},
+            table=table,
+            objective=objective,
+            generations=_GENERATIONS,
+            rounds=_ROUNDS,
         )
-        tell(f"{cut.latency:.0f} ms; its batch norms")
-        subnet = cut.network
-        recalibrate_on_scenes([subnet], cpu)
-        file = save_weights(subnet, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
+        tell(f"{cut.latency:.0f} ms")
+        file = save_weights(cut.network, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
         result = StereoPredictor(file, device="cpu")(
             sample.left, sample.right, scale=1, check=False
         )

@@ -335,7 +335,11 @@ def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
     [
         ({"model_args": {"backbone": "resnet1"}}, {}, "row wrong: timm has no network 'resnet1'"),
         ({"model_args": {"backbon": "resnet10t"}}, {}, "row wrong: .*backbon"),
-        ({}, {"optimizer": "adamm"}, "row plain one: timm has no optimizer 'adamm'; did you mean adam"),
+        (
+            {},
+            {"optimizer": "adamm"},
+            "row plain one: timm has no optimizer 'adamm'; did you mean adam",
+        ),
         ({}, {"epoch": 1}, "row plain one: .*epoch"),
     ],
 )
