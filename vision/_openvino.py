@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,18 @@ def write(onnx: bytes, facts: str, file: Path) -> None:
         onnx: a file's content.
         facts: the metadata, as JSON.
         file: ends in ``.xml``.
+
+    Raises:
+        ValueError: OpenVINO cannot read one of its operators.
     """
     ov = _openvino()
-    model = ov.Core().read_model(onnx)
+    try:
+        model = ov.Core().read_model(onnx)
+    except RuntimeError as error:
+        failed = re.search(r"Conversion is failed for: (.+)", str(error))
+        if failed is None:
+            raise
+        raise ValueError(f"OpenVINO cannot read its {failed[1]}; take onnx") from error
     model.set_rt_info(facts, _FACTS)
     ov.save_model(model, os.fspath(file), compress_to_fp16=False)
 
