@@ -153,9 +153,9 @@ class ImagePredictor:
         flips: bool | None = None,
         runtime: str = "torch",
     ) -> None:
-        how = {"device": device, "dtype": dtype, "runtime": runtime}
+        how = device, dtype, runtime
         if isinstance(model, nn.Module) or not is_ensemble(model):
-            self.members = [ImageMember(model, **how)]
+            self.members = [ImageMember(model, 1.0, *how)]
             self.classes, self.combination = self.members[0].classes, Combination()
             self.flips = bool(flips)
         else:
@@ -164,7 +164,7 @@ class ImagePredictor:
             self.flips = ensemble.flips if flips is None else flips
             self.members = []
             for listed in ensemble.members:
-                member = ImageMember(listed.source, listed.temperature, **how)
+                member = ImageMember(listed.source, listed.temperature, *how)
                 check_classes(member.classes, self.classes, listed.source)
                 self.members.append(member)
         self.name = ", ".join(member.name for member in self.members)

@@ -235,8 +235,10 @@ def _read_compiled(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
 
 
 def _write_openvino(job: Job, file: Path) -> None:
-    # OpenVINO simplifies graphs itself, in a third of the time.
-    _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file)
+    try:  # OpenVINO simplifies graphs itself, in a third of the time
+        _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file)
+    except ValueError:  # except for 3D convolutions
+        _openvino.write(_onnx(job, optimize=True).SerializeToString(), job.text, file)
 
 
 def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
