@@ -107,7 +107,7 @@ class Format:
             )
         self.check_installed()
         if precision == "int8" and self.name == "openvino":
-            from_extra("int8", "nncf", "int8 for OpenVINO")
+            from_extra("openvino", "nncf", "int8 of openvino")
         name, installed = compiler()
         if self.compiles and installed is None:
             raise ValueError(

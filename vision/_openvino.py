@@ -119,7 +119,7 @@ def quantize(
         inputs: by which ranges are found.
         kept: `layers` that stay in float.
     """
-    nncf = from_extra("int8", "nncf", "int8 for OpenVINO")
+    nncf = from_extra("openvino", "nncf", "int8 of openvino")
     from openvino._offline_transformations import apply_moc_transformations
 
     model = read(source)
@@ -132,6 +132,7 @@ def quantize(
         model = nncf.quantize(
             model,
             nncf.Dataset(arrays),
+            preset=nncf.QuantizationPreset.MIXED,  # ranges of activations need not be around zero
             subset_size=len(arrays),
             ignored_scope=nncf.IgnoredScope(
                 names=ignored, types=sorted(between - {"Result"}), validate=False

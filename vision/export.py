@@ -78,7 +78,7 @@ def export(
     weights: str | None = None,
     precision: str = "float32",
     calibrate: Sequence[Sample] = (),
-    max_loss: float = 0.1,
+    max_loss: float = 0.2,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Exported:
     """Write a network as a file that runs without vizoo.
