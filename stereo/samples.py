@@ -42,11 +42,11 @@ def calibration_samples(
     """
     if source is None:
         reach = getattr(net, "reach", None) or _RANGE
-        pairs: Iterable[Any] = GeneratedStereo(count, *size, seed=_SEED, max_disparity=reach)
-        pairs = (pairs[index] for index in range(count))
+        scenes = GeneratedStereo(count, *size, seed=_SEED, max_disparity=reach)
+        pairs: Iterable[Any] = map(scenes.__getitem__, range(count))
     elif Path(source).is_dir():
         folder = PairFolders(source, needs_truth=False)
-        pairs = (folder[index] for index in range(len(folder)))
+        pairs = map(folder.__getitem__, range(len(folder)))
     else:
         data = FitConfig.read(source).data
         data.setup("validate")
