@@ -8,15 +8,15 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..common.extras import from_extra
+from ..common.extras import from_extra, installs
 from ..common.progress import quiet
 from ..common.system import compiler
 from . import _openvino
@@ -69,7 +69,8 @@ class Format:
     write: Callable[[Job, Path], None]  #: writes a file
     #: what runs a file's content, in the given type where it leaves that open, and its metadata
     read: Callable[[Path, torch.dtype], tuple[_Run, dict[str, Any]]]
-    needs: Mapping[str, str] = field(default_factory=dict)  #: module to the package that brings it
+    needs: tuple[str, ...] = ()  #: packages, which are modules too
+    extra: str = ""  #: what brings them
     opset: bool = False  #: whether it has opsets
     compiles: bool = False  #: whether it needs a C++ compiler
     portable: bool = False  #: whether a file runs on any device and processor
@@ -121,10 +122,9 @@ class Format:
         Raises:
             ImportError: which, and how to get them.
         """
-        missing = [wheel for name, wheel in self.needs.items() if not _installed(name)]
+        missing = [name for name in self.needs if not _installed(name)]
         if missing:
-            wheels = " ".join(missing)
-            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: {installs(self.extra)}")
 
 
 def find_format(name: str) -> Format:
@@ -308,7 +308,6 @@ def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
     return _openvino.compiled(model, dtype), _openvino.facts_of(model)
 
 
-_ONNX = {name: name for name in ("onnx", "onnxscript", "onnxruntime")}
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -317,7 +316,8 @@ FORMATS: dict[str, Format] = {
             (".onnx",),
             _write_onnx,
             _read_onnx,
-            needs=_ONNX,
+            needs=("onnx", "onnxscript", "onnxruntime"),
+            extra="export",
             opset=True,
             portable=True,
             precisions=("float32", "int8"),
@@ -329,7 +329,8 @@ FORMATS: dict[str, Format] = {
             (".xml",),
             _write_openvino,
             _read_openvino,
-            needs={name: name for name in ("onnx", "onnxscript", "openvino")},
+            needs=("onnx", "onnxscript", "openvino"),
+            extra="openvino",
             portable=True,
             beside=(".bin",),
             precisions=("float32", "float16", "int8"),

@@ -76,7 +76,9 @@ def test_what_a_runtime_cannot_do(arguments, message):
 def test_a_missing_runtime_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(__import__("sys").modules, "openvino", raising=False)
-    with pytest.raises(ImportError, match="openvino needs .*openvino: pip install"):
+    with pytest.raises(
+        ImportError, match=r"openvino needs .*openvino: pip install .vizoo\[openvino\]"
+    ):
         check_runtime("openvino", torch.device("cpu"), torch.float32)
 
 
