@@ -29,8 +29,9 @@ from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_sl
 from ..datasets.ct.doubts import doubts
 from ..datasets.ct.volume import check_units
 from ..vision.hub.create import load_network
-from ..vision.inference import check_prediction, optimize, standalone
+from ..vision.inference import check_prediction, standalone
 from ..vision.io.images import write_image
+from ..vision.runtimes import prepared
 from . import NOTICE
 from ._trained import classes_and_preset
 from .cam import explain
@@ -245,6 +246,7 @@ class CTPredictor:
             training.
         device: see there.
         dtype: see there, for the probabilities; maps are made in float32.
+        runtime: see there, for the probabilities; maps are PyTorch's.
 
     Attributes:
         classes: names of the classes.
@@ -257,7 +259,11 @@ class CTPredictor:
     """
 
     def __init__(
-        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+        self,
+        model: str | os.PathLike | nn.Module,
+        device: str = "auto",
+        dtype: str = "float32",
+        runtime: str = "torch",
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
@@ -266,7 +272,8 @@ class CTPredictor:
         source = self.name if isinstance(model, nn.Module) else os.fspath(model)
         self.classes, self.preset = classes_and_preset(net, CTPreset, "CT scans", source)
         self.net = standalone(net).requires_grad_(False).to(self.device)
-        self.fast = optimize(self.net, dtype=self.dtype)
+        self.runtime = runtime
+        self.fast = prepared(self.net, runtime, self.dtype, self.device)
 
     def __call__(
         self,

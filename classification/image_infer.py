@@ -133,6 +133,7 @@ class ImagePredictor:
         device: see there.
         dtype: see there.
         flips: whether the image and its mirror images are asked; None: as the ensemble's file says.
+        runtime: see there, of classifiers; maps and detectors are PyTorch's.
 
     Attributes:
         classes: names, in the order of the probabilities.
@@ -150,9 +151,11 @@ class ImagePredictor:
         device: str = "auto",
         dtype: str = "float32",
         flips: bool | None = None,
+        runtime: str = "torch",
     ) -> None:
+        how = device, dtype, runtime
         if isinstance(model, nn.Module) or not is_ensemble(model):
-            self.members = [ImageMember(model, device=device, dtype=dtype)]
+            self.members = [ImageMember(model, 1.0, *how)]
             self.classes, self.combination = self.members[0].classes, Combination()
             self.flips = bool(flips)
         else:
@@ -161,11 +164,12 @@ class ImagePredictor:
             self.flips = ensemble.flips if flips is None else flips
             self.members = []
             for listed in ensemble.members:
-                member = ImageMember(listed.source, listed.temperature, device, dtype)
+                member = ImageMember(listed.source, listed.temperature, *how)
                 check_classes(member.classes, self.classes, listed.source)
                 self.members.append(member)
         self.name = ", ".join(member.name for member in self.members)
         self.device, self.dtype = self.members[0].device, self.members[0].dtype
+        self.runtime = runtime
 
     def __call__(self, image: Image, **options: Any) -> ImageResult:
         """Classify one image; see `many`."""

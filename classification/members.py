@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..datasets.images import ImagePreset
 from ..vision.hub.create import load_network
-from ..vision.inference import check_prediction, evaluating, optimize, standalone
+from ..vision.inference import check_prediction, evaluating, standalone
+from ..vision.runtimes import prepared
 from ._trained import classes_and_preset
 from .cam import ActivationMap, explain
 from .detectors import Detections, ImageDetector, class_scores, is_detector, load_detector
@@ -32,6 +33,7 @@ class ImageMember:
         temperature: that its logits are divided by.
         device: see `StereoPredictor`.
         dtype: see there, of classifiers.
+        runtime: see there, of classifiers; maps are PyTorch's.
 
     Attributes:
         name: of the network.
@@ -50,6 +52,7 @@ class ImageMember:
         temperature: float = 1.0,
         device: str = "auto",
         dtype: str = "float32",
+        runtime: str = "torch",
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature {temperature} must be above 0")
@@ -66,7 +69,11 @@ class ImageMember:
         self.detects = isinstance(net, ImageDetector)
         net = net if self.detects else standalone(net)
         self.net = net.eval().requires_grad_(False).to(self.device)
-        self.fast = self.net if self.detects else optimize(self.net, self.dtype)
+        if self.detects and runtime not in ("torch", "auto"):
+            raise ValueError(f"{source}: detectors run in torch, not in {runtime}")
+        self.fast = self.net
+        if not self.detects:
+            self.fast = prepared(self.net, runtime, self.dtype, self.device)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, flips: bool = False) -> Tensor:

@@ -43,6 +43,16 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
+def add_runtime(parser: argparse.ArgumentParser) -> None:
+    """Add ``--runtime``."""
+    parser.add_argument(
+        "--runtime",
+        default="torch",
+        help="what runs the network: torch; on the CPU also openvino, onnxruntime, or auto: the "
+        "fastest that is installed, measured once (default: torch)",
+    )
+
+
 def infer_items(
     kind: str,
     sources: Mapping[str, Mapping[str, Path]],

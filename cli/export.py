@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._work import add_size, check_least, parse_size
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ..vision.export import Exported
+    from ..vision.int8 import Sample
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +44,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dynamic", action="store_true", help="let the file take any height and width"
     )
     parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        help="float32; float16 (openvino: weights in half the bytes); or int8 (openvino, onnx), "
+        "whose error is measured (default float32)",
+    )
+    parser.add_argument(
+        "--calibrate",
+        metavar="CONFIG|FOLDER",
+        help="pairs for int8: a config's validation, or a folder of pairs, with or without truth "
+        "(default: generated scenes)",
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=float,
+        metavar="PX",
+        help="mean error that int8 may add; the most sensitive parts stay in float until it is met "
+        "(default 0.2)",
+    )
     parser.add_argument("--opset", type=int, metavar="N", help="of ONNX (default: PyTorch's own)")
     parser.add_argument(
         "--device",
@@ -62,12 +85,17 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.export import export, open_named
 
     form = find_format(args.to)
-    form.check(args.out, args.opset)
+    form.check(args.out, args.opset, args.precision)
+    if args.precision != "int8" and (args.calibrate is not None or args.max_loss is not None):
+        raise ValueError("--calibrate and --max-loss are for --precision int8")
+    how = {} if args.max_loss is None else {"max_loss": args.max_loss}
     if form.portable and args.device is not None:
         raise ValueError(f"--device {args.device}: {form.name} files run anywhere; leave it out")
     device = choose_device(args.device or "cpu")
     with Console(stderr=True).status("loading") as status:
         net, weights = open_named(args.model)
+        if args.precision == "int8":
+            how["calibrate"] = _samples(args, net, size)
         exported = export(
             net.to(device),
             args.out,
@@ -77,11 +105,27 @@ def run(args: argparse.Namespace) -> int:
             batch=args.batch,
             opset=args.opset,
             weights=weights,
+            precision=args.precision,
+            **how,
             progress=lambda step: status.update(f"{args.model}: {step}"),
         )
     report = _report(exported)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
+
+
+def _samples(args: argparse.Namespace, net: nn.Module, size: tuple[int, int]) -> list[Sample]:
+    from ..stereo.samples import calibration_samples
+    from ..vision.hub.registry import model_info
+
+    name = getattr(net, "architecture", {}).get("name")
+    if name is None or model_info(name).task != "stereo":
+        raise ValueError(
+            f"{args.model}: int8 is for stereo networks here; of others "
+            "vizoo.export(net, …, precision='int8', calibrate=samples) takes samples of yours"
+        )
+    sizes = {} if args.dynamic else {"size": size}
+    return calibration_samples(net, args.calibrate, **sizes)
 
 
 def _report(exported: Exported) -> dict[str, Any]:
@@ -103,6 +147,7 @@ def _report(exported: Exported) -> dict[str, Any]:
             }
             for check in exported.checks
         ],
+        **({} if exported.quantized is None else {"int8": asdict(exported.quantized)}),
         "seconds": round(exported.seconds, 1),
     }
 
@@ -126,6 +171,8 @@ def _lines(report: dict[str, Any]) -> str:
             f"{check['mean_difference']:.2g}, in values up to {check['largest_value']:.3g}, at "
             f"{', '.join(shapes)}"
         )
+    if "int8" in report:
+        lines += _cost(report["int8"])
     if report["weights"] == "random":
         lines.append(
             f"weights: RANDOM, since {report['model']} has no trained ones here: good for timing, "
@@ -136,3 +183,17 @@ def _lines(report: dict[str, Any]) -> str:
     if report["to"] == "aot-inductor":
         lines.append(f"runs on processors like this one, with PyTorch {report['torch']}")
     return "\n".join(lines)
+
+
+def _cost(int8: dict[str, Any]) -> list[str]:
+    """What int8 costs, part by part."""
+    lines = [f"int8, mean error over {int8['samples']} samples:"]
+    for part, loss in int8["parts"].items():
+        stays = "  stays in float" if part in int8["float_parts"] else ""
+        lines.append(f"  {part:<20} alone {loss:+.3f}{stays}")
+    if int8["error"] is None:
+        lines.append(f"  together {int8['loss']:.3f} from float32")
+    else:
+        after = int8["error"] + int8["loss"]
+        lines.append(f"  together {int8['error']:.3f} in float32, {after:.3f} in int8")
+    return lines

@@ -11,6 +11,7 @@ from ..classification import NOTICE
 from ._items import (
     add_class,
     add_run_arguments,
+    add_runtime,
     check_class,
     check_map,
     end_classified,
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="refuse DICOM slices at uneven distances, and keep those of a tilted gantry aslant",
     )
     parser.add_argument("--csv", metavar="FILE", help="write a table of all scans")
+    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -106,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         )
     from ..classification.ct_infer import CTPredictor
 
-    predictor = CTPredictor(args.model, device=args.device, dtype=args.dtype)
+    predictor = CTPredictor(args.model, args.device, args.dtype, args.runtime)
     check_class(args, predictor.classes)
     options = {
         "series": args.series,

@@ -13,6 +13,7 @@ from ..classification import NOTICE
 from ._items import (
     add_class,
     add_run_arguments,
+    add_runtime,
     check_class,
     check_map,
     end_classified,
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_class(parser)
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
+    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     from ..classification.image_infer import ImagePredictor
     from ..common.summaries import item_summary
 
-    predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None)
+    predictor = ImagePredictor(args.model, args.device, args.dtype, args.tta or None, args.runtime)
     check_class(args, predictor.classes)
     facts = {"model": args.model, "network": predictor.name}
     truth = {name: folder for name, folder in sorted_into.items() if folder in predictor.classes}

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier, raw_size, readable
-from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
+from ._items import (
+    add_pairs,
+    add_run_arguments,
+    add_runtime,
+    end_run,
+    infer_items,
+    infer_one,
+)
 from ._numbers import positive, scale, share
 from ._stereo import add_calibration, add_model
 from ._work import check_apart, check_folder, say_warnings, warn
@@ -75,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-check", action="store_true", help="do not look at the pair's geometry"
     )
     add_raw_arguments(parser)
+    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -97,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)
     memory = None if args.memory is None else 1e9 * args.memory
-    predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
+    predictor = StereoPredictor(args.model, args.device, args.dtype, args.runtime)
     checked = set() if args.no_check else set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
     before = set(out.iterdir()) if out.is_dir() else set()
 

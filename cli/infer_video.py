@@ -12,7 +12,7 @@ from ..common.interrupts import noted_signals
 from ..common.progress import progress
 from ..common.warned import collect_warnings
 from ._cameras import add_raw_arguments
-from ._items import add_run_arguments, end_run
+from ._items import add_run_arguments, add_runtime, end_run
 from ._numbers import positive, scale, share
 from ._stereo import add_calibration, add_model, rectify_frames
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_calibration(parser)
     add_raw_arguments(parser)
+    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     known = list(sequence.notes)
     for note in known:
         warn(note)
-    predictor = StereoPredictor(args.model, device=args.device, dtype=args.dtype)
+    predictor = StereoPredictor(args.model, args.device, args.dtype, args.runtime)
     largest = args.max_disparity
     if largest is None and calibration is not None and args.scale == "auto":
         largest = calibration.ndisp

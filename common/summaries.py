@@ -1,9 +1,9 @@
 """What runs of a predictor say as JSON: the same keys for the same things, whatever the task.
 
-A summary has ``model``, ``device``, ``dtype``, ``kind`` and ``items``; what else it has is the
-task's. An item has ``name``, the first part of its files' names, ``size`` (height, width; of scans
-the slices before them), ``seconds``, ``warnings``, ``files`` and the results, or ``name`` and
-``error``.
+A summary has ``model``, ``device``, ``dtype``, ``runtime``, ``kind`` and ``items``; what else it
+has is the task's. An item has ``name``, the first part of its files' names, ``size`` (height,
+width; of scans the slices before them), ``seconds``, ``warnings``, ``files`` and the results, or
+``name`` and ``error``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run_summary(
     """The summary of a run.
 
     Args:
-        predictor: with its `device` and `dtype`.
+        predictor: with its `device` and `dtype`, and its `runtime` where that is a choice.
         model: as it was asked for.
         kind: what the items are, such as ``pairs``; they stand under this key too, where scripts
             of earlier versions look for them.
@@ -38,6 +38,7 @@ def run_summary(
         "model": os.fspath(model),
         "device": str(predictor.device),
         "dtype": str(predictor.dtype).removeprefix("torch."),
+        "runtime": getattr(predictor, "runtime", "torch"),
         **facts,
         "kind": kind,
         "items": list(items),

@@ -46,6 +46,8 @@ PUBLIC = {
     "vizoo.stereo.rectify": "Rectifying raw pairs",
     "vizoo.stereo.auto_rectify": "Rectifying by matches",
     "vizoo.stereo.board_calibration": "Calibrating by a board",
+    "vizoo.stereo.samples": "Pairs to calibrate int8 with",
+    "vizoo.vision.int8": "Networks in eight bits",
     "vizoo.stereo.page": "A page to try stereo on",
     "vizoo.vision.serving": "Serving a page",
     "vizoo.stereo.tuning": "Tuning stereo networks without true disparities",

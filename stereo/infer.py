@@ -24,8 +24,9 @@ from ..common.devices import choose_device, choose_dtype
 from ..common.memory import PeakMemory, available_memory, held_memory, return_freed_memory
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
-from ..vision.inference import check_prediction, optimize
+from ..vision.inference import check_prediction
 from ..vision.io.images import as_image, to_bytes
+from ..vision.runtimes import prepared
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
 from .rectification import REMEDY, check_pair, require_content
@@ -64,6 +65,9 @@ class StereoPredictor:
             folder of `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint.
         device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
         dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
+        runtime: what runs the network: ``torch``, on the CPU also ``openvino`` and ``onnxruntime``
+            (float32 alone), for which it is exported once, or ``auto``, the fastest of those that
+            are installed, see `vizoo.vision.runtimes.Fastest`.
 
     Attributes:
         max_disparity: pixels; the network is made for disparities below that. None where it does
@@ -73,8 +77,9 @@ class StereoPredictor:
 
     Raises:
         FileNotFoundError: there is no such weight file.
-        ValueError: no such model, no trained weights for it, no such device, or a dtype that the
-            device cannot use.
+        ValueError: no such model, no trained weights for it, no such device or runtime, or a dtype
+            that it cannot use.
+        ImportError: the runtime is not installed; the message says how to get it.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class StereoPredictor:
         model: str | os.PathLike | nn.Module = DEFAULT_MODEL,
         device: str = "auto",
         dtype: str = "float32",
+        runtime: str = "torch",
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
@@ -90,7 +96,8 @@ class StereoPredictor:
         self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity
-        self.net = optimize(net.to(self.device), dtype=self.dtype)
+        self.runtime = runtime
+        self.net = prepared(net, runtime, self.dtype, self.device)
 
     @torch.inference_mode()
     def __call__(

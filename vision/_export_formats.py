@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..common.extras import from_extra, installs
+from ..common.progress import quiet
 from ..common.system import compiler
 from . import _openvino
 
@@ -31,6 +34,9 @@ _EXTRA = f"{_KEY}.json"
 _LARGEST_ONNX = (1 << 31) - (1 << 22)
 """Bytes of weights; a protocol buffer ends at 2 GiB."""
 
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "Gemm")
+"""Operators of ONNX that int8 is for."""
+
 _Run = Callable[[tuple[Tensor, ...]], Any]
 
 
@@ -46,6 +52,7 @@ class Job:
     output_names: tuple[str, ...]  #: of the tensors that it returns; none: any
     metadata: dict[str, Any]  #: JSON values
     opset: int | None  #: of ONNX, or None
+    half: bool = False  #: whether weights are stored in float16
 
     @property
     def text(self) -> str:
@@ -62,19 +69,27 @@ class Format:
     write: Callable[[Job, Path], None]  #: writes a file
     #: what runs a file's content, in the given type where it leaves that open, and its metadata
     read: Callable[[Path, torch.dtype], tuple[_Run, dict[str, Any]]]
-    needs: Mapping[str, str] = field(default_factory=dict)  #: module to the package that brings it
+    needs: tuple[str, ...] = ()  #: packages, which are modules too
+    extra: str = ""  #: what brings them
     opset: bool = False  #: whether it has opsets
     compiles: bool = False  #: whether it needs a C++ compiler
     portable: bool = False  #: whether a file runs on any device and processor
     beside: tuple[str, ...] = ()  #: suffixes of files of the same name that belong to it
+    precisions: tuple[str, ...] = ("float32",)  #: in which it can be written
+    layers: Callable[[Path], list[str]] = lambda file: []  #: names of those that int8 is for
+    #: writes a file in int8 from one in float32, by inputs, leaving layers of these names in float
+    quantize: Callable[[Path, Path, Sequence[tuple[Tensor, ...]], Collection[str]], None] = (
+        lambda source, target, inputs, kept: None
+    )
     #: bytes of graph and code that it may hold for each tensor of weights
     per_tensor: int = 4 << 10
 
-    def check(self, path: Path, opset: int | None) -> None:
+    def check(self, path: Path, opset: int | None, precision: str = "float32") -> None:
         """Refuse what cannot work before anything is computed.
 
         Raises:
-            ValueError: another suffix, an opset for a format that has none, no compiler.
+            ValueError: another suffix, an opset or a precision that the format has not, no
+                compiler.
             ImportError: a package is missing.
         """
         if path.suffix not in self.suffixes:
@@ -87,7 +102,13 @@ class Format:
                 f"opset {opset}: take one from 16, the first that samples images, to "
                 f"{_newest_opset()}"
             )
+        if precision not in self.precisions:
+            raise ValueError(
+                f"precision {precision!r}: {self.name} has {', '.join(self.precisions)}"
+            )
         self.check_installed()
+        if precision == "int8" and self.name == "openvino":
+            from_extra("openvino", "nncf", "int8 of openvino")
         name, installed = compiler()
         if self.compiles and installed is None:
             raise ValueError(
@@ -101,10 +122,9 @@ class Format:
         Raises:
             ImportError: which, and how to get them.
         """
-        missing = [wheel for name, wheel in self.needs.items() if not _installed(name)]
+        missing = [name for name in self.needs if not _installed(name)]
         if missing:
-            wheels = " ".join(missing)
-            raise ImportError(f"{self.name} needs {', '.join(missing)}: pip install {wheels}")
+            raise ImportError(f"{self.name} needs {', '.join(missing)}: {installs(self.extra)}")
 
 
 def find_format(name: str) -> Format:
@@ -158,7 +178,17 @@ def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
         optimize=optimize,
         verbose=False,
     )
-    return cast("torch.onnx.ONNXProgram", program).model_proto
+    model = cast("torch.onnx.ONNXProgram", program).model_proto
+    for node in model.graph.node:
+        if node.op_type in _CONVOLUTIONS:
+            node.name = _place(node) or node.name
+    return model
+
+
+def _place(node: onnx.NodeProto) -> str:
+    """Where in the network an operator lies, as ``refinement.first/conv2d_7``."""
+    scopes = [e.value for e in node.metadata_props if e.key == "pkg.torch.onnx.name_scopes"]
+    return "/".join(ast.literal_eval(scopes[0])[-2:]) if scopes else ""
 
 
 def _write_onnx(job: Job, file: Path) -> None:
@@ -171,6 +201,38 @@ def _write_onnx(job: Job, file: Path) -> None:
     facts = {key: value for key, value in job.metadata.items() if isinstance(value, str)}
     onnx.helper.set_model_props(model, {**facts, _KEY: job.text})
     onnx.save(model, os.fspath(file))
+
+
+def _onnx_layers(file: Path) -> list[str]:
+    import onnx
+
+    nodes = onnx.load(os.fspath(file)).graph.node
+    return [node.name for node in nodes if node.op_type in _CONVOLUTIONS]
+
+
+def _quantize_onnx(
+    source: Path, target: Path, inputs: Sequence[tuple[Tensor, ...]], kept: Collection[str]
+) -> None:
+    import onnx
+    from onnxruntime import quantization as ort
+
+    names = [entry.name for entry in onnx.load(os.fspath(source)).graph.input]
+    feeds = iter([dict(zip(names, (x.numpy() for x in xs), strict=True)) for xs in inputs])
+
+    class Reader(ort.CalibrationDataReader):
+        def get_next(self) -> Any:
+            return next(feeds, None)
+
+    with quiet(("root", "")):  # it warns of a step that makes no difference here
+        ort.quantize_static(
+            os.fspath(source),
+            os.fspath(target),
+            Reader(),
+            quant_format=ort.QuantFormat.QDQ,
+            op_types_to_quantize=list(_CONVOLUTIONS),
+            nodes_to_exclude=list(kept),
+            per_channel=True,
+        )
 
 
 def _read_onnx(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
@@ -235,8 +297,10 @@ def _read_compiled(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
 
 
 def _write_openvino(job: Job, file: Path) -> None:
-    # OpenVINO simplifies graphs itself, in a third of the time.
-    _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file)
+    try:  # OpenVINO simplifies graphs itself, in a third of the time
+        _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file, job.half)
+    except ValueError:  # except for 3D convolutions
+        _openvino.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, job.half)
 
 
 def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
@@ -244,19 +308,34 @@ def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
     return _openvino.compiled(model, dtype), _openvino.facts_of(model)
 
 
-_ONNX = {name: name for name in ("onnx", "onnxscript", "onnxruntime")}
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("onnx", (".onnx",), _write_onnx, _read_onnx, needs=_ONNX, opset=True, portable=True),
+        Format(
+            "onnx",
+            (".onnx",),
+            _write_onnx,
+            _read_onnx,
+            needs=("onnx", "onnxscript", "onnxruntime"),
+            extra="export",
+            opset=True,
+            portable=True,
+            precisions=("float32", "int8"),
+            layers=_onnx_layers,
+            quantize=_quantize_onnx,
+        ),
         Format(
             "openvino",
             (".xml",),
             _write_openvino,
             _read_openvino,
-            needs={name: name for name in ("onnx", "onnxscript", "openvino")},
+            needs=("onnx", "onnxscript", "openvino"),
+            extra="openvino",
             portable=True,
             beside=(".bin",),
+            precisions=("float32", "float16", "int8"),
+            layers=_openvino.layers,
+            quantize=_openvino.quantize,
         ),
         Format("torch-export", (".pt2",), _write_program, _read_program),
         Format("torchscript", (".pt", ".ts"), _write_torchscript, _read_torchscript),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,30 +14,49 @@ import torch
 from torch import Tensor
 
 from ..common.extras import from_extra
+from ..common.progress import quiet
 
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["compiled", "facts_of", "read", "write"]
+__all__ = ["compiled", "facts_of", "layers", "quantize", "read", "write"]
 
 _FACTS = "vizoo"
 """Under which the metadata lie, as JSON."""
 
+_LAYERS = (
+    "Convolution",
+    "GroupConvolution",
+    "ConvolutionBackpropData",
+    "GroupConvolutionBackpropData",
+)
+"""Operators that int8 is for."""
+
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
-def write(onnx: bytes, facts: str, file: Path) -> None:
+def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
     """Write an ONNX model as an ``.xml`` file and a ``.bin`` file beside it.
 
     Args:
         onnx: a file's content.
         facts: the metadata, as JSON.
         file: ends in ``.xml``.
+        half: whether weights are stored in float16; computed is in what `compiled` says.
+
+    Raises:
+        ValueError: OpenVINO cannot read one of its operators.
     """
     ov = _openvino()
-    model = ov.Core().read_model(onnx)
+    try:
+        model = ov.Core().read_model(onnx)
+    except RuntimeError as error:
+        failed = re.search(r"Conversion is failed for: (.+)", str(error))
+        if failed is None:
+            raise
+        raise ValueError(f"OpenVINO cannot read its {failed[1]}; take onnx") from error
     model.set_rt_info(facts, _FACTS)
-    ov.save_model(model, os.fspath(file), compress_to_fp16=False)
+    ov.save_model(model, os.fspath(file), compress_to_fp16=half)
 
 
 def read(file: Path) -> openvino.Model:
@@ -80,6 +101,51 @@ def compiled(
         return [torch.from_numpy(outputs[port]) for port in runs.outputs]
 
     return run
+
+
+def layers(file: Path) -> list[str]:
+    """Names of the convolutions and the like in a file."""
+    return [name for node in read(file).get_ordered_ops() if (name := _layer(node))]
+
+
+def quantize(
+    source: Path, target: Path, inputs: Sequence[tuple[Tensor, ...]], kept: Collection[str]
+) -> None:
+    """Write a file whose convolutions are in int8.
+
+    Args:
+        source: an ``.xml`` file in float32.
+        target: the file to write.
+        inputs: by which ranges are found.
+        kept: `layers` that stay in float.
+    """
+    nncf = from_extra("openvino", "nncf", "int8 of openvino")
+    from openvino._offline_transformations import apply_moc_transformations
+
+    model = read(source)
+    apply_moc_transformations(model, cf=False)  # what a compiler would fold, lest it be quantised
+    nodes = model.get_ops()
+    between = {node.get_type_name() for node in nodes} - {*_LAYERS, "Constant", "Parameter"}
+    ignored = [n.get_friendly_name() for n in nodes if (name := _layer(n)) and name in kept]
+    arrays = [tuple(x.numpy() for x in xs) for xs in inputs]
+    with quiet(("nncf",)), contextlib.redirect_stdout(None):
+        model = nncf.quantize(
+            model,
+            nncf.Dataset(arrays),
+            preset=nncf.QuantizationPreset.MIXED,  # ranges of activations need not be around zero
+            subset_size=len(arrays),
+            ignored_scope=nncf.IgnoredScope(
+                names=ignored, types=sorted(between - {"Result"}), validate=False
+            ),
+        )
+    _openvino().save_model(model, os.fspath(target), compress_to_fp16=False)
+
+
+def _layer(node: Any) -> str:
+    """The name that a convolution was exported by; empty for other nodes."""
+    if node.get_type_name() not in _LAYERS:
+        return ""
+    return node.get_friendly_name().removesuffix("/WithoutBiases")
 
 
 def _openvino() -> Any:

@@ -26,8 +26,9 @@ from ..common.progress import quiet
 from ..common.system import installed_version
 from ._export_formats import LOUD, Job, find_format
 from .hub.registry import model_info
-from .inference import evaluating, standalone
+from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
+from .int8 import Quantized, Sample, check_samples, quantize
 
 __all__ = [
     "Check",
@@ -51,6 +52,7 @@ class Exported:
     checks: tuple[Check, ...]  #: comparisons with PyTorch, that at the exported size first
     seconds: float  #: of the whole export
     metadata: Mapping[str, Any] = field(hash=False, repr=False)  #: what the file says of itself
+    quantized: Quantized | None = field(default=None, hash=False)  #: what int8 cost
 
     @property
     def maximum(self) -> float:
@@ -74,6 +76,9 @@ def export(
     opset: int | None = None,
     inputs: Sequence[Tensor] | None = None,
     weights: str | None = None,
+    precision: str = "float32",
+    calibrate: Sequence[Sample] = (),
+    max_loss: float = 0.2,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Exported:
     """Write a network as a file that runs without vizoo.
@@ -94,6 +99,10 @@ def export(
         opset: of ONNX; None takes PyTorch's own choice.
         inputs: example arguments of ``forward``, in place of random images of `size`.
         weights: where the network's weights come from, for the metadata.
+        precision: ``float32``; of openvino also ``float16``, in which weights are stored; of
+            openvino and onnx ``int8``, see `vizoo.vision.int8`.
+        calibrate: for int8, inputs such as the network will get, with truth where there is any.
+        max_loss: for int8, the mean absolute error that may be added, in the unit of the output.
         progress: told each step.
 
     Returns:
@@ -101,12 +110,13 @@ def export(
 
     Raises:
         ValueError: an unknown format, a wrong suffix, a size that the network does not take, a
-            network that cannot be exported, or a file that differs or is too large.
+            network that cannot be exported, a file that differs or is too large, or int8 that
+            costs more than `max_loss`.
         ImportError: the format needs a package that is missing; the message installs it.
     """
     start = time.perf_counter()
     path, form = Path(path), find_format(to)
-    form.check(path, opset)
+    form.check(path, opset, precision)
     if min(batch, *size) < 1:
         raise ValueError(f"batch {batch}, size {size[0]}x{size[1]}: must be at least 1")
     if dynamic and inputs is not None:
@@ -115,6 +125,8 @@ def export(
     if not isinstance(model, nn.Module):
         model, weights = open_named(model)
     net = standalone(model)
+    if precision == "int8":
+        net = folded(net)
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
     with evaluating(net), torch.no_grad(), quiet(LOUD), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,8 +140,11 @@ def export(
             output_names=_output_names(net, trials[0].output),
             metadata={},
             opset=opset,
+            half=precision == "float16",
         )
-        job.metadata.update(_facts(net, job, weights))
+        job.metadata.update(_facts(net, job, weights), precision=precision)
+        if precision == "int8":
+            check_samples(calibrate, [entry["shape"] for entry in job.metadata["inputs"]])
         with atomic_write(path, form.beside) as temporary:
             progress(f"writing {form.name}")
             with _one_line(f"{name} cannot be exported to {form.name}"):
@@ -140,9 +155,16 @@ def export(
             with _one_line(f"{what} was written, but does not run"):
                 run, metadata = form.read(temporary, torch.float32)
                 outputs = [run(trial.inputs) for trial in trials]
-            checks = tuple(t.compare(o, what) for t, o in zip(trials, outputs, strict=True))
+            kind = torch.float16 if job.half else torch.float32
+            checks = tuple(t.compare(o, what, kind) for t, o in zip(trials, outputs, strict=True))
+            quantized = None
+            if precision == "int8":
+                with _one_line(f"{name} cannot be quantised"):
+                    quantized = quantize(form, temporary, calibrate, max_loss, progress)
+                size_written = temporary.stat().st_size
     spent = time.perf_counter() - start
-    return Exported(path, form.name, size_written, weight_bytes(net), checks, spent, metadata)
+    sizes = size_written, weight_bytes(net)
+    return Exported(path, form.name, *sizes, checks, spent, metadata, quantized)
 
 
 def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
@@ -294,8 +316,10 @@ class _Trial:
         """Of the inputs."""
         return tuple(tuple(x.shape) for x in self.inputs)
 
-    def compare(self, output: Any, what: str) -> Check:
-        """Compare with what a file made of the inputs; an error calls the file `what`.
+    def compare(self, output: Any, what: str, stored: torch.dtype) -> Check:
+        """Compare with what a file made of the inputs, whose weights are stored in a type.
+
+        An error calls the file `what`.
 
         Raises:
             ValueError: other shapes, or values too far off.
@@ -309,7 +333,9 @@ class _Trial:
             )
         scale = max(float(x.abs().max()) if x.numel() else 0.0 for x in wanted)
         precision = max(_precision(x.dtype) for x in (*self.inputs, *wanted))
-        allowed = max(_TOLERANCE, 16 * precision) * scale + _AMPLIFICATION * self.rounding
+        coarse = max(precision, _precision(stored))
+        amplified = _AMPLIFICATION * self.rounding * (coarse / precision if precision else 1)
+        allowed = max(_TOLERANCE, 16 * coarse) * scale + amplified
         maximum = max(map(_largest, given, wanted))
         values = sum(x.numel() for x in wanted)
         mean = sum(map(_sum, given, wanted)) / max(1, values)

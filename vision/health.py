@@ -237,6 +237,8 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "onnx": _extra("onnx", "export"),
     "onnxscript": _extra("onnxscript", "export"),
     "onnxruntime": _extra("onnxruntime", "export"),
+    "openvino": _extra("openvino", "openvino"),
+    "nncf": _extra("nncf", "openvino"),
     "pydicom": _extra("pydicom", "ct"),
     "compressed DICOM": _dicom,
     "nibabel": _extra("nibabel", "ct"),

@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ..nas.recalibration import evaluating
 from ..nas.supernet import active, extract, search_space
 
-__all__ = ["check_prediction", "convert", "evaluating", "optimize", "standalone"]
+__all__ = ["check_prediction", "convert", "evaluating", "folded", "optimize", "standalone"]
 
 _FOLDS = (
     (nn.Conv1d, nn.BatchNorm1d, False),
@@ -118,6 +118,14 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_cast(item, dtype) for item in value)
     return value
+
+
+def folded(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode with batch norms folded into the convolutions before them."""
+    net = copy.deepcopy(net).eval()
+    for module in net.modules():
+        _fold_batch_norms(module)
+    return net
 
 
 def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -5,29 +5,39 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import math
+import secrets
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..common.files import read_json, write_json
 from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import FORMATS, LOUD, Format, Job
+from ..common.timing import measure_in_turns
+from ..nas.efficiency.provenance import device_name
+from ._export_formats import FORMATS, LOUD, Job
 from .export import export
 from .hub.download import cache_folder
 from .inference import optimize, standalone
 from .inputs import input_names, size_axes
 
-__all__ = ["RUNTIMES", "Compiled", "check_runtime", "fingerprint", "prepared"]
+__all__ = ["RUNTIMES", "Compiled", "Fastest", "check_runtime", "fingerprint", "prepared"]
 
 RUNTIMES = {"torch": None, "openvino": "openvino", "onnxruntime": "onnx"}
 """Name to the format of `export` that it reads; PyTorch takes the network itself."""
 
 _TRACED = (256, 512)
 """Height and width of the images that networks are exported with; their files take any."""
+
+_REPETITIONS = 3
+"""Calls of each runtime by which the fastest is chosen."""
 
 
 def prepared(
@@ -42,7 +52,7 @@ def prepared(
 
     Args:
         net: stays as it is; of a supernet it is the active subnet.
-        runtime: one of `RUNTIMES`.
+        runtime: one of `RUNTIMES`, or ``auto``: `Fastest` on the CPU, elsewhere PyTorch.
         dtype: of the computation.
         device: where it runs.
 
@@ -50,6 +60,9 @@ def prepared(
         ValueError, ImportError: as `check_runtime`.
     """
     device = torch.device(device)
+    if runtime == "auto" and device.type == "cpu":
+        return Fastest(net, dtype)
+    runtime = "torch" if runtime == "auto" else runtime
     check_runtime(runtime, device, dtype)
     if runtime == "torch":
         return optimize(net.to(device), dtype)
@@ -145,11 +158,82 @@ class Compiled(nn.Module):
         key = f"{method} {fixed}"
         if key not in self._runs:
             form = FORMATS[str(RUNTIMES[self.runtime])]
-            path = _file(self.net, key, form)
+            path = _file(self.net, key, form.suffixes[0])
             if not path.is_file():
                 export(_calling(self.net, method), path, to=form.name, size=_TRACED, dynamic=True)
             self._runs[key] = form.read(path, self.dtype)[0]
         return self._runs[key]
+
+
+class Fastest(nn.Module):
+    """A network in the runtime that is fastest on this processor, among those that are installed.
+
+    At the first call of a size all are measured, a minute where the network has to be exported;
+    what came of it is kept beside the exported files, for the processor, its threads, the network
+    and inputs of about as many values, and said in a warning.
+
+    Args:
+        net: copied; of a supernet it is the active subnet.
+        dtype: of the computation.
+    """
+
+    def __init__(self, net: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.net, self.dtype = standalone(net), dtype
+        usable = [runtime for runtime in RUNTIMES if _usable(runtime, dtype)]
+        self.forms = {runtime: prepared(self.net, runtime, dtype) for runtime in usable}
+        self._chosen: dict[str, str] = {}
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The network's output in the runtime of choice."""
+        return self._call("forward", inputs)
+
+    def predict(self, *inputs: Tensor) -> Any:
+        """Likewise of the network's method of this name, where it has one."""
+        return self._call("predict", inputs)
+
+    def _call(self, method: str, inputs: tuple[Tensor, ...]) -> Any:
+        values = round(math.log2(sum(x.numel() for x in inputs)))
+        key = f"{method} 2^{values} {self.dtype} {torch.get_num_threads()}"
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(method, inputs, key)
+        return getattr(self.forms[self._chosen[key]], method)(*inputs)
+
+    def _choose(self, method: str, inputs: tuple[Tensor, ...], key: str) -> str:
+        here = f"{key} {device_name(torch.device('cpu'))} {list(self.forms)}"
+        path = _file(self.net, here, ".json")
+        if path.is_file():
+            times = read_json(path)
+        else:
+            times = self._measure(method, inputs)
+            write_json(path, times)
+        ranked = sorted(times, key=times.__getitem__)
+        told = ", ".join(f"{runtime} {times[runtime]:.3g} ms" for runtime in ranked)
+        shape = "x".join(map(str, inputs[0].shape))
+        warnings.warn(f"runtime auto: {ranked[0]} about {shape} ({told})", stacklevel=2)
+        return ranked[0]
+
+    def _measure(self, method: str, inputs: tuple[Tensor, ...]) -> dict[str, float]:
+        """Milliseconds of each runtime that the network can be exported to."""
+        calls = {}
+        for runtime, form in self.forms.items():
+            calls[runtime] = partial(getattr(form, method), *inputs)
+            try:
+                calls[runtime]()
+            except ValueError:
+                if runtime == "torch":
+                    raise
+                del calls[runtime]
+        timings = measure_in_turns(list(calls.values()), warmup=1, repetitions=_REPETITIONS)
+        return {name: timing.p10 for name, timing in zip(calls, timings, strict=True)}
+
+
+def _usable(runtime: str, dtype: torch.dtype) -> bool:
+    try:
+        check_runtime(runtime, torch.device("cpu"), dtype)
+    except (ValueError, ImportError):
+        return False
+    return True
 
 
 def _calling(net: nn.Module, method: str) -> nn.Module:
@@ -159,15 +243,23 @@ def _calling(net: nn.Module, method: str) -> nn.Module:
     return twin
 
 
-def _file(net: nn.Module, key: str, form: Format) -> Path:
-    """Where a network's exported call is kept; its name comes of all that it depends on."""
-    files = {inspect.getfile(kind) for kind in type(net).__mro__[:-1]}
-    files |= {inspect.getfile(type(part)) for part in net.modules()}
-    sources = [Path(file).read_text(encoding="utf-8") for file in sorted(files)]
+def _file(net: nn.Module, key: str, suffix: str) -> Path:
+    """Where something of a network is kept; the name comes of all that it depends on."""
+    kinds = {*type(net).__mro__[:-1], *(type(part) for part in net.modules())}
+    sources = sorted(map(_source, kinds))
     facts = (fingerprint(net), key, torch.__version__, installed_version(), *sources)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
-    return cache_folder().with_name("runtimes") / f"{name}-{digest}{form.suffixes[0]}"
+    return cache_folder().with_name("runtimes") / f"{name}-{digest}{suffix}"
+
+
+@cache
+def _source(kind: type) -> str:
+    """The file that a class stands in; of one that was typed, what nothing is kept by."""
+    try:
+        return Path(inspect.getfile(kind)).read_text(encoding="utf-8")
+    except (TypeError, OSError):
+        return secrets.token_hex()
 
 
 def fingerprint(net: nn.Module) -> str:

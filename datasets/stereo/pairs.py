@@ -154,9 +154,11 @@ class PairFolders(StereoDataset):
         encoding: how the maps are stored (see ``vizoo.vision.io.disparity``); None: by suffix,
             PFM, NPY, EXR or KITTI's 16-bit PNG.
         transform: called with each sample, returns the sample to use.
+        needs_truth: whether pairs without true disparities are left out.
 
     Raises:
-        FileNotFoundError: there is no such folder, no pair, or no true disparity in it.
+        FileNotFoundError: there is no such folder, no pair, or no true disparity in it where that
+            is needed.
     """
 
     def __init__(
@@ -164,29 +166,31 @@ class PairFolders(StereoDataset):
         root: str | os.PathLike,
         encoding: str | None = None,
         transform: Callable[[dict], dict] | None = None,
+        needs_truth: bool = True,
     ) -> None:
         folder = expand_path(root)
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder of pairs")
         super().__init__(
-            _side_by_side(folder, encoding) or _each_its_own(folder, encoding), transform
+            _side_by_side(folder, encoding, needs_truth)
+            or _each_its_own(folder, encoding, needs_truth),
+            transform,
         )
 
 
-def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
+def _side_by_side(root: Path, encoding: str | None, needs_truth: bool) -> list[StereoRecord]:
     for left, right in SIDES:
         if (root / left).is_dir() and (root / right).is_dir():
             truth = next((name for name in _TRUTHS if (root / name).is_dir()), None)
-            if truth is None:
+            if truth is None and needs_truth:
                 raise FileNotFoundError(_no_truth(root, f"beside {left}/ and {right}/"))
             base = glob.escape(str(root))
-            return find_pairs(
-                f"{base}/{left}/*", f"{base}/{right}/*", f"{base}/{truth}/*", encoding
-            )
+            maps = None if truth is None else f"{base}/{truth}/*"
+            return find_pairs(f"{base}/{left}/*", f"{base}/{right}/*", maps, encoding)
     return []
 
 
-def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
+def _each_its_own(root: Path, encoding: str | None, needs_truth: bool) -> list[StereoRecord]:
     records = []
     for folder in (root, *sorted(filter(Path.is_dir, root.iterdir()))):
         if (sides := sides_in(folder)) is not None:
@@ -199,6 +203,8 @@ def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
         raise FileNotFoundError(
             f"{root}: no pairs in it: neither images nor folders of the names {layouts}"
         )
+    if not needs_truth:
+        return records
     known = [record for record in records if record.disparity is not None]
     if not known:
         raise FileNotFoundError(_no_truth(root, f"beside any of its {len(records)} pairs"))

@@ -48,6 +48,18 @@ def test_json(capsys, tmp_path):
             ["fadnet_plus_micro", "--to", "torchscript", "--out", "n.pt", "--batch", "0"],
             "--batch 0: must be at least 1",
         ),
+        (
+            ["fadnet_plus_micro", "--to", "torchscript", "--out", "n.pt", "--precision", "int8"],
+            "precision 'int8': torchscript has float32",
+        ),
+        (
+            ["fadnet_plus_micro", "--to", "onnx", "--out", "n.onnx", "--calibrate", "pairs"],
+            "--calibrate and --max-loss are for --precision int8",
+        ),
+        (
+            ["mbnet", "--to", "onnx", "--out", "n.onnx", "--precision", "int8"],
+            "int8 is for stereo networks here",
+        ),
     ],
 )
 def test_errors(capsys, tmp_path, monkeypatch, words, says):

@@ -265,7 +265,9 @@ def test_not_finite_is_said(tmp_path):
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "_installed", lambda module: module == "onnx")
-    with pytest.raises(ImportError, match="pip install onnxscript onnxruntime"):
+    with pytest.raises(
+        ImportError, match=r"onnx needs onnxscript, onnxruntime: pip install .vizoo\[export\]"
+    ):
         export(Sum(), tmp_path / "net.onnx", to="onnx")
 
 

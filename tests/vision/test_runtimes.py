@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vizoo.vision import runtimes
-from vizoo.vision.runtimes import Compiled, check_runtime, prepared
+from vizoo.vision.runtimes import Compiled, Fastest, check_runtime, prepared
 
 
 class Pair(nn.Module):
@@ -76,5 +76,62 @@ def test_what_a_runtime_cannot_do(arguments, message):
 def test_a_missing_runtime_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(__import__("sys").modules, "openvino", raising=False)
-    with pytest.raises(ImportError, match="openvino needs .*openvino: pip install"):
+    with pytest.raises(
+        ImportError, match=r"openvino needs .*openvino: pip install .vizoo\[openvino\]"
+    ):
         check_runtime("openvino", torch.device("cpu"), torch.float32)
+
+
+def test_auto_measures_once_and_says_what_it_took(net, tmp_path, monkeypatch):
+    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name in ("torch", "openvino"))
+    speeds = {"torch": 2.0, "openvino": 1.0}
+    measured = []
+
+    def measure(self, method, inputs):
+        measured.append(method)
+        return speeds
+
+    monkeypatch.setattr(Fastest, "_measure", measure)
+    pair, larger = torch.rand(2, 1, 3, 32, 48), torch.rand(2, 1, 3, 128, 96)
+    fast = prepared(net, "auto")
+    fast.forms["openvino"] = lambda *inputs: None
+    fast.forms["openvino"].forward = lambda *inputs: "openvino's"
+    with pytest.warns(UserWarning, match="runtime auto: openvino about 1x3x32x48 .openvino 1 ms,"):
+        assert fast(*pair) == "openvino's"
+    assert fast(*pair[:, ..., :44]) == "openvino's" and measured == ["forward"]
+    speeds["torch"] = 0.5
+    with pytest.warns(UserWarning, match="runtime auto: torch about 1x3x128x96"):
+        torch.testing.assert_close(fast(*larger), net(*larger))
+    # Another process measures nothing; another number of threads is another machine.
+    with pytest.warns(UserWarning, match="auto: torch"):
+        prepared(net, "auto")(*larger)
+    assert measured == ["forward"] * 2
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    with pytest.warns(UserWarning, match="auto: torch"):
+        prepared(net, "auto")(*larger)
+    assert measured == ["forward"] * 3
+
+
+def test_auto_passes_over_what_a_network_cannot_be_exported_to(net, monkeypatch):
+    class Stubborn:
+        def forward(self, *inputs):
+            raise ValueError("cannot be exported")
+
+    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name == "torch")
+    fast, pair = prepared(net, "auto"), torch.rand(2, 1, 3, 16, 16)
+    fast.forms["openvino"] = Stubborn()
+    with pytest.warns(UserWarning, match="runtime auto: torch"):
+        torch.testing.assert_close(fast(*pair), net(*pair))
+
+
+def test_predictors_take_a_runtime(net):
+    from vizoo import StereoPredictor
+
+    pytest.importorskip("openvino")
+    left, right = torch.rand(2, 3, 33, 40)
+    mine, plain = StereoPredictor(net, runtime="openvino"), StereoPredictor(net)
+    torch.testing.assert_close(mine.maps(left, right), plain.maps(left, right))
+    with pytest.raises(ValueError, match="runtime 'tensorflow': there are torch, openvino"):
+        StereoPredictor(net, runtime="tensorflow")
+    with pytest.raises(ValueError, match="onnxruntime computes in float32"):
+        StereoPredictor(net, dtype="bfloat16", runtime="onnxruntime")

@@ -1,0 +1,198 @@
+"""Trained stereo networks in each runtime and precision: time, size, memory and error.
+
+    python -m benchmarks.runtimes [--models easnet_small …] [--json docs/results/runtimes.json]
+
+All forms of a network take turns on one pair in one process: the least of several calls counts, and
+its ratio to PyTorch's in float32. The memory is the peak of a process that opens the file, or the
+weights, and runs that pair once. Errors are means over generated scenes: how far the disparity is
+from PyTorch's in float32, and from the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import multiprocessing
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks._machine import commit, machine
+from vizoo.common.files import write_json
+from vizoo.common.timing import milliseconds
+from vizoo.datasets.stereo.scenes import generate_scenes
+from vizoo.stereo.samples import calibration_samples
+from vizoo.vision._export_formats import FORMATS
+from vizoo.vision.export import export
+from vizoo.vision.hub.create import create_model
+from vizoo.vision.inference import folded, optimize
+from vizoo.vision.int8 import quantize
+
+MODELS = ("easnet_small", "easnet_small.worlds", "easnet_light", "fadnet_plus_tiny")
+FORMS = {
+    "onnxruntime": {"float32": torch.float32, "int8": torch.float32},
+    "openvino": {
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float32,  # stored, not computed
+        "int8": torch.float32,
+    },
+}
+COLUMNS = [
+    "network",
+    "runtime",
+    "precision",
+    "ms",
+    "times PyTorch",
+    "file, MB",
+    "memory, MB",
+    "from float32, px",
+    "EPE, px",
+    "in float",
+]
+CALIBRATION = (192, 384)
+SCENES = 4
+
+
+def opened(model: str, runtime: str, precision: str, file: Path | None) -> Callable[..., Tensor]:
+    """A network in a runtime, called with a pair."""
+    if file is None:
+        net = create_model(model, pretrained=True).eval()
+        return optimize(net, getattr(torch, precision))
+    form = FORMATS["onnx" if runtime == "onnxruntime" else runtime]
+    run, _ = form.read(file, FORMS[runtime][precision])
+    return lambda *views: run(views)[0]
+
+
+def peak(answer: multiprocessing.Queue, size: tuple[int, int], threads: int, *form: object) -> None:
+    """Send the largest memory of this process, bytes, after one pair."""
+    torch.set_num_threads(threads)
+    with torch.inference_mode():
+        opened(*form)(*torch.rand(2, 1, 3, *size))
+    answer.put(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def memory(size: tuple[int, int], *form: object) -> int:
+    """Peak bytes of a process that runs one form of a network once."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    process = context.Process(target=peak, args=(answer, size, torch.get_num_threads(), *form))
+    process.start()
+    bytes_ = answer.get()
+    process.join()
+    return bytes_
+
+
+def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]) -> dict:
+    """Of each runtime and precision its file, and the parts that int8 leaves in float."""
+    net = folded(create_model(model, pretrained=True))
+    samples = calibration_samples(net, size=CALIBRATION, count=8)
+    found = {}
+    for runtime, precisions in FORMS.items():
+        form = FORMATS["onnx" if runtime == "onnxruntime" else runtime]
+        for precision in precisions:
+            file = folder / f"{model}_{precision}{form.suffixes[0]}"
+            plain = folder / f"{model}_float32{form.suffixes[0]}"
+            found[runtime, precision] = file, ""
+            tell(f"{model}: {runtime}, {precision}")
+            if precision == "bfloat16":
+                found[runtime, precision] = plain, ""
+            elif precision == "int8":
+                for path in (plain, *(plain.with_suffix(s) for s in form.beside)):
+                    shutil.copy(path, file.with_suffix(path.suffix))
+                kept = quantize(form, file, samples, max_loss, tell).float_parts
+                found[runtime, precision] = file, ", ".join(kept)
+            else:
+                how = {"size": CALIBRATION, "dynamic": True, "precision": precision}
+                export(net, file, to=form.name, **how)
+    return found
+
+
+@torch.inference_mode()
+def rows(
+    model: str, size: tuple[int, int], repeat: int, max_loss: float, tell: Callable[[str], None]
+) -> list[list[str]]:
+    """A network's lines."""
+    net = create_model(model, pretrained=True)
+    limit = min(net.reach, 192)
+    scenes = generate_scenes(SCENES, *size, seed=7, max_disparity=limit, clutter=0.3)
+    pairs = [(scenes["left"][i : i + 1], scenes["right"][i : i + 1]) for i in range(SCENES)]
+    with tempfile.TemporaryDirectory() as folder:
+        forms = {("torch", name): (None, "") for name in ("float32", "bfloat16")}
+        forms |= files(model, Path(folder), max_loss, tell)
+        runs = {key: opened(model, *key, file) for key, (file, _) in forms.items()}
+        maps = {key: [run(*pair) for pair in pairs] for key, run in runs.items()}
+        times: dict = {key: [] for key in runs}
+        for _ in range(repeat):
+            for key, run in runs.items():
+                times[key].append(milliseconds(lambda run=run: run(*pairs[0])))
+        lines = []
+        for key, (file, kept) in forms.items():
+            beside = () if file is None else (file, file.with_suffix(".bin"))
+            stored = sum(path.stat().st_size for path in beside if path.is_file())
+            least = min(times[key])
+            far = torch.cat(maps[key]) - torch.cat(maps["torch", "float32"])
+            off = (torch.cat(maps[key]) - scenes["disparity"]).abs()[scenes["valid"]]
+            figures = [
+                f"{least:.0f}",
+                f"{min(times['torch', 'float32']) / least:.2f}",
+                f"{stored / 1e6:.2f}" if stored else "",
+                f"{memory(size, model, *key, file) / 1e6:.0f}",
+                f"{float(far.abs().mean()):.2g}",
+                f"{float(off.mean()):.3f}",
+            ]
+            lines.append([f"`{model}`", *key, *figures, kept])
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=8)
+    parser.add_argument("--max-loss", type=float, default=0.2, help="of int8, pixels")
+    parser.add_argument("--json", type=Path, help="write the table with where it comes from")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    console, size = Console(width=140), tuple(options.size)
+    table = Table(*COLUMNS, title=machine())
+    lines = []
+    for model in options.models:
+        lines += rows(model, size, options.repeat, options.max_loss, console.log)
+        if options.json:  # each network takes minutes
+            write_json(options.json, record(lines, options))
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+
+
+def record(lines: list[list[str]], options: argparse.Namespace) -> dict:
+    """The table with where it comes from."""
+    height, width = options.size
+    return {
+        "title": "Stereo networks in other runtimes",
+        "about": f"{height}x{width}, batch 1: the least of {options.repeat} calls in turns within "
+        "one process, and how many times as fast as PyTorch's float32 that is; the peak memory of "
+        f"a process that runs one pair; mean errors over {SCENES} generated scenes. Float16 is how "
+        "OpenVINO's weights are stored, bfloat16 what it computes in; of int8 the last column says "
+        f"which parts stayed in float to keep to {options.max_loss:g} px.",
+        "command": f"python -m benchmarks.runtimes --threads {options.threads}",
+        "machine": machine(),
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "columns": COLUMNS,
+        "rows": lines,
+        "quoted": [],
+    }
+
+
+if __name__ == "__main__":
+    main()

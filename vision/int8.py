@@ -1,0 +1,150 @@
+"""Files of networks in eight-bit integers: what that costs, part by part, and what stays in float.
+
+Only convolutions and layers like them become integers. What lies between them stays in float:
+correlation, cost volumes, soft-argmin, warps and upsampling lose too much.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ._export_formats import Format
+
+__all__ = ["Quantized", "Sample", "check_samples", "quantize"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a network is calibrated with, or measured by."""
+
+    inputs: tuple[Tensor, ...]  #: arguments of ``forward``
+    #: of the shape of the first output, NaN where it is not known; None where nothing is
+    truth: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What eight bits cost. Errors are mean absolute ones, in the unit of the first output."""
+
+    error: float | None  #: against the truth in float32; None without truth
+    loss: float  #: by how much that grows in int8; without truth the difference from float32
+    parts: dict[str, float]  #: the loss where one part alone is in int8
+    float_parts: tuple[str, ...]  #: parts that stay in float, the most sensitive first
+    samples: int  #: by which the loss was measured
+
+
+def quantize(
+    form: Format,
+    file: Path,
+    samples: Sequence[Sample],
+    max_loss: float,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Quantized:
+    """Turn a file in float32 into one in eight bits.
+
+    A part is a child of the network, such as encoder, aggregation or refinement. Each is measured
+    alone; then the most sensitive ones are left in float, one more at a time, until all others
+    together cost no more than `max_loss`.
+
+    Args:
+        form: of the file.
+        file: what `export` wrote.
+        samples: two or more; every other one calibrates, the rest measures.
+        max_loss: mean absolute error that may be added, in the unit of the first output.
+        progress: told each step.
+
+    Raises:
+        ValueError: too few samples, of a size that the file does not take, or no part can be in
+            int8 at that loss.
+    """
+    if len(samples) < 2:
+        raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
+    layers = form.layers(file)
+    parts = list(dict.fromkeys(map(_part, layers)))
+    if not parts:
+        raise ValueError("there is nothing to quantise: the network has no convolutions")
+    calibrating = [sample.inputs for sample in samples[::2]]
+    scale = _Scale(form, file, samples[1::2])
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        trial = Path(folder) / file.name
+
+        def loss(in_float: Sequence[str]) -> float:
+            form.quantize(file, trial, calibrating, [x for x in layers if _part(x) in in_float])
+            return scale.loss(trial)
+
+        alone = {}
+        for part in parts:
+            alone[part] = loss([other for other in parts if other != part])
+            progress(f"{part} in int8 costs {alone[part]:.3g}")
+        sensitive = sorted(parts, key=alone.__getitem__, reverse=True)
+        for count in range(len(parts)):
+            together = loss(sensitive[:count])
+            left = ", ".join(sensitive[:count])
+            progress(f"int8 costs {together:.3g}" + (f" with {left} in float" if left else ""))
+            if together <= max_loss:
+                for path in Path(folder).iterdir():
+                    os.replace(path, file.with_name(path.name))
+                kept = tuple(sensitive[:count])
+                return Quantized(scale.error, together, alone, kept, len(scale.samples))
+    told = ", ".join(f"{part} {alone[part]:.3g}" for part in sensitive)
+    raise ValueError(
+        f"int8 costs more than {max_loss:g} whatever stays in float (parts alone: {told}); allow "
+        "more loss, or take float16"
+    )
+
+
+class _Scale:
+    """Weighs a file against the truth, or where there is none against a file in float32."""
+
+    def __init__(self, form: Format, source: Path, samples: Sequence[Sample]) -> None:
+        self.form, self.samples = form, samples
+        outputs = self._outputs(source)
+        known = [sample.truth for sample in samples if sample.truth is not None]
+        self.error = None
+        self._wanted = outputs
+        if len(known) == len(samples):
+            self._wanted = known
+            self.error = self._mean(outputs)
+
+    def loss(self, file: Path) -> float:
+        return self._mean(self._outputs(file)) - (self.error or 0.0)
+
+    def _outputs(self, file: Path) -> list[Tensor]:
+        run, _ = self.form.read(file, torch.float32)
+        return [run(sample.inputs)[0] for sample in self.samples]
+
+    def _mean(self, outputs: Sequence[Tensor]) -> float:
+        pairs = zip(outputs, self._wanted, strict=True)
+        errors = torch.cat([(mine - wanted).abs().flatten() for mine, wanted in pairs])
+        return float(errors[errors.isfinite()].double().mean())
+
+
+def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str]]) -> None:
+    """Refuse samples that a file with inputs of these shapes does not take; names are any length.
+
+    Raises:
+        ValueError: it says which size, and what to do.
+    """
+    for number, sample in enumerate(samples):
+        for x, shape in zip(sample.inputs, shapes, strict=True):
+            pairs = zip(x.shape, shape, strict=True) if x.dim() == len(shape) else [(0, 1)]
+            if any(isinstance(wanted, int) and wanted != got for got, wanted in pairs):
+                given, fixed = ("x".join(map(str, each)) for each in (x.shape, shape))
+                raise ValueError(
+                    f"calibration sample {number} is {given}, and the file takes {fixed} alone: "
+                    "export with that size, or dynamic"
+                )
+
+
+def _part(layer: str) -> str:
+    """The child of the network that a layer lies in; layers are called by their place in it."""
+    return layer.partition("/")[0].partition(".")[0]
