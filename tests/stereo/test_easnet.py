@@ -20,7 +20,6 @@ from vizoo.vision.inference import optimize
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet"
-    compiled = slice(1, 3)  # without the largest, which takes longest
 
 
 class TestExtendedSupernet(StereoSupernetTester):
@@ -72,6 +71,9 @@ class TestSmall(TestNetwork):
     name = "easnet_small"
     parameters = 323_525
     architecture = exported = {"max_disparity": 48}
+
+    # Of EASNet's modules.
+    test_compiles_to_one_graph = slow(StereoNetworkTester.test_compiles_to_one_graph)
 
 
 def test_published_space():
