@@ -21,12 +21,15 @@ from vizoo.vision.inference import optimize
 class TestSupernet(StereoSupernetTester):
     name = "easnet"
 
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for its subnet and light are
+
 
 class TestExtendedSupernet(StereoSupernetTester):
     name = "easnet_extended"
-    to = "onnx"
 
-    test_compiles = slow(StereoSupernetTester.test_compiles)  # for EASNet itself is
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for light is
+    test_exports_without_the_supernet = slow(StereoSupernetTester.test_exports_without_the_supernet)
+    to = "onnx"  # in every run light goes there
 
 
 class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
