@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from .elastic.base import Condition, ElasticModule, extract_module
 from .space import Architecture, Choice, SearchSpace
@@ -150,8 +150,16 @@ def _both(one: Condition, other: Condition) -> Condition | None:
 
 
 def _is_elastic(value: Any) -> bool:
-    if isinstance(value, ElasticModule | Value | Architecture | SearchSpace):
-        return True
-    if isinstance(value, Mapping):
+    if isinstance(value, _PLAIN):  # the usual ones first: abstract classes take long to say no
+        return False
+    if isinstance(value, _COLLECTIONS):
+        return any(map(_is_elastic, value)) or (
+            isinstance(value, dict) and any(map(_is_elastic, value.values()))
+        )
+    if isinstance(value, Mapping) and not isinstance(value, Architecture):
         return any(map(_is_elastic, (*value.keys(), *value.values())))
-    return isinstance(value, list | tuple | set | frozenset) and any(map(_is_elastic, value))
+    return isinstance(value, (ElasticModule, Value, Architecture, SearchSpace))
+
+
+_PLAIN = (str, bool, int, float, Tensor, type(None))
+_COLLECTIONS = (dict, list, tuple, set, frozenset)

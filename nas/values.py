@@ -56,6 +56,9 @@ class Value(ABC):
     def at(self, values: Mapping[str, Any]) -> Any:
         """The value where the choice of each name has the given value."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Value:
+        return self  # nothing in it can change, and a supernet holds thousands
+
     def map(self, function: Callable[[Any], Any]) -> Computed:
         """What a pure function makes of it, such as ``width.map(lambda w: round_to(w * 6, 8))``."""
         return Computed(function, (self,))
@@ -312,6 +315,9 @@ def _largest(value: Value | int, fixed: Mapping[str, Any]) -> int:
         return value
     if isinstance(value, Placed):
         return value.at(fixed)
+    if isinstance(value, Choice):  # whose values ascend
+        given = fixed.get(value.name)
+        return _integer(value.largest if given is None else given, [value.name])
     if isinstance(value, Concatenation):
         return sum(_largest(part, fixed) for part in value.parts)
     names, open_values = [], []

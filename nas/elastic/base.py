@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -212,7 +213,10 @@ def export_parts(module: nn.Module, architecture: Setting, copies: dict[int, Any
     for buffer in module.buffers(recurse=False):
         copies.setdefault(id(buffer), buffer.detach().clone())
     for name, attribute in vars(module).items():
-        if name.startswith(("_forward_", "_backward_")) and isinstance(attribute, dict):
+        # A module has a dozen empty dictionaries, which `copy.deepcopy` takes long to copy.
+        empty = not attribute and type(attribute) in (dict, OrderedDict)
+        hooks = name.startswith(("_forward_", "_backward_")) and isinstance(attribute, dict)
+        if empty or hooks:
             copies[id(attribute)] = type(attribute)()
     for child in module.children():
         _export_within(child, architecture, copies)

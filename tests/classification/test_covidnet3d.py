@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from network_tester import ExportTester, NetworkTester
+from network_tester import ExportTester, NetworkTester, slow
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.__main__ import main
@@ -35,6 +35,10 @@ class TestSmall(NetworkTester):
     architecture = {"encoding": MIXED}
     exported = {"encoding": [8] * 20 + [0]}
     size = (64, 64)
+
+    # Tiny is of the same blocks.
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(NetworkTester.test_exports)
 
 
 @pytest.mark.slow

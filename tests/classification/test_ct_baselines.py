@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from network_tester import ExportTester, NetworkTester
+from network_tester import ExportTester, NetworkTester, slow
 from torch import nn
 from torchvision.models import densenet121
 
@@ -18,6 +18,8 @@ class TestMC3(NetworkTester):
     name = "mc3_18"
     parameters = 11_491_266
     size = (32, 32)
+
+    test_exports = slow(NetworkTester.test_exports)  # for CovidNet3D, of volumes too, is
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ def small(tmp_path, monkeypatch, small_views):
     for role, length in (("train", 12), ("val", 1), ("test", 2)):
         arguments = config["data"]["init_args"][role][0]["init_args"]
         arguments |= {"length": length, "height": 64, "width": 128}
-    sizes = {"crop_height": 64, "crop_width": 128, "workers": 0, "samples_per_epoch": 48}
+    sizes = {"crop_height": 64, "crop_width": 128, "workers": 0, "batch_size": 2}
+    sizes["samples_per_epoch"] = 24
     config["data"]["init_args"] |= sizes
     config["trainer"]["logger"]["init_args"]["flush_logs_every_n_steps"] = 1
     path = tmp_path / "small.yaml"
@@ -78,6 +79,31 @@ def test_a_failing_training_is_told(small, tmp_path, monkeypatch):
         training.train(tmp_path / "out", 1, "cpu", lambda what: None)
 
 
+def test_ctrl_c_waits_for_the_checkpoint(small, tmp_path, monkeypatch):
+    """The terminal tells both: the child writes its checkpoint before the command ends."""
+    started = []
+
+    def command(words, stdout):
+        started.append(Forked(words[3:], tmp_path))
+        return started[0]
+
+    def pressed(steps, runs, known):
+        if list(tmp_path.glob("out/training/version_0/metrics.csv")):
+            started[0].send_signal(signal.SIGINT)
+            raise KeyboardInterrupt
+        return False
+
+    forking = types.SimpleNamespace(Popen=command, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(training, "subprocess", forking)
+    monkeypatch.setattr(training, "_reached", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(tmp_path / "out", 50, "cpu", lambda what: None)
+    assert started[0].poll() == 130 and len(started) == 1
+    assert "vizoo: stopped; resume with" in (tmp_path / "stderr.txt").read_text()
+    assert list(tmp_path.glob("out/training/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.slow
 def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
     """The child writes its checkpoint; nothing goes on behind the prompt."""
     code = (

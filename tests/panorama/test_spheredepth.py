@@ -22,6 +22,11 @@ class TestTiny(NetworkTester):
     parameters = 208_740
     exported = {"texture_level": 0}  # half the nodes
     size = (32, 64)
+    formats = ("torchscript",)
+
+    @pytest.mark.slow  # as long as a quarter of this folder's tests
+    def test_exports_to_onnx(self, tmp_path):
+        self.check_export(tmp_path / "net.onnx", "onnx")
 
     def trained_outputs(self, net):
         return net.forward_stages(*self.inputs(net, batch=2))

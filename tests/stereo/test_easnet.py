@@ -20,14 +20,16 @@ from vizoo.vision.inference import optimize
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet"
-    compiled = slice(1, 3)  # without the largest, which takes longest
+
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for its subnet and light are
 
 
 class TestExtendedSupernet(StereoSupernetTester):
     name = "easnet_extended"
-    to = "onnx"
 
-    test_compiles = slow(StereoSupernetTester.test_compiles)  # for EASNet itself is
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for light is
+    test_exports_without_the_supernet = slow(StereoSupernetTester.test_exports_without_the_supernet)
+    to = "onnx"  # in every run light goes there
 
 
 class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
@@ -72,6 +74,9 @@ class TestSmall(TestNetwork):
     name = "easnet_small"
     parameters = 323_525
     architecture = exported = {"max_disparity": 48}
+
+    # Of EASNet's modules.
+    test_compiles_to_one_graph = slow(StereoNetworkTester.test_compiles_to_one_graph)
 
 
 def test_published_space():

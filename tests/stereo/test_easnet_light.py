@@ -16,7 +16,6 @@ from vizoo.vision.ops import soft_argmin
 
 class TestSupernet(StereoSupernetTester):
     name = "easnet_light"
-    compiled = slice(1, 3)  # without the largest, which takes longest
 
 
 class TestNetwork(StereoNetworkTester):

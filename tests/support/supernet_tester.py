@@ -271,6 +271,7 @@ class StereoSupernetTester(SupernetTester):
     name: str
     size = (24, 48)
     to = "torchscript"
+    compiled = slice(1, 2)  # that graphs follow the activation, smaller supernets show
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from network_tester import NetworkTester
+from network_tester import NetworkTester, slow
 from supernet_tester import SupernetTester
 
 from vizoo.classification.spaces.nasbench201 import convert_published
@@ -29,6 +29,10 @@ class TestNetwork(NetworkTester):
     parameters = 1_699_546
     architecture = {**SMALL, "cell": BEST}
     size = (32, 32)
+
+    # The supernet is compiled, and its subnet exported.
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(NetworkTester.test_exports)
 
 
 class TestSupernet(SupernetTester):

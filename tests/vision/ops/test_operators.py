@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from network_tester import slow
 from torch import Tensor
 
 from vizoo.vision import ops
@@ -215,6 +216,7 @@ def mean_product(left, right, groups=1):
 
 class TestCorrelation(PairTester):
     function, arguments = staticmethod(ops.correlation), (6,)
+    test_onnx = slow(PairTester.test_onnx)  # FADNet++ is exported with it
     refused = [((0,), "displacements must be at least 1, got 0")]
 
     def naive(self, left, right):
@@ -316,6 +318,7 @@ class TestConcatVolume(PairTester):
 
 class TestSoftArgmin(OperatorTester):
     autocast_type = torch.float32
+    test_onnx = slow(OperatorTester.test_onnx)  # EASNet is exported with it
 
     def inputs(self, height=3, width=7, batch=2, dtype=torch.float64):
         return (super().inputs(height, width, batch, dtype)[0],)
@@ -344,6 +347,7 @@ class TestSoftArgmin(OperatorTester):
 
 
 class TestWarpByDisparity(OperatorTester):
+    test_onnx = slow(OperatorTester.test_onnx)  # FADNet++ is exported with it
     padding, align_corners = "border", True
     autocast_type = torch.float32
 
@@ -430,6 +434,7 @@ class TestWarpByDisparity(OperatorTester):
 
 class TestWarpAsPublished(TestWarpByDisparity):
     padding, align_corners = "zeros", False
+    test_onnx = OperatorTester.test_onnx
 
 
 def test_a_process_that_compiles_nothing_imports_no_compiler():
