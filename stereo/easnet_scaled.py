@@ -228,9 +228,9 @@ class EASNetScaled(MatchingNetwork):
     @property
     def max_disparity(self) -> float:
         """Pixels of the image; the active subnet is made for disparities below that."""
-        copy: Any = self.copy
-        factor = (copy._modules[copy.active] if isinstance(copy, ElasticModule) else copy).factor
-        return FINEST * factor / 2 * cast(_Correlation, self.volumes[0]).candidates
+        copy, finest = cast(Any, self.copy), cast(Any, self.volumes[0])
+        active: Any = copy._modules[copy.active] if isinstance(copy, ElasticModule) else copy
+        return FINEST * active.factor / 2 * finest.candidates
 
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
         """Full size, what it was enlarged from, and that before it is refined."""
