@@ -117,11 +117,5 @@ def table_of_weights(
     """The latency table that lies beside a supernet's weights, where it fits what is asked for."""
     from ..vision.subnets.best import table_beside
 
-    table = table_beside(args.supernet, net, space)
-    if table is None:
-        return None
-    given = table.conditions
-    size = f"{given.height}x{given.width}"
-    kinds = args.device or "cpu", args.dtype or "float32", args.runtime or "torch"
-    asked = (*kinds, args.input or size)
-    return table if asked == (given.device, given.dtype, given.runtime, size) else None
+    size = parse_size(args.input, "--input", "288x576") if args.input else None
+    return table_beside(args.supernet, net, space, size, args.device, args.dtype, args.runtime)

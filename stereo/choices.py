@@ -164,9 +164,7 @@ class _Supernet:
 
     def __init__(self, name: str, source: str, device: str, report: Report) -> None:
         net, space, _ = load_supernet(source)
-        table = table_beside(source, net, space)
-        if table is not None and table.conditions.device != device.partition(":")[0]:
-            table = None
+        table = table_beside(source, net, space, device=device.partition(":")[0])
         size = _SIZE if table is None else (table.conditions.height, table.conditions.width)
         self.name, self.bench = name, Bench.here(net, space, size=size, device=device)
         if table is not None:

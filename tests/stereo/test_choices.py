@@ -104,7 +104,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(Bench, "costs", told)
     monkeypatch.setattr(module, "_SIZE", (48, 96))
     monkeypatch.setattr(module, "_SCENES", 1)
-    monkeypatch.setattr(FitConfig, "recalibrate", lambda *_: None)
+    monkeypatch.setattr(FitConfig, "recalibrate", lambda *_, **__: None)
     monkeypatch.setattr(module, "_SEARCH", {"generations": 2, "population": 8, "rounds": 1})
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 2)
@@ -114,7 +114,7 @@ def quick(monkeypatch):
 
 
 def test_a_subnet_is_cut_once_for_a_limit(quick, monkeypatch):
-    monkeypatch.setattr(module, "table_beside", lambda *_: None)
+    monkeypatch.setattr(module, "table_beside", lambda *_, **__: None)
     choices = Choices([LIGHT], "cpu")
     assert choices.offered == [LIGHT, CUT]
     steps = []
@@ -164,7 +164,7 @@ def test_batch_norms_are_those_that_err_less(quick, monkeypatch, better):
 
     monkeypatch.setattr(FitConfig, "recalibrate", recalibrate)
     monkeypatch.setattr(Bench, "costs", lambda *_: {"measured": {"median": 100.0}})
-    supernet = module._Supernet(LIGHT, LIGHT, "cpu", lambda *_: None)
+    supernet = module._Supernet(LIGHT, LIGHT, "cpu", lambda *_, **__: None)
     subnet = supernet.bench.network(supernet.bench.space.largest())
     if better:  # the supernet's are the damaged ones
         recalibrate(None, subnet, 1, None)

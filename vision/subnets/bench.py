@@ -201,6 +201,7 @@ def bench_for(
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
+    space: SearchSpace | None = None,
 ) -> Bench:
     """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32, torch.
 
@@ -218,6 +219,7 @@ def bench_for(
         given = None if table is None else table.conditions
         bench = Bench.here(
             net,
+            space,
             size=size or (_SIZE if given is None else (given.height, given.width)),
             device=device or ("cpu" if given is None else given.device),
             dtype=dtype or ("float32" if given is None else given.dtype),

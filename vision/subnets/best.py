@@ -28,7 +28,8 @@ from ...nas.search.evolution import evolve
 from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import activate, extract
 from ..hub.create import beside_weights
-from .bench import Bench, bench_for
+from .bench import Bench, bench_for, load_supernet
+from .evaluations import evaluations_beside
 
 __all__ = [
     "OWN_TABLE",
@@ -87,7 +88,7 @@ class Subnet:
 
 
 def best_subnet(
-    net: nn.Module | Bench,
+    net: str | nn.Module | Bench,
     limits: Mapping[str, float | str],
     *,
     size: tuple[int, int] | None = None,
@@ -106,7 +107,9 @@ def best_subnet(
     """Cut the best subnet that keeps to limits out of a trained supernet, without training.
 
     Args:
-        net: the supernet, on the CPU, or the bench that it is measured on.
+        net: the supernet, by the name of its weights or their file; or as a network on the CPU; or
+            the bench that it is measured on. What lies beside weights is used: a latency table of
+            another machine, scaled by what one subnet takes here, and evaluations of subnets.
         limits: of ``latency`` (milliseconds, or ``"30ms"``), ``parameters``, ``macs`` and
             ``memory`` of activations (bytes) any number.
         size: (height, width) of the images; by default the table's, or 288x576.
@@ -116,8 +119,9 @@ def best_subnet(
         runtime: likewise; by default the table's, or ``torch``.
         table: of `latency_table`, for this machine; by default a small one is measured where the
             latency is limited.
-        objective: what is minimised, of architectures; by default the most multiply-adds win:
-            capacity stands in for accuracy, which nobody has measured.
+        objective: what is minimised, of architectures; by default the error predicted from
+            evaluations beside the weights, without these the most multiply-adds win: capacity
+            stands in for accuracy, which nobody has measured.
         predictors: of `cost_predictors`, in place of a table.
         seed: of the search.
         population: of the search.
@@ -133,12 +137,23 @@ def best_subnet(
             of something else.
 
     Example:
-        >>> net = vizoo.create_model("easnet_light", pretrained=True)
-        >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, size=(540, 960))
+        >>> subnet = vizoo.best_subnet("easnet_scaled", {"latency": "60ms"}, size=(540, 960))
         >>> vizoo.save_weights(subnet.network, "small.safetensors")
     """
     bounds = checked_limits(limits)
-    bench = bench_for(net, table, size, device, dtype, runtime)
+    space = None
+    if isinstance(net, str):
+        source = net
+        net, space, _ = load_supernet(source)
+        if objective is None and (evaluations := evaluations_beside(source, space)) is not None:
+            objective, _ = evaluations.objective(seed)
+        if table is None and predictors is None and "latency" in bounds:
+            near = table_beside(source, net, space, size, device, dtype, runtime)
+            if near is not None:
+                size = near.conditions.height, near.conditions.width
+                net = bench_for(net, None, size, device, dtype, runtime, space)
+                table, size, device, dtype, runtime = moved_table(near, net), None, None, None, None
+    bench = bench_for(net, table, size, device, dtype, runtime, space)
     if predictors is None:
         if table is None and "latency" in bounds:
             table = bench.complete(bench.table(), report=report, **OWN_TABLE)
@@ -242,13 +257,25 @@ def most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
     return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
 
 
-def table_beside(source: str, net: nn.Module, space: SearchSpace) -> LatencyTable | None:
-    """The complete latency table that lies beside a supernet's weights, if it is of these.
+def table_beside(
+    source: str,
+    net: nn.Module,
+    space: SearchSpace,
+    size: tuple[int, int] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    runtime: str | None = None,
+) -> LatencyTable | None:
+    """The complete latency table that lies beside a supernet's weights, if it serves.
 
     Args:
         source: what `load_supernet` took.
         net: what it gave.
         space: likewise.
+        size: (height, width) that it has to be of; None for any.
+        device: likewise; None for ``cpu``.
+        dtype: likewise; None for ``float32``.
+        runtime: likewise; None for ``torch``.
 
     Raises:
         ValueError: the file there is damaged.
@@ -258,7 +285,11 @@ def table_beside(source: str, net: nn.Module, space: SearchSpace) -> LatencyTabl
         return None
     table = LatencyTable.load(path)
     same = table.model == dict(cast("dict[str, Any]", net.architecture))
-    return table if same and table.space.holds(space) and table.complete else None
+    own = table.conditions
+    there = (own.height, own.width), own.device, own.dtype, own.runtime
+    asked = size or there[0], device or "cpu", dtype or "float32", runtime or "torch"
+    serves = same and there == asked and table.space.holds(space) and table.complete
+    return table if serves else None
 
 
 def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:

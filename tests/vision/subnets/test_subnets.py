@@ -1,6 +1,7 @@
 """Searching supernets from Python: the best subnet, fronts, rankings, splits."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.inputs import input_names
 from vizoo.vision.subnets import best
 from vizoo.vision.subnets.bench import Bench
+from vizoo.vision.subnets.evaluations import Evaluations
 from vizoo.vision.subnets.leaves import open_supernet
 
 
@@ -55,6 +57,21 @@ def test_a_latency_measures_its_own_table(net):
     assert largest.architecture == search_space(net).largest()
     assert 0 < largest.latency < 100_000 and largest.limits == {"latency": 100_000.0}
     assert largest.conditions.height == 16 and largest.rounds[0]["found"]["latency"] > 0
+
+
+def test_what_lies_beside_the_weights_is_used(net, monkeypatch):
+    """A table of another machine is moved here, and evaluations say which subnet is best."""
+    vizoo.save_weights(net, "supernet.safetensors")
+    space, rng = search_space(net), random.Random(0)
+    errors = {a: 1.0 + a["depth"] for a in [space.sample(rng) for _ in range(30)]}
+    Evaluations(space, "val/error", {}, errors).save("supernet.evaluations.json")
+    settings = {"size": (16, 24), "samples": 8, "held_out": 0, "seconds": 0.0}
+    vizoo.latency_table(net, "supernet.latency.json", **settings)
+    monkeypatch.setattr(Bench, "complete", None)  # nothing else is measured
+    subnet = vizoo.best_subnet("supernet.safetensors", {"latency": "100s"})
+    assert subnet.architecture["depth"] == 1 and subnet.conditions.width == 24
+    largest = vizoo.best_subnet(net, {"parameters": 1e9}, size=(16, 24))
+    assert largest.architecture["depth"] == 3
 
 
 def test_a_table_of_another_runtime_serves_that_alone(net, tmp_path):
