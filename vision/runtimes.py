@@ -36,6 +36,9 @@ RUNTIMES = {"torch": None, "openvino": "openvino", "onnxruntime": "onnx"}
 _TRACED = (256, 512)
 """Height and width of the images that networks are exported with; their files take any."""
 
+_ALIKE = 4
+"""Inputs of numbers of values within this factor have one fastest runtime."""
+
 _REPETITIONS = 3
 """Calls of each runtime by which the fastest is chosen."""
 
@@ -170,7 +173,7 @@ class Fastest(nn.Module):
 
     At the first call of a size all are measured, a minute where the network has to be exported;
     what came of it is kept beside the exported files, for the processor, its threads, the network
-    and inputs of about as many values, and said in a warning.
+    and inputs of about this size, and said in a warning.
 
     Args:
         net: copied; of a supernet it is the active subnet.
@@ -193,8 +196,8 @@ class Fastest(nn.Module):
         return self._call("predict", inputs)
 
     def _call(self, method: str, inputs: tuple[Tensor, ...]) -> Any:
-        values = round(math.log2(sum(x.numel() for x in inputs)))
-        key = f"{method} 2^{values} {self.dtype} {torch.get_num_threads()}"
+        values = round(math.log(sum(x.numel() for x in inputs), _ALIKE))
+        key = f"{method} {_ALIKE}^{values} {self.dtype} {torch.get_num_threads()}"
         if key not in self._chosen:
             self._chosen[key] = self._choose(method, inputs, key)
         return getattr(self.forms[self._chosen[key]], method)(*inputs)
