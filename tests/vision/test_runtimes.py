@@ -83,7 +83,7 @@ def test_a_missing_runtime_says_what_to_install(monkeypatch):
 
 
 def test_auto_measures_once_and_says_what_it_took(net, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name in ("torch", "openvino"))
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name in ("torch", "openvino"))
     speeds = {"torch": 2.0, "openvino": 1.0}
     measured = []
 
@@ -117,11 +117,15 @@ def test_auto_passes_over_what_a_network_cannot_be_exported_to(net, monkeypatch)
         def forward(self, *inputs):
             raise ValueError("cannot be exported")
 
-    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name == "torch")
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name == "torch")
     fast, pair = prepared(net, "auto"), torch.rand(2, 1, 3, 16, 16)
     fast.forms["openvino"] = Stubborn()
     with pytest.warns(UserWarning, match="runtime auto: torch"):
         torch.testing.assert_close(fast(*pair), net(*pair))
+
+
+def test_auto_leaves_bfloat16_to_pytorch(net):
+    assert not isinstance(prepared(net, "auto", torch.bfloat16), Fastest)
 
 
 def test_predictors_take_a_runtime(net):
