@@ -166,7 +166,12 @@ class Compiled(nn.Module):
             path = _file(self.net, key, form.suffixes[0])
             if not path.is_file():
                 export(_calling(self.net, method), path, to=form.name, size=_TRACED, dynamic=True)
-            self._runs[key] = form.read(path, self.dtype)[0]
+            try:
+                self._runs[key] = form.read(path, self.dtype)[0]
+            except Exception as error:
+                raise ValueError(
+                    f"{path}: {self.runtime} cannot read it; delete it, and it is made anew"
+                ) from error
         return self._runs[key]
 
 

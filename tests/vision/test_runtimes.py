@@ -44,6 +44,16 @@ def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, m
     torch.testing.assert_close(prepared(net, runtime)(*pair), fast(*pair))
 
 
+def test_a_damaged_file_is_named(net, monkeypatch, tmp_path):
+    pytest.importorskip("openvino")
+    path = tmp_path / "kept.xml"
+    for part in (path, path.with_suffix(".bin")):
+        part.write_text("no network")
+    monkeypatch.setattr(runtimes, "_file", lambda *facts: path)
+    with pytest.raises(ValueError, match=r"kept.xml: openvino cannot read it; delete it, and"):
+        prepared(net, "openvino")(*torch.rand(2, 1, 3, 16, 24))
+
+
 def test_other_weights_are_another_file(net):
     pytest.importorskip("openvino")
     pair = torch.rand(2, 1, 3, 16, 24)
