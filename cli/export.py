@@ -124,8 +124,7 @@ def _samples(args: argparse.Namespace, net: nn.Module, size: tuple[int, int]) ->
             f"{args.model}: int8 is for stereo networks here; of others "
             "vizoo.export(net, …, precision='int8', calibrate=samples) takes samples of yours"
         )
-    sizes: dict[str, Any] = {} if args.dynamic else {"size": size}
-    return calibration_samples(net, args.calibrate, **sizes)
+    return calibration_samples(net, args.calibrate, None if args.dynamic else size)
 
 
 def _report(exported: Exported) -> dict[str, Any]:

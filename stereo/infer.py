@@ -48,6 +48,7 @@ _LONG, _LARGE = 2.0, 500_000
 # a network's own at least (memory that was freed before hides a part when they are measured) and
 # at most.
 _MAPS, _MIRRORED, _LEAST, _MOST = 28, 36, 254, 4000
+_LEAST_KEPT = 800  # in runtimes that keep their memory, so that it shows but once
 _MEASURED = (256, 512)  # height and width of the pair by which a network's are measured
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
@@ -275,10 +276,13 @@ class StereoPredictor:
             return None
         if self._bytes is None:
             views = [torch.linspace(0, 1, 3 * math.prod(_MEASURED)).view(3, *_MEASURED)] * 2
+            if self.runtime != "torch":  # what it takes to export and compile is not meant
+                self.maps(*(view[:, ::4, ::4] for view in views))
             return_freed_memory()
             with PeakMemory(self.device) as peak:
                 self.maps(*views)
-            self._bytes = _SAFETY * max(peak.bytes / math.prod(_MEASURED), _LEAST)
+            least = _LEAST if self.runtime == "torch" else _LEAST_KEPT
+            self._bytes = _SAFETY * max(peak.bytes / math.prod(_MEASURED), least)
         pixels = int(left / self._bytes)
         if pixels >= height * width:
             return None

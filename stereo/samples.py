@@ -24,7 +24,7 @@ _RANGE = 192.0
 def calibration_samples(
     net: nn.Module,
     source: str | None = None,
-    size: tuple[int, int] = _SIZE,
+    size: tuple[int, int] | None = None,
     count: int = 16,
 ) -> list[Sample]:
     """Pairs for `vizoo.export` with ``precision="int8"``, with truth where there is any.
@@ -33,7 +33,7 @@ def calibration_samples(
         net: of generated scenes it is asked for its reach.
         source: a folder of pairs, a config of `vizoo fit` whose validation is taken, or None for
             generated scenes.
-        size: of generated scenes.
+        size: height and width of generated scenes; None takes 256x512.
         count: so many at most.
 
     Raises:
@@ -42,7 +42,7 @@ def calibration_samples(
     """
     if source is None:
         reach = getattr(net, "reach", None) or _RANGE
-        scenes = GeneratedStereo(count, *size, seed=_SEED, max_disparity=reach)
+        scenes = GeneratedStereo(count, *(size or _SIZE), seed=_SEED, max_disparity=reach)
         pairs: Iterable[Any] = map(scenes.__getitem__, range(count))
     elif Path(source).is_dir():
         folder = PairFolders(source, needs_truth=False)

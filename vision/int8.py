@@ -66,8 +66,7 @@ def quantize(
         ValueError: too few samples, of a size that the file does not take, or no part can be in
             int8 at that loss.
     """
-    if len(samples) < 2:
-        raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
+    _check_count(samples)
     layers = form.layers(file)
     parts = list(dict.fromkeys(map(_part, layers)))
     if not parts:
@@ -132,8 +131,9 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
     """Refuse samples that a file with inputs of these shapes does not take; names are any length.
 
     Raises:
-        ValueError: it says which size, and what to do.
+        ValueError: too few, or of another size; it says which, and what to do.
     """
+    _check_count(samples)
     for number, sample in enumerate(samples):
         for x, shape in zip(sample.inputs, shapes, strict=True):
             pairs = zip(x.shape, shape, strict=True) if x.dim() == len(shape) else [(0, 1)]
@@ -143,6 +143,11 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
                     f"calibration sample {number} is {given}, and the file takes {fixed} alone: "
                     "export with that size, or dynamic"
                 )
+
+
+def _check_count(samples: Sequence[Sample]) -> None:
+    if len(samples) < 2:
+        raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
 
 
 def _part(layer: str) -> str:

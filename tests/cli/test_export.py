@@ -74,3 +74,14 @@ def test_the_source_is_not_overwritten(capsys, tmp_path):
     path.write_bytes(b"weights")
     assert main(["export", str(path), "--to", "torchscript", "--out", str(path)]) == 2
     assert "is the model itself" in capsys.readouterr().err and path.read_bytes() == b"weights"
+
+
+@pytest.mark.slow
+def test_int8_is_told_part_by_part(capsys, tmp_path):
+    pytest.importorskip("onnxruntime")
+    words = ["export", "fadnet_plus_micro", "--to", "onnx", "--out", str(tmp_path / "net.onnx")]
+    words += [*SMALL, "--precision", "int8", "--max-loss", "1000"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "int8, mean error over 8 samples" in said and "dispnetres           alone" in said
+    assert "in float32" in said and (tmp_path / "net.onnx").is_file()

@@ -284,6 +284,7 @@ def test_without_a_model_it_is_the_one_that_is_shipped(scene, capsys):
     ("words", "message"),
     [
         (("--model", "fadnet_plus_tyny"), "did you mean fadnet_plus_tiny"),
+        (("--runtime", "tensorrt"), "runtime 'tensorrt': there are torch, openvino, onnxruntime"),
         (("--model", "none.ckpt"), "none.ckpt: no such weight file"),
         (("--model", "stand-in", "--focal", "100"), "--focal needs --baseline too"),
         (("--model", "stand-in", "--baseline", "1"), "--baseline needs --focal too"),

@@ -82,7 +82,7 @@ def test_too_much_loss_is_refused_and_leaves_the_file(file):
         quantize(Fake(), file, samples(1), 0.8)
 
 
-@pytest.mark.parametrize("to", ["openvino", "onnx"])
+@pytest.mark.parametrize("to", [pytest.param("openvino", marks=pytest.mark.slow), "onnx"])
 def test_a_network_in_int8(tmp_path, to):
     for module in ("nncf", "openvino") if to == "openvino" else ("onnx", "onnxruntime"):
         pytest.importorskip(module)
@@ -120,6 +120,7 @@ def test_refused(tmp_path, how, says):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_half(tmp_path):
     pytest.importorskip("openvino")
     net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3), nn.Conv2d(64, 1, 3)).eval()

@@ -44,6 +44,16 @@ def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, m
     torch.testing.assert_close(prepared(net, runtime)(*pair), fast(*pair))
 
 
+def test_a_damaged_file_is_named(net, monkeypatch, tmp_path):
+    pytest.importorskip("openvino")
+    path = tmp_path / "kept.xml"
+    for part in (path, path.with_suffix(".bin")):
+        part.write_text("no network")
+    monkeypatch.setattr(runtimes, "_file", lambda *facts: path)
+    with pytest.raises(ValueError, match=r"kept.xml: openvino cannot read it; delete it, and"):
+        prepared(net, "openvino")(*torch.rand(2, 1, 3, 16, 24))
+
+
 def test_other_weights_are_another_file(net):
     pytest.importorskip("openvino")
     pair = torch.rand(2, 1, 3, 16, 24)
@@ -83,7 +93,7 @@ def test_a_missing_runtime_says_what_to_install(monkeypatch):
 
 
 def test_auto_measures_once_and_says_what_it_took(net, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name in ("torch", "openvino"))
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name in ("torch", "openvino"))
     speeds = {"torch": 2.0, "openvino": 1.0}
     measured = []
 
@@ -117,11 +127,15 @@ def test_auto_passes_over_what_a_network_cannot_be_exported_to(net, monkeypatch)
         def forward(self, *inputs):
             raise ValueError("cannot be exported")
 
-    monkeypatch.setattr(runtimes, "_usable", lambda name, dtype: name == "torch")
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name == "torch")
     fast, pair = prepared(net, "auto"), torch.rand(2, 1, 3, 16, 16)
     fast.forms["openvino"] = Stubborn()
     with pytest.warns(UserWarning, match="runtime auto: torch"):
         torch.testing.assert_close(fast(*pair), net(*pair))
+
+
+def test_auto_leaves_bfloat16_to_pytorch(net):
+    assert not isinstance(prepared(net, "auto", torch.bfloat16), Fastest)
 
 
 def test_predictors_take_a_runtime(net):
