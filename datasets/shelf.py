@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal, cast
 
 from filelock import FileLock
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from ..common.files import write_bytes
 from ..common.memory import available_memory
@@ -115,6 +114,8 @@ class Shelf:
             docker = " (Docker's by --shm-size), or take cache: disk"
             why = f"nine tenths of its disk's {disk.total:,} bytes are taken; make room there"
             why += docker if self.folder.is_relative_to(_SHARED) else ""
+        from lightning.pytorch.utilities.rank_zero import rank_zero_warn  # takes seconds
+
         rank_zero_warn(f"cache {self.folder}: full, so that other samples are read anew: {why}")
         return False
 

@@ -45,6 +45,7 @@ def test_calibration_error_by_hand():
     assert counts[some].tolist() == [6, 4]
     assert confidence[some] == pytest.approx([0.6, 0.9]) and accuracy[some].tolist() == [1, 0.5]
     assert np.isnan(accuracy[counts == 0]).all()
+    assert len(reliability(probabilities, labels)[2]) == 15  # as published
 
 
 def test_diagram():

@@ -83,8 +83,12 @@ def test_ctrl_c_waits_for_the_checkpoint(small, tmp_path, monkeypatch):
     """The terminal tells both: the child writes its checkpoint before the command ends."""
     started = []
 
+    class Awaited(Forked):
+        def terminate(self):
+            pytest.fail("the training was not waited for")
+
     def command(words, stdout):
-        started.append(Forked(words[3:], tmp_path))
+        started.append(Awaited(words[3:], tmp_path))
         return started[0]
 
     def pressed(steps, runs, known):

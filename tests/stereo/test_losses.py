@@ -33,10 +33,10 @@ def test_perfect_prediction_costs_nothing():
 
 
 def test_value_by_hand():
-    truth = torch.tensor([[[[10.0, 20.0, 30.0, 300.0]]]])
-    stage = [torch.tensor([[[[10.5, 22.0, 99.0, 0.0]]]])]
-    valid = torch.tensor([[[[True, True, False, True]]]])
-    # Smooth L1 of 0.5 and 2, the third unknown, the fourth beyond the range.
+    truth = torch.tensor([[[[10.0, 20.0, 30.0, 300.0, 192.0]]]])
+    stage = [torch.tensor([[[[10.5, 22.0, 99.0, 0.0, 0.0]]]])]
+    valid = torch.tensor([[[[True, True, False, True, True]]]])
+    # Smooth L1 of 0.5 and 2, the third unknown, the fourth beyond the range, the last its end.
     expected = 0.7 * (0.125 + 1.5) / 2
     assert multiscale_loss([stage], truth, valid, [0.7]).item() == pytest.approx(expected)
 
