@@ -50,6 +50,8 @@ class TestFADNetPlusSupernet(StereoSupernetTester):
     name = "fadnet_plus_elastic"
     size = (64, 128)
 
+    test_compiles = slow(StereoSupernetTester.test_compiles)  # for FADNet++ micro and light are
+
 
 class TestNetwork(StereoNetworkTester):
     name = "easnet"

@@ -61,7 +61,7 @@ def test_a_few_steps_of_every_stage(config, count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     stages = settings["model"]["init_args"]["stages"]
-    del stages[count:]
+    stages[:] = stages[:count]
     for stage in stages:
         stage |= {"epochs": 1, "warmup_epochs": 0}
     settings["model"]["init_args"]["recalibration_batches"] = 1
