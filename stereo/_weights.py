@@ -36,9 +36,9 @@ EASNET_SCALED = {
             "cones": {"epe": 1.000, "bad1": 0.171, "bad2": 0.095},
         },
         command="python -m benchmarks.stereo_transfer",
-        training="easnet_small.worlds by scripts/scaled_weights.py, 770 steps of vizoo fit --config "
-        "search/easnet_scaled_world.yaml, and 1,000 from what they gave, at a rate of 8e-4 that "
-        "falls to zero, all on the first 1,200 worlds",
+        training="easnet_small.worlds by scripts/scaled_weights.py, 770 steps of vizoo fit "
+        "--config search/easnet_scaled_world.yaml, and 1,000 from what they gave, at a rate of "
+        "8e-4 that falls to zero, all on the first 1,200 worlds",
         input={"max_disparity": 192},
         reach=80,
     )
