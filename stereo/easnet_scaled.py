@@ -1,17 +1,19 @@
-"""EASNet at several sizes of the image: a stereo supernet that small subnets see a small copy of.
+"""EASNet at several sizes of the image: a stereo supernet whose small subnets see a small copy.
 
-A quarter of the pixels take a quarter of the time and cost less accuracy than any narrower network
-(Cai et al., "Once-for-All", ICLR 2020, choose the resolution last of all; here it is a choice like
-the others). The network is `easnet_small` (Wang et al., "EASNet", ECCV 2022, arXiv 2207.09796) with
+A quarter of the pixels take a quarter of the time, and cost less accuracy than as much narrower
+layers do. The network is `easnet_small` (Wang et al., "EASNet: Searching Elastic and Accurate
+Network Architecture for Stereo Matching", ECCV 2022, arXiv 2207.09796) with these choices:
 
-- the size at which a pair is matched: whole, 2/3, 1/2, 1/3 or 1/4 of the image's;
+- the size at which a pair is matched: that of the image, 2/3, 1/2, 1/3 or 1/4 of it (Cai et al.,
+  "Once-for-All", ICLR 2020, make the resolution elastic for classifiers);
 - the number of candidates at that size: disparities to the half of `max_disparity` or all of it, in
-  pixels of the small copy, so that small copies reach far;
+  pixels of the copy, so that small copies reach far;
 - depths of features, aggregation and refinement.
 
-Every subnet ends at the image's own size: pixels are convex combinations of their neighbours at 1/2
-of the small copy (Teed and Deng, "RAFT", ECCV 2020, section 3.3), whose weights see the left image
-at its own size, so that edges stay where they are.
+Every subnet ends at the image's own size. From small copies each pixel reads the disparity at a
+place that is learned from the image at its own size (Liu et al., "Learning to Upsample by Learning
+to Sample", ICCV 2023), which keeps edges; at full size pixels are convex combinations of their
+neighbours at 1/2 as in `easnet_small`.
 """
 
 from __future__ import annotations
