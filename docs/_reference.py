@@ -14,6 +14,7 @@ import vizoo
 from vizoo.__main__ import COMMANDS, Command
 from vizoo.vision.configs.builtin import CONFIGS, list_configs
 from vizoo.vision.hub.registry import list_models, model_info
+from vizoo.vision.hub.sharing import facts_table, metrics_table
 
 ROOT = Path(vizoo.__file__).parent
 RESULTS = Path(__file__).parent / "results"
@@ -233,11 +234,8 @@ def models() -> str:
         given = ", ".join(f"`{key}={value!r}`" for key, value in info.defaults.items())
         lines += ["", f"Arguments: {given}."] if given else []
         for tag, record in info.weights.items():
-            lines += [
-                "",
-                f"Weights `{name}.{tag}`: {record.size / 1e6:.2f} MB, {record.licence}, trained on "
-                f"{record.trained_on}. SHA-256 `{record.sha256}`.",
-            ]
+            lines += ["", f"Weights `{name}.{tag}`:", "", *facts_table(record), ""]
+            lines += [*metrics_table(record)] if record.metrics else []
     return "\n".join([*lines, ""])
 
 

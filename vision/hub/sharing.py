@@ -232,8 +232,23 @@ def _model_card(name: str, task: str, record: WeightsRecord) -> str:
     parts += ['net = vizoo.create_model("local-dir:FOLDER")  # this folder']
     parts += ['net = vizoo.create_model("hf-hub:ORG/NAME")  # on the Hugging Face Hub', "```", ""]
     if record.metrics:
-        parts += ["## Metrics", "", *_metrics(record.metrics), "", "Made by:", ""]
-        parts += ["```", record.command, "```", ""]
+        parts += ["## Metrics", "", *metrics_table(record), ""]
+    parts += ["## Weights", "", *facts_table(record)]
+    return "\n".join(parts) + "\n"
+
+
+def metrics_table(record: WeightsRecord) -> list[str]:
+    """Lines of Markdown: a record's metrics by data set, and the command that made them."""
+    names = list(dict.fromkeys(name for values in record.metrics.values() for name in values))
+    lines = [f"| data | {' | '.join(map(_cell, names))} |", f"|---|{'---:|' * len(names)}"]
+    for data, values in record.metrics.items():
+        cells = (f"{values[name]:.4g}" if name in values else "" for name in names)
+        lines.append(f"| {_cell(data)} | {' | '.join(cells)} |")
+    return [*lines, "", "Made by:", "", "```", record.command, "```"]
+
+
+def facts_table(record: WeightsRecord) -> list[str]:
+    """Lines of Markdown: where weights come from, what they are for, and their file."""
     rows = {
         "licence": record.licence,
         "trained on": record.trained_on,
@@ -247,9 +262,7 @@ def _model_card(name: str, task: str, record: WeightsRecord) -> str:
         "size": f"{record.size:,} bytes",
         "SHA-256": f"`{record.sha256}`",
     }
-    parts += ["## Weights", "", "| | |", "|---|---|"]
-    parts += [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value]
-    return "\n".join(parts) + "\n"
+    return ["| | |", "|---|---|", *(f"| {key} | {_cell(v)} |" for key, v in rows.items() if v)]
 
 
 def _header(name: str, task: str, record: WeightsRecord) -> str:
@@ -260,15 +273,6 @@ def _header(name: str, task: str, record: WeightsRecord) -> str:
         licence = ["license: other", f"license_name: {json.dumps(record.licence)}"]
     lines = ["---", *licence, "library_name: vizoo", "tags:"]
     return "\n".join([*lines, *(f"- {tag}" for tag in ("vizoo", task, name)), "---", ""])
-
-
-def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
-    names = list(dict.fromkeys(name for values in metrics.values() for name in values))
-    lines = [f"| data | {' | '.join(map(_cell, names))} |", f"|---|{'---:|' * len(names)}"]
-    for data, values in metrics.items():
-        cells = (f"{values[name]:.4g}" if name in values else "" for name in names)
-        lines.append(f"| {_cell(data)} | {' | '.join(cells)} |")
-    return lines
 
 
 def _value(value: Any) -> str:
