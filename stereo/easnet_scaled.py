@@ -18,6 +18,7 @@ neighbours at 1/2 as in `easnet_small`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -174,9 +175,13 @@ class _Samples(nn.Module):
         )
         across, down = (offsets[:, axis] * (2 / size) for axis, size in enumerate(reversed(sizes)))
         places = torch.stack((columns + across, rows[:, None] + down), -1)
+        # On the CPU, NaN places end the process in grid_sample's backward pass.
+        grid = places.nan_to_num() if self.training else places
         enlarged = F.grid_sample(
-            self.factor * disparity, places, padding_mode="border", align_corners=False
+            self.factor * disparity, grid, padding_mode="border", align_corners=False
         )
+        if self.training:
+            enlarged = enlarged.masked_fill(places.isnan().any(-1)[:, None], math.nan)
         return enlarged, self.factor
 
 

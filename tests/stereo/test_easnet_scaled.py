@@ -107,6 +107,19 @@ def test_samples_begin_as_interpolation_and_move_as_told(factor):
     torch.testing.assert_close(moved[..., :-factor], wanted[..., factor:])
 
 
+def test_not_finite_places_give_not_finite_disparities_and_end_nothing():
+    samples = _Samples(4)
+    features = torch.zeros(1, 32, 6, 9)
+    features[..., 2, 3] = torch.nan
+    disparity = torch.ones(1, 1, 6, 9, requires_grad=True)
+    enlarged, _ = samples(disparity, features, torch.zeros(1, 3, 24, 36))
+    lost = torch.zeros(24, 36, dtype=torch.bool)
+    lost[8:12, 12:16] = True
+    assert torch.equal(enlarged[0, 0].isnan(), lost)
+    enlarged.nansum().backward()
+    assert disparity.grad.isfinite().all()
+
+
 @pytest.mark.parametrize(("size", "factor"), SIZES.items())
 @pytest.mark.parametrize(("share", "candidates"), [("half", 8), ("all", 16)])
 def test_the_range_is_that_of_the_copy(size, factor, share, candidates):
