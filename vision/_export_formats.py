@@ -106,9 +106,7 @@ class Format:
             raise ValueError(
                 f"precision {precision!r}: {self.name} has {', '.join(self.precisions)}"
             )
-        self.check_installed()
-        if precision == "int8" and self.name == "openvino":
-            from_extra("openvino", "nncf", "int8 of openvino")
+        self.check_installed(precision)
         name, installed = compiler()
         if self.compiles and installed is None:
             raise ValueError(
@@ -116,7 +114,7 @@ class Format:
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
             )
 
-    def check_installed(self) -> None:
+    def check_installed(self, precision: str = "float32") -> None:
         """Refuse what needs packages that are not there.
 
         Raises:
@@ -125,6 +123,8 @@ class Format:
         missing = [name for name in self.needs if not _installed(name)]
         if missing:
             raise ImportError(f"{self.name} needs {', '.join(missing)}: {installs(self.extra)}")
+        if precision == "int8" and self.name == "openvino":
+            from_extra("openvino", "nncf", "int8 of openvino")
 
 
 def find_format(name: str) -> Format:
