@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _KEY = "vizoo"
 """Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
 
+METADATA = 1
+"""Version of what a file says of itself."""
+
 LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
 """Loggers of the exporters, which warn of their own insides."""
 
@@ -251,7 +254,7 @@ def _read_onnx(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
         outputs = session.run(None, dict(zip(names, arrays, strict=True)))
         return [torch.from_numpy(array) for array in outputs]
 
-    return run, json.loads(session.get_modelmeta().custom_metadata_map[_KEY])
+    return run, json.loads(session.get_modelmeta().custom_metadata_map.get(_KEY, "{}"))
 
 
 def _write_program(job: Job, file: Path) -> None:

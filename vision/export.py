@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import LOUD, Job, find_format
+from ._export_formats import LOUD, METADATA, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
@@ -248,9 +248,11 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         "model": architecture.pop("name", type(net).__name__),
         "architecture": architecture,
         "weights": weights or "unknown",
+        "reach": getattr(net, "reach", None),
         "inputs": inputs,
         "outputs": list(job.output_names),
         "device": job.inputs[0].device.type if job.inputs else "cpu",
+        "metadata": METADATA,
         "vizoo": installed_version(),
         "torch": torch.__version__,
     }
