@@ -60,7 +60,7 @@ def test_what_is_a_file(tmp_path):
             {"inputs": [{"shape": [1, 3, 64, 128]}]},
             "other.onnx: takes images of 64x128 alone; export it with --dynamic",
         ),
-        ({"model": "mbnet"}, "other.onnx: holds mbnet, which is a model for ct, not for stereo"),
+        ({"model": "mbnet"}, "other.onnx: holds mbnet, which is a model for classification, not"),
     ],
 )
 def test_other_files_are_one_line(files, tmp_path, changed, says):
