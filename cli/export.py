@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="FORMAT",
         required=True,
-        help="onnx, openvino, torch-export, torchscript or aot-inductor (compiled for this "
-        "processor)",
+        help="onnx, openvino, torch-export, torchscript, aot-inductor (compiled for this "
+        "processor) or tensorrt (with --device cuda, for this GPU)",
     )
     parser.add_argument(
         "--out",
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         help="the file: .onnx; .xml of openvino; .pt2 of torch-export and aot-inductor; .pt of "
-        "torchscript",
+        "torchscript; .engine of tensorrt",
     )
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument(

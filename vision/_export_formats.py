@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..common.extras import from_extra, installs
 from ..common.progress import quiet
 from ..common.system import compiler
-from . import _openvino
+from . import _openvino, _tensorrt
 
 if TYPE_CHECKING:
     import onnx
@@ -311,6 +311,12 @@ def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
     return _openvino.compiled(model, dtype), _openvino.facts_of(model)
 
 
+def _write_tensorrt(job: Job, file: Path) -> None:
+    axes = job.axes or ()
+    shapes = _tensorrt.ranges(job.input_names, job.inputs, axes) if axes else {}
+    _tensorrt.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, shapes)
+
+
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -349,6 +355,16 @@ FORMATS: dict[str, Format] = {
             _read_compiled,
             compiles=True,
             per_tensor=16 << 10,  # source and machine code
+        ),
+        Format(
+            "tensorrt",
+            (".engine",),
+            _write_tensorrt,
+            lambda file, dtype: _tensorrt.read(file),
+            needs=("onnx", "onnxscript", "tensorrt"),
+            extra="tensorrt",
+            beside=(_tensorrt.FACTS,),
+            per_tensor=64 << 10,  # machine code
         ),
     )
 }

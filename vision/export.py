@@ -91,8 +91,9 @@ def export(
         model: a network, on the device on which the file shall run; or a registered name, with
             trained weights if it has any, a file of weights, ``hf-hub:…`` or ``local-dir:…``.
         path: the file, ending in .onnx, .xml (openvino; a .bin file lies beside it), .pt2
-            (torch-export and aot-inductor) or .pt (torchscript).
-        to: ``"onnx"``, ``"openvino"``, ``"torch-export"``, ``"torchscript"`` or ``"aot-inductor"``.
+            (torch-export and aot-inductor), .pt (torchscript) or .engine (tensorrt).
+        to: ``"onnx"``, ``"openvino"``, ``"torch-export"``, ``"torchscript"``, ``"aot-inductor"`` or
+            ``"tensorrt"``, whose dynamic sizes go from a quarter to four times `size`.
         size: height and width of the images.
         dynamic: let the file take any height and width; it is traced at `size`.
         batch: images at once, always fixed.
