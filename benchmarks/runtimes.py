@@ -21,14 +21,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks._machine import commit, machine
 from vizoo.common.files import write_json
 from vizoo.common.timing import milliseconds
 from vizoo.datasets.stereo.scenes import generate_scenes
 from vizoo.stereo.samples import calibration_samples
-from vizoo.vision._export_formats import FORMATS
+from vizoo.vision._export_formats import FORMATS, Format
 from vizoo.vision.export import export
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import folded, optimize
@@ -92,7 +92,10 @@ def memory(size: tuple[int, int], *form: object) -> int:
 
 
 def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]) -> dict:
-    """Of each runtime and precision its file, and the parts that int8 leaves in float."""
+    """Of each runtime and precision its file, and the parts that int8 leaves in float.
+
+    Where a precision is refused there is no file, and why in place of the parts.
+    """
     net = folded(create_model(model, pretrained=True))
     samples = calibration_samples(net, size=CALIBRATION, count=8)
     found = {}
@@ -101,19 +104,32 @@ def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]
         for precision in precisions:
             file = folder / f"{model}_{precision}{form.suffixes[0]}"
             plain = folder / f"{model}_float32{form.suffixes[0]}"
-            found[runtime, precision] = file, ""
             tell(f"{model}: {runtime}, {precision}")
-            if precision == "bfloat16":
-                found[runtime, precision] = plain, ""
-            elif precision == "int8":
-                for path in (plain, *(plain.with_suffix(s) for s in form.beside)):
-                    shutil.copy(path, file.with_suffix(path.suffix))
-                kept = quantize(form, file, samples, max_loss, tell).float_parts
-                found[runtime, precision] = file, ", ".join(kept)
-            else:
-                how = {"size": CALIBRATION, "dynamic": True, "precision": precision}
-                export(net, file, to=form.name, **how)
+            try:
+                found[runtime, precision] = written(net, form, file, plain, precision)
+                if precision == "int8":
+                    kept = quantize(form, file, samples, max_loss, tell).float_parts
+                    found[runtime, precision] = file, ", ".join(kept)
+            except ValueError as error:
+                found[runtime, precision] = None, str(error)
     return found
+
+
+def written(
+    net: nn.Module, form: Format, file: Path, plain: Path, precision: str
+) -> tuple[Path, str]:
+    """A file in a precision, of int8 still a copy of that in float32, which comes first."""
+    if precision in ("bfloat16", "int8") and not plain.is_file():
+        raise ValueError("there is no file in float32")
+    if precision == "bfloat16":
+        return plain, ""
+    if precision == "int8":
+        for path in (plain, *(plain.with_suffix(s) for s in form.beside)):
+            shutil.copy(path, file.with_suffix(path.suffix))
+    else:
+        how = {"size": CALIBRATION, "dynamic": True, "precision": precision}
+        export(net, file, to=form.name, **how)
+    return file, ""
 
 
 @torch.inference_mode()
@@ -127,7 +143,8 @@ def rows(
     pairs = [(scenes["left"][i : i + 1], scenes["right"][i : i + 1]) for i in range(SCENES)]
     with tempfile.TemporaryDirectory() as folder:
         forms = {("torch", name): (None, "") for name in ("float32", "bfloat16")}
-        forms |= files(model, Path(folder), max_loss, tell)
+        made = files(model, Path(folder), max_loss, tell)
+        forms |= {key: form for key, form in made.items() if form[0] is not None}
         runs = {key: opened(model, *key, file) for key, (file, _) in forms.items()}
         maps = {key: [run(*pair) for pair in pairs] for key, run in runs.items()}
         times: dict = {key: [] for key in runs}
@@ -150,6 +167,9 @@ def rows(
                 f"{float(off.mean()):.3f}",
             ]
             lines.append([f"`{model}`", *key, *figures, kept])
+        blank = [""] * (len(COLUMNS) - 4)
+        refused = {key: why for key, (file, why) in made.items() if file is None}
+        lines += [[f"`{model}`", *key, *blank, why] for key, why in refused.items()]
     return lines
 
 
@@ -184,7 +204,8 @@ def record(lines: list[list[str]], options: argparse.Namespace) -> dict:
         "one process, and how many times as fast as PyTorch's float32 that is; the peak memory of "
         f"a process that runs one pair; mean errors over {SCENES} generated scenes. Float16 is how "
         "OpenVINO's weights are stored, bfloat16 what it computes in; of int8 the last column says "
-        f"which parts stayed in float to keep to {options.max_loss:g} px.",
+        f"which parts stayed in float to keep to {options.max_loss:g} px; and of what a network "
+        "refuses, why.",
         "command": f"python -m benchmarks.runtimes --threads {options.threads}",
         "machine": machine(),
         "commit": commit(),

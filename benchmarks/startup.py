@@ -1,26 +1,81 @@
-"""How long `vizoo --help` and `import vizoo` take, each in fresh processes.
+"""How long `vizoo --help`, `import vizoo` and `vizoo infer stereo` take, each in fresh processes.
 
-python -m benchmarks.startup [--repeat 5]
+    python -m benchmarks.startup [--repeat 5]
+
+Seconds on the clock, and of the processor: where a machine is shared, the latter tell. The last
+table says where the seconds of `vizoo infer stereo` go, for one small pair.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from statistics import median
 
+from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks._machine import machine
+from vizoo.datasets.stereo.scenes import generate_scenes
+from vizoo.vision.io.images import to_bytes
+
+SIZE = (192, 384)
+STAGES = """
+import json, time
+seconds, begin = {}, time.process_time()
+def stage(name):
+    global begin
+    now = time.process_time()
+    seconds[name], begin = now - begin, now
+stage("Python itself")
+import torch
+stage("import torch")
+from vizoo.cli import infer_stereo
+from vizoo.stereo.infer import StereoPredictor
+stage("import vizoo")
+predictor = StereoPredictor()
+stage("weights")
+result = predictor("left.png", "right.png")
+stage("the first pair")
+files = result.save("out")
+stage("files of results")
+predictor("left.png", "right.png")
+stage("a second pair")
+print(json.dumps(seconds))
+"""
+
+
+def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
+    """Seconds on the clock and of the processor that a process takes, and what it prints."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, check=True, cwd=folder, text=True)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, used, done.stdout
+
+
+def show(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table of figures."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
+    infer = ["-m", "vizoo", "infer", "stereo", "left.png", "right.png", "--out", "out"]
     commands = {
         "python -c pass": ["-c", "pass"],
         "import torch": ["-c", "import torch"],
@@ -28,27 +83,33 @@ def main() -> None:
         "import vizoo": ["-c", "import vizoo"],
         "vizoo --help": ["-m", "vizoo", "--help"],
         "vizoo models --help": ["-m", "vizoo", "models", "--help"],
+        "vizoo infer stereo": infer,
+        "its stages": ["-c", STAGES],
     }
-    times = {name: [] for name in commands}
-    for _ in range(options.repeat + 1):
-        for name, arguments in commands.items():
-            command = [sys.executable, *arguments]
-            start = time.perf_counter()
-            subprocess.run(command, capture_output=True, check=True)
-            times[name].append(time.perf_counter() - start)
-    times = {name: found[1:] for name, found in times.items()}  # the first fills the disk cache
-    beyond = median(
-        b - a for a, b in zip(times["import torch"], times["import torch, vizoo"], strict=True)
-    )
+    runs: dict[str, list[tuple[float, float, str]]] = {name: [] for name in commands}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        scene = generate_scenes(1, *SIZE, seed=7, max_disparity=40)
+        for view in ("left", "right"):
+            Image.fromarray(to_bytes(scene[view][0])).save(folder / f"{view}.png")
+        for _ in range(options.repeat + 1):
+            for name, arguments in commands.items():
+                runs[name].append(timed([sys.executable, *arguments], folder))
+    runs = {name: found[1:] for name, found in runs.items()}  # the first fills the disk cache
+    stages = [json.loads(printed) for *_, printed in runs.pop("its stages")]
+    rows = [
+        [name, *(f"{median(run[i] for run in found):.2f}" for i in range(2))]
+        for name, found in runs.items()
+    ]
+    for name in ("import torch, vizoo", "vizoo infer stereo"):
+        pairs = list(zip(runs["import torch"], runs[name], strict=True))
+        beyond = [f"{median(b[i] - a[i] for a, b in pairs):.2f}" for i in range(2)]
+        rows.append([f"{name}, beyond torch", *beyond])
     console = Console(width=120)
     console.print(machine())
-    table = Table(title=f"Start-up, median of {options.repeat}")
-    table.add_column("process")
-    table.add_column("s", justify="right")
-    for name, found in times.items():
-        table.add_row(name, f"{median(found):.2f}")
-    table.add_row("vizoo beyond torch", f"{beyond:.2f}")
-    console.print(table)
+    show(console, f"Start-up, median of {options.repeat}", ["process", "s", "processor s"], rows)
+    rows = [[name, f"{median(run[name] for run in stages):.2f}"] for name in stages[0]]
+    show(console, "Stages of a pair of {}x{}".format(*SIZE), ["stage", "processor s"], rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
-from ._work import check_least, parse_size
+from ._int8 import add_int8, check_int8, parts_in_float
+from ._work import check_least, parse_size, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,8 +59,9 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     parser.add_argument(
         "--dtype",
         "--precision",
-        choices=DTYPES,
-        help=f"of the computation (default: {table}float32)",
+        choices=(*DTYPES, "int8"),
+        help="of the computation; in int8, of openvino and onnxruntime, the parts that lose too "
+        f"much stay in float (default: {table}float32)",
     )
     parser.add_argument(
         "--runtime",
@@ -69,6 +71,7 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     parser.add_argument(
         "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
     )
+    add_int8(parser)
     parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"
     )
@@ -80,11 +83,13 @@ def set_up(
     space: SearchSpace,
     table: LatencyTable | None = None,
     near: LatencyTable | None = None,
+    trained: bool = True,
 ) -> Bench:
     """Set the threads, and with them the conditions under which this process measures.
 
     Conditions of a table take the place of options that were not given; of one that is only near,
-    as that of another machine, the size of the images alone.
+    as that of another machine, the size of the images alone. In int8 the parts that stay in float
+    are found on the largest subnet, or are those of a table.
 
     Raises:
         ValueError: a device that is not here, another bad value, or a table of something else.
@@ -105,10 +110,29 @@ def set_up(
     device = args.device or getattr(given, "device", "cpu")
     dtype = args.dtype or getattr(given, "dtype", "float32")
     runtime = args.runtime or getattr(given, "runtime", "torch")
-    bench = Bench.here(net, space, size=size, device=device, dtype=dtype, runtime=runtime)
+    how = {"size": size, "device": device, "dtype": dtype, "runtime": runtime}
+    bench = Bench.here(net, space, **how)
+    check_int8(args, dtype)
+    if dtype == "int8":
+        parts = sized.float_parts if sized is not None else _float_parts(args, bench, trained)
+        bench = Bench.here(net, space, **how, float_parts=parts)
     if table is not None:
         bench.check(table, args.table)
     return bench
+
+
+def _float_parts(args: argparse.Namespace, bench: Bench, trained: bool) -> tuple[str, ...]:
+    """Parts of the largest subnet that stay in float; none of random weights."""
+    from rich.console import Console
+
+    name = getattr(args, "supernet", None) or args.model
+    if not trained:
+        warn(f"{name}: random weights, so no part is found that int8 loses too much in")
+        return ()
+    largest = bench.network(bench.space.largest())
+    with Console(stderr=True).status("int8") as status:
+        tell = lambda step: status.update(f"the largest subnet: {step}")  # noqa: E731
+        return parts_in_float(args, name, largest, bench.conditions.runtime, tell)
 
 
 def table_of_weights(

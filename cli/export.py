@@ -8,13 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._int8 import add_int8, calibration, check_int8
 from ._work import add_size, check_least, parse_size
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..vision.export import Exported
-    from ..vision.int8 import Sample
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="FORMAT",
         required=True,
-        help="onnx, openvino, torch-export, torchscript or aot-inductor (compiled for this "
-        "processor)",
+        help="onnx, openvino, torch-export, torchscript, aot-inductor (compiled for this "
+        "processor) or tensorrt (with --device cuda, for this GPU)",
     )
     parser.add_argument(
         "--out",
@@ -37,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         help="the file: .onnx; .xml of openvino; .pt2 of torch-export and aot-inductor; .pt of "
-        "torchscript",
+        "torchscript; .engine of tensorrt",
     )
     add_size(parser, "384x1280", "size of the images")
     parser.add_argument(
@@ -50,19 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="float32; float16 (openvino: weights in half the bytes); or int8 (openvino, onnx), "
         "whose error is measured (default float32)",
     )
-    parser.add_argument(
-        "--calibrate",
-        metavar="CONFIG|FOLDER",
-        help="pairs for int8: a config's validation, or a folder of pairs, with or without truth "
-        "(default: generated scenes)",
-    )
-    parser.add_argument(
-        "--max-loss",
-        type=float,
-        metavar="PX",
-        help="mean error that int8 may add; the most sensitive parts stay in float until it is met "
-        "(default 0.2)",
-    )
+    add_int8(parser)
     parser.add_argument("--opset", type=int, metavar="N", help="of ONNX (default: PyTorch's own)")
     parser.add_argument(
         "--device",
@@ -86,16 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
     form = find_format(args.to)
     form.check(args.out, args.opset, args.precision)
-    if args.precision != "int8" and (args.calibrate is not None or args.max_loss is not None):
-        raise ValueError("--calibrate and --max-loss are for --precision int8")
-    how = {} if args.max_loss is None else {"max_loss": args.max_loss}
+    check_int8(args, args.precision)
     if form.portable and args.device is not None:
         raise ValueError(f"--device {args.device}: {form.name} files run anywhere; leave it out")
     device = choose_device(args.device or "cpu")
     with Console(stderr=True).status("loading") as status:
         net, weights = open_named(args.model)
+        how = {}
         if args.precision == "int8":
-            how["calibrate"] = _samples(args, net, size)
+            how = calibration(args, args.model, net, None if args.dynamic else size)
         exported = export(
             net.to(device),
             args.out,
@@ -112,19 +97,6 @@ def run(args: argparse.Namespace) -> int:
     report = _report(exported)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
-
-
-def _samples(args: argparse.Namespace, net: nn.Module, size: tuple[int, int]) -> list[Sample]:
-    from ..stereo.samples import calibration_samples
-    from ..vision.hub.registry import model_info
-
-    name = getattr(net, "architecture", {}).get("name")
-    if name is None or model_info(name).task != "stereo":
-        raise ValueError(
-            f"{args.model}: int8 is for stereo networks here; of others "
-            "vizoo.export(net, …, precision='int8', calibrate=samples) takes samples of yours"
-        )
-    return calibration_samples(net, args.calibrate, None if args.dynamic else size)
 
 
 def _report(exported: Exported) -> dict[str, Any]:

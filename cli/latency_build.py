@@ -15,7 +15,10 @@ from .latency_show import lines, summary
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "--model", metavar="NAME|FILE", required=True, help="a supernet; weights do not matter"
+        "--model",
+        metavar="NAME|FILE",
+        required=True,
+        help="a supernet; weights matter to int8 alone",
     )
     add_conditions(parser, defaults=True)
     parser.add_argument(
@@ -48,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from ..nas.efficiency.table import LatencyTable
     from ..vision.subnets.bench import begun, load_supernet
 
-    net, space, _ = load_supernet(args.model, download=False)
-    bench = set_up(args, net, space)
+    net, space, trained = load_supernet(args.model, download=args.dtype == "int8")
+    bench = set_up(args, net, space, trained=trained)
     table = bench.table() if args.force else begun(bench, out)
     if table is None:
         table = LatencyTable.load(out)

@@ -22,6 +22,7 @@ from torch.nn.functional import interpolate
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.memory import PeakMemory, available_memory, held_memory, return_freed_memory
+from ..vision.exported import ExportedNetwork, is_exported
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction
@@ -63,7 +64,8 @@ class StereoPredictor:
     Args:
         model: a network ``net(left, right)`` (copied), or trained weights: ``NAME`` or
             ``NAME.TAG`` of `list_models(pretrained=True)`, ``hf-hub:ORG/NAME[@REVISION]``, a
-            folder of `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint.
+            folder of `save_pretrained`, a ``.safetensors`` file or a Lightning checkpoint; or a
+            file of `vizoo.export` for any size, ``.xml`` or ``.onnx``, which runs by itself.
         device: ``auto`` (a GPU if there is one), or what ``torch.device`` takes.
         dtype: ``float32``, ``bfloat16`` or ``float16`` (GPU only), for the network's inside.
         runtime: what runs the network: ``torch``, on the CPU also ``openvino`` and ``onnxruntime``
@@ -92,13 +94,17 @@ class StereoPredictor:
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = load_network(model, "stereo")
+        how = runtime, self.dtype, self.device
+        if is_exported(model):
+            net: nn.Module = ExportedNetwork(model, "stereo", *how)
+            self.net, self.runtime = net, net.runtime
+        else:
+            net = load_network(model, "stereo")
+            self.net, self.runtime = prepared(net, *how), runtime
         self._scored = getattr(net, "scored", False)
         self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity
-        self.runtime = runtime
-        self.net = prepared(net, runtime, self.dtype, self.device)
 
     @torch.inference_mode()
     def __call__(

@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from ..common.extras import from_extra, installs
 from ..common.progress import quiet
 from ..common.system import compiler
-from . import _openvino
+from . import _openvino, _tensorrt
 
 if TYPE_CHECKING:
     import onnx
 
 _KEY = "vizoo"
 """Under which a file's metadata lie, as JSON; in a zip archive in the file of that name."""
+
+METADATA = 1
+"""Version of what a file says of itself."""
 
 LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
 """Loggers of the exporters, which warn of their own insides."""
@@ -106,9 +109,7 @@ class Format:
             raise ValueError(
                 f"precision {precision!r}: {self.name} has {', '.join(self.precisions)}"
             )
-        self.check_installed()
-        if precision == "int8" and self.name == "openvino":
-            from_extra("openvino", "nncf", "int8 of openvino")
+        self.check_installed(precision)
         name, installed = compiler()
         if self.compiles and installed is None:
             raise ValueError(
@@ -116,7 +117,7 @@ class Format:
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
             )
 
-    def check_installed(self) -> None:
+    def check_installed(self, precision: str = "float32") -> None:
         """Refuse what needs packages that are not there.
 
         Raises:
@@ -125,6 +126,8 @@ class Format:
         missing = [name for name in self.needs if not _installed(name)]
         if missing:
             raise ImportError(f"{self.name} needs {', '.join(missing)}: {installs(self.extra)}")
+        if precision == "int8" and self.name == "openvino":
+            from_extra("openvino", "nncf", "int8 of openvino")
 
 
 def find_format(name: str) -> Format:
@@ -251,7 +254,7 @@ def _read_onnx(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
         outputs = session.run(None, dict(zip(names, arrays, strict=True)))
         return [torch.from_numpy(array) for array in outputs]
 
-    return run, json.loads(session.get_modelmeta().custom_metadata_map[_KEY])
+    return run, json.loads(session.get_modelmeta().custom_metadata_map.get(_KEY, "{}"))
 
 
 def _write_program(job: Job, file: Path) -> None:
@@ -308,6 +311,12 @@ def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
     return _openvino.compiled(model, dtype), _openvino.facts_of(model)
 
 
+def _write_tensorrt(job: Job, file: Path) -> None:
+    axes = job.axes or ()
+    shapes = _tensorrt.ranges(job.input_names, job.inputs, axes) if axes else {}
+    _tensorrt.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, shapes)
+
+
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -346,6 +355,16 @@ FORMATS: dict[str, Format] = {
             _read_compiled,
             compiles=True,
             per_tensor=16 << 10,  # source and machine code
+        ),
+        Format(
+            "tensorrt",
+            (".engine",),
+            _write_tensorrt,
+            lambda file, dtype: _tensorrt.read(file),
+            needs=("onnx", "onnxscript", "tensorrt"),
+            extra="tensorrt",
+            beside=(_tensorrt.FACTS,),
+            per_tensor=64 << 10,  # machine code
         ),
     )
 }

@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import LOUD, Job, find_format
+from ._export_formats import LOUD, METADATA, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
@@ -91,8 +91,9 @@ def export(
         model: a network, on the device on which the file shall run; or a registered name, with
             trained weights if it has any, a file of weights, ``hf-hub:…`` or ``local-dir:…``.
         path: the file, ending in .onnx, .xml (openvino; a .bin file lies beside it), .pt2
-            (torch-export and aot-inductor) or .pt (torchscript).
-        to: ``"onnx"``, ``"openvino"``, ``"torch-export"``, ``"torchscript"`` or ``"aot-inductor"``.
+            (torch-export and aot-inductor), .pt (torchscript) or .engine (tensorrt).
+        to: ``"onnx"``, ``"openvino"``, ``"torch-export"``, ``"torchscript"``, ``"aot-inductor"`` or
+            ``"tensorrt"``, whose dynamic sizes go from a quarter to four times `size`.
         size: height and width of the images.
         dynamic: let the file take any height and width; it is traced at `size`.
         batch: images at once, always fixed.
@@ -248,9 +249,11 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         "model": architecture.pop("name", type(net).__name__),
         "architecture": architecture,
         "weights": weights or "unknown",
+        "reach": getattr(net, "reach", None),
         "inputs": inputs,
         "outputs": list(job.output_names),
         "device": job.inputs[0].device.type if job.inputs else "cpu",
+        "metadata": METADATA,
         "vizoo": installed_version(),
         "torch": torch.__version__,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ._export_formats import Format
 
-__all__ = ["Quantized", "Sample", "check_samples", "quantize"]
+__all__ = ["Quantized", "Sample", "check_samples", "layers_in", "quantize"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def quantize(
         trial = Path(folder) / file.name
 
         def loss(in_float: Sequence[str]) -> float:
-            form.quantize(file, trial, calibrating, [x for x in layers if _part(x) in in_float])
+            form.quantize(file, trial, calibrating, layers_in(in_float, layers))
             return scale.loss(trial)
 
         alone = {}
@@ -148,6 +148,11 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
 def _check_count(samples: Sequence[Sample]) -> None:
     if len(samples) < 2:
         raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
+
+
+def layers_in(parts: Collection[str], layers: Sequence[str]) -> list[str]:
+    """Those of a file's layers that lie in parts of the network."""
+    return [layer for layer in layers if _part(layer) in parts]
 
 
 def _part(layer: str) -> str:

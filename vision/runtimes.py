@@ -9,7 +9,7 @@ import math
 import secrets
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,20 @@ from ..nas.efficiency.provenance import device_name
 from ._export_formats import FORMATS, LOUD, Job
 from .export import export
 from .hub.download import cache_folder
-from .inference import optimize, standalone
+from .inference import folded, optimize, standalone
 from .inputs import input_names, size_axes
+from .int8 import Sample, layers_in
 
-__all__ = ["RUNTIMES", "Compiled", "Fastest", "check_runtime", "fingerprint", "prepared"]
+__all__ = [
+    "RUNTIMES",
+    "Compiled",
+    "Fastest",
+    "check_runtime",
+    "fingerprint",
+    "float_parts",
+    "of_one_size",
+    "prepared",
+]
 
 RUNTIMES = {"torch": None, "openvino": "openvino", "onnxruntime": "onnx"}
 """Name to the format of `export` that it reads; PyTorch takes the network itself."""
@@ -84,38 +94,86 @@ def check_runtime(runtime: str, device: torch.device, dtype: torch.dtype) -> Non
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime {runtime!r}: there are {', '.join(RUNTIMES)}")
     form = RUNTIMES[runtime]
+    name = str(dtype).removeprefix("torch.")
     if form is None:
+        if dtype == torch.int8:
+            raise ValueError("runtime torch has no int8; openvino and onnxruntime do")
         return
     if device.type != "cpu":
         raise ValueError(f"runtime {runtime} runs on the cpu here, not on {device}")
-    if runtime == "onnxruntime" and dtype != torch.float32:
-        name = str(dtype).removeprefix("torch.")
+    if runtime == "onnxruntime" and dtype not in (torch.float32, torch.int8):
         raise ValueError(f"runtime onnxruntime computes in float32, not in {name}; openvino does")
-    FORMATS[form].check_installed()
+    FORMATS[form].check_installed(name)
 
 
 def of_one_size(
-    net: nn.Module, inputs: Sequence[Tensor], runtime: str, dtype: torch.dtype = torch.float32
+    net: nn.Module,
+    inputs: Sequence[Tensor],
+    runtime: str,
+    dtype: torch.dtype = torch.float32,
+    float_parts: Collection[str] = (),
 ) -> Callable[..., list[Tensor]]:
     """What runs a network on inputs of these shapes alone; nothing is kept or compared.
 
-    A few seconds a network where `Compiled` takes half a minute: for measuring many.
+    A few seconds a network where `Compiled` takes half a minute: for measuring many. In int8 it is
+    as fast as a calibrated one, and predicts worse: its ranges are those of the inputs alone.
 
     Args:
         net: stays as it is; of a supernet it is the active subnet.
         inputs: on the CPU.
         runtime: one of `RUNTIMES`, not ``torch``.
         dtype: of the computation.
+        float_parts: of int8, the network's parts that stay in float32.
     """
     form = FORMATS[str(RUNTIMES[runtime])]
     net = standalone(net).eval()
+    if dtype == torch.int8:
+        net = folded(net)
     names = tuple(input_names(net)[: len(inputs)])
     job = Job(net, tuple(inputs), None, names, (), {}, None)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), quiet(LOUD):
         file = Path(folder) / f"network{form.suffixes[0]}"
         form.write(job, file)
+        if dtype == torch.int8:
+            file, plain, dtype = file.with_stem("int8"), file, torch.float32
+            form.quantize(plain, file, [tuple(inputs)], layers_in(float_parts, form.layers(plain)))
         run, _ = form.read(file, dtype)
     return lambda *arguments: run(arguments)
+
+
+def float_parts(
+    net: nn.Module,
+    runtime: str,
+    samples: Sequence[Sample],
+    max_loss: float = 0.2,
+    progress: Callable[[str], None] = lambda step: None,
+) -> tuple[str, ...]:
+    """The parts of a network that stay in float where a runtime predicts in int8.
+
+    Args:
+        net: stays as it is; of a supernet it is the active subnet.
+        runtime: one of `RUNTIMES`, not ``torch``.
+        samples: of one size, see `vizoo.export`.
+        max_loss: likewise.
+        progress: told each step.
+
+    Raises:
+        ValueError, ImportError: as `vizoo.export`.
+    """
+    form = FORMATS[str(RUNTIMES[runtime])]
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export(
+            net,
+            Path(folder) / f"network{form.suffixes[0]}",
+            to=form.name,
+            size=_TRACED,
+            dynamic=True,
+            precision="int8",
+            calibrate=samples,
+            max_loss=max_loss,
+            progress=progress,
+        )
+    return () if exported.quantized is None else exported.quantized.float_parts
 
 
 class Compiled(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ class Conditions:
 
     device: str  #: ``cpu`` or ``cuda``
     device_name: str  #: the processor's or the GPU's own name
-    dtype: str  #: of the computation: ``float32``, ``bfloat16`` or ``float16``
+    dtype: str  #: of the computation: ``float32``, ``bfloat16``, ``float16`` or ``int8``
     threads: int  #: CPU threads of PyTorch; on a GPU they are kept but not compared
     height: int  #: of the images, pixels
     width: int  #: of the images, pixels
     batch: int = 1  #: images at once
     runtime: str = "torch"  #: the software that runs networks
+    float_parts: tuple[str, ...] = ()  #: of networks in int8, the parts that stay in float32
 
     @classmethod
     def here(
@@ -37,12 +38,13 @@ class Conditions:
         width: int,
         batch: int = 1,
         runtime: str = "torch",
+        float_parts: Sequence[str] = (),
     ) -> Conditions:
         """The conditions of a measurement made now in this process."""
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
-        facts = threads, height, width, batch, runtime
+        facts = threads, height, width, batch, runtime, tuple(sorted(float_parts))
         return cls(device.type, device_name(device), name, *facts)
 
     @classmethod
@@ -53,7 +55,8 @@ class Conditions:
             ValueError: names are missing or surplus.
         """
         try:
-            return cls(**content)
+            # Tables of before int8 have no such parts.
+            return cls(**{**content, "float_parts": tuple(content.get("float_parts", ()))})
         except TypeError as error:
             raise ValueError(f"conditions of a measurement: {error}") from error
 
@@ -82,6 +85,7 @@ class Conditions:
             "input": f"{self.height}x{self.width}",
             "batch": self.batch,
             "runtime": self.runtime,
+            "parts in float": ", ".join(self.float_parts) or "none",
         }
         if self.device == "cpu":
             values["threads"] = self.threads
@@ -92,7 +96,8 @@ class Conditions:
         batch = f", batch {self.batch}" if self.batch > 1 else ""
         size = f"{self.height}x{self.width}"
         runtime = "" if self.runtime == "torch" else f"{self.runtime}, "
-        told = f"{runtime}{self.dtype}{threads}, input {size}{batch}"
+        parts = f" but {' and '.join(self.float_parts)} in float32" if self.float_parts else ""
+        told = f"{runtime}{self.dtype}{parts}{threads}, input {size}{batch}"
         return f"{self.device} ({self.device_name}), {told}"
 
 

@@ -111,9 +111,38 @@ def test_a_file_of_weights_will_do(capsys):
     assert json.loads(capsys.readouterr().out)["model"]["widths"] == [4, 8]
 
 
+def test_int8(capsys, monkeypatch):
+    """Of trained weights the parts that stay in float are looked for, once."""
+    pytest.importorskip("onnxruntime")
+    words = ("--runtime", "onnxruntime", "--precision", "int8", "--samples", "8", "--held-out", "2")
+    assert build(*words, "--json") == 0
+    said = capsys.readouterr()
+    assert "warning: toy: random weights, so no part is found that int8" in said.err
+    conditions = json.loads(said.out)["conditions"]
+    assert conditions["dtype"] == "int8" and conditions["float_parts"] == []
+    save_weights(create_model("toy"), "net.safetensors")
+    assert build("--model", "net.safetensors", *words) == 2
+    assert "net.safetensors: int8 is for stereo networks here" in capsys.readouterr().err
+    asked = []
+
+    def parts(args, name, net, runtime, progress):
+        asked.append((args.max_loss, name, runtime))
+        return ("stem",)
+
+    monkeypatch.setattr("vizoo.cli._supernets.parts_in_float", parts)
+    words = (*words, "--model", "net.safetensors", "--max-loss", "0.1")
+    assert build(*words) == 2
+    assert "(parts in float none instead of stem); --force" in capsys.readouterr().err
+    assert build(*words, out="other.json") == 0
+    assert "onnxruntime, int8 but stem in float32, 1 threads" in capsys.readouterr().out
+    assert asked == [(0.1, "net.safetensors", "onnxruntime")] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--calibrate", "pairs"), "--calibrate and --max-loss are for --precision int8"),
+        (("--precision", "int8"), "runtime torch has no int8; openvino and onnxruntime do"),
         (
             ("--model", "toy_plain"),
             "toy_plain is no supernet: there is nothing to choose in it; supernets: toy",

@@ -20,7 +20,7 @@ from vizoo.vision.io.ply import write_ply
 from vizoo.vision.training import log_picture
 
 OF_EXTRAS = ("scipy", "tensorboard", "tensorboardX", "onnx", "onnxruntime", "onnxscript")
-OF_EXTRAS += ("openvino", "nncf")
+OF_EXTRAS += ("openvino", "nncf", "tensorrt")
 OF_EXTRAS += ("pydicom", "nibabel", "monai", "pycocotools", "ray", "gradio", "optuna")
 CUDA = ("cuda", "nvidia", "triton")
 ABSENT = """

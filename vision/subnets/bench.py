@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -97,8 +97,11 @@ class Bench:
         device: str = "cpu",
         dtype: str = "float32",
         runtime: str = "torch",
+        float_parts: Sequence[str] = (),
     ) -> Bench:
         """A bench of this process, with as many CPU threads as it has now.
+
+        Arguments are those of `latency_table`.
 
         Raises:
             ValueError: a device that is not here, or neither a CPU nor a CUDA device; or what the
@@ -110,8 +113,22 @@ class Bench:
             raise ValueError(f"device {device}: measured are cpu and cuda")
         kind = getattr(torch, dtype)
         check_runtime(runtime, place, kind)
-        conditions = Conditions.here(place, kind, *size, runtime=runtime)
+        how = {"runtime": runtime, "float_parts": float_parts}
+        conditions = Conditions.here(place, kind, *size, **how)
         return cls(net, space_of(net) if space is None else space, place, conditions)
+
+    @classmethod
+    def like(cls, conditions: Conditions, net: nn.Module, space: SearchSpace | None) -> Bench:
+        """A bench of this process for the size, the type and the runtime of other measurements."""
+        return cls.here(
+            net,
+            space,
+            size=(conditions.height, conditions.width),
+            device=conditions.device,
+            dtype=conditions.dtype,
+            runtime=conditions.runtime,
+            float_parts=conditions.float_parts,
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -131,7 +148,8 @@ class Bench:
     def prepare(self, net: nn.Module) -> Callable[..., Any]:
         """The form in which a network predicts in the runtime, on the device."""
         if self.conditions.runtime != "torch":
-            return of_one_size(net, self.inputs(), self.conditions.runtime, self.dtype)
+            how = self.conditions.runtime, self.dtype, self.conditions.float_parts
+            return of_one_size(net, self.inputs(), *how)
         if self.device.type != "cpu":
             net = copy.deepcopy(net).to(self.device)
         return optimize(net.eval(), self.dtype)
@@ -224,6 +242,7 @@ def bench_for(
             device=device or ("cpu" if given is None else given.device),
             dtype=dtype or ("float32" if given is None else given.dtype),
             runtime=runtime or ("torch" if given is None else given.runtime),
+            float_parts=() if given is None else given.float_parts,
         )
     if table is not None:
         bench.check(table)
@@ -238,6 +257,7 @@ def latency_table(
     device: str = "cpu",
     dtype: str = "float32",
     runtime: str = "torch",
+    float_parts: Sequence[str] = (),
     samples: int = 120,
     held_out: int = 20,
     seconds: float = 1.0,
@@ -251,8 +271,10 @@ def latency_table(
         path: JSON file to write; one that an interrupted call began is gone on with.
         size: (height, width) of the images.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; on a CPU with this process's threads.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        dtype: ``float32``, ``bfloat16``, ``float16`` or, of other runtimes than torch, ``int8``.
         runtime: the software that runs the subnets, one of `vizoo.vision.runtimes.RUNTIMES`.
+        float_parts: of int8, the parts of the network that stay in float32, as `vizoo.export`
+            finds them.
         samples: subnets that predictors learn from.
         held_out: more subnets to find their error.
         seconds: for each subnet, at least.
@@ -269,7 +291,8 @@ def latency_table(
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
         >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
-    bench = Bench.here(net, size=size, device=device, dtype=dtype, runtime=runtime)
+    how = {"device": device, "dtype": dtype, "runtime": runtime, "float_parts": float_parts}
+    bench = Bench.here(net, size=size, **how)
     table = begun(bench, path)
     if table is None:
         raise ValueError(f"{path} holds a table of something else; name another file")

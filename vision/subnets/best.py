@@ -115,7 +115,8 @@ def best_subnet(
         size: (height, width) of the images; by default the table's, or 288x576.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; by default the table's, or the CPU with as many
             threads as this process has.
-        dtype: see `latency_table`; by default the table's, or ``float32``.
+        dtype: see `latency_table`; by default the table's, or ``float32``. In ``int8`` a table's
+            parts stay in float, without one none.
         runtime: likewise; by default the table's, or ``torch``.
         table: of `latency_table`, for this machine; by default a small one is measured where the
             latency is limited.
@@ -150,8 +151,7 @@ def best_subnet(
         if table is None and predictors is None and "latency" in bounds:
             near = table_beside(source, net, space, size, device, dtype, runtime)
             if near is not None:
-                size = near.conditions.height, near.conditions.width
-                net = bench_for(net, None, size, device, dtype, runtime, space)
+                net = Bench.like(near.conditions, net, space)
                 table, size, device, dtype, runtime = moved_table(near, net), None, None, None, None
     bench = bench_for(net, table, size, device, dtype, runtime, space)
     if predictors is None:
@@ -268,6 +268,8 @@ def table_beside(
 ) -> LatencyTable | None:
     """The complete latency table that lies beside a supernet's weights, if it serves.
 
+    That is NAME.latency.json, of other runtimes than torch NAME.RUNTIME.latency.json.
+
     Args:
         source: what `load_supernet` took.
         net: what it gave.
@@ -280,7 +282,8 @@ def table_beside(
     Raises:
         ValueError: the file there is damaged.
     """
-    path = beside_weights(source, ".latency.json")
+    other = f".{runtime}" if runtime not in (None, "torch") else ""
+    path = beside_weights(source, f"{other}.latency.json")
     if path is None or not path.is_file():
         return None
     table = LatencyTable.load(path)

@@ -1,5 +1,6 @@
 """Searching supernets from Python: the best subnet, fronts, rankings, splits."""
 
+import dataclasses
 import math
 import random
 
@@ -11,8 +12,10 @@ import yaml
 import vizoo
 from vizoo.common.counts import count_parameters
 from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
+from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.lid import Splitter
 from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.vision import _export_formats as formats
 from vizoo.vision.configs import FitConfig
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.inputs import input_names
@@ -88,6 +91,44 @@ def test_a_table_of_another_runtime_serves_that_alone(net, tmp_path):
     inputs = torch.rand(len(input_names(net)), 1, 3, 16, 24)
     (output,) = ready(*inputs)
     torch.testing.assert_close(output, subnet.network.eval()(*inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
+    pytest.importorskip("onnxruntime")
+    vizoo.save_weights(net, "supernet.safetensors")
+    settings = {"size": (16, 24), "samples": 4, "held_out": 0, "seconds": 0.0}
+    how = {"runtime": "onnxruntime", "dtype": "int8"}
+    path = "supernet.onnxruntime.latency.json"  # beside the weights
+    table = vizoo.latency_table(net, path, float_parts=["head"], **how, **settings)
+    assert "onnxruntime, int8 but head in float32" in str(table.conditions)
+    assert LatencyTable.load(path).conditions == table.conditions
+    with pytest.raises(ValueError, match="holds a table of something else"):
+        vizoo.latency_table(net, path, **how, **settings)
+    with pytest.raises(ValueError, match="dtype int8 instead of float32"):
+        vizoo.best_subnet(net, {"latency": "100s"}, table=table, dtype="float32")
+    subnet = vizoo.best_subnet("supernet.safetensors", {"latency": "100s"}, **how)
+    assert subnet.conditions.float_parts == ("head",)
+    with pytest.raises(ValueError, match="runtime torch has no int8; openvino and onnxrunt"):
+        vizoo.latency_table(net, dtype="int8", **settings)
+
+
+def test_int8_is_what_is_measured(net, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    onnx, kept = formats.FORMATS["onnx"], []
+
+    def quantize(source, target, inputs, names):
+        kept.extend(names)
+        onnx.quantize(source, target, inputs, names)
+
+    form = dataclasses.replace(onnx, quantize=quantize)
+    monkeypatch.setitem(formats.FORMATS, "onnx", form)
+    how = {"runtime": "onnxruntime", "dtype": "int8", "float_parts": ["blocks"]}
+    subnet = extract(net, search_space(net).smallest())
+    image = torch.rand(1, 3, 16, 24)
+    (output,) = Bench.here(net, size=(16, 24), **how).prepare(subnet)(image)
+    wanted = subnet(image)
+    assert 0 < (output - wanted).abs().max() < 0.1 * wanted.abs().max()
+    assert kept and all(name.startswith("blocks") for name in kept)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""Exported files as models of a predictor, and files that are none."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from vizoo import StereoPredictor, create_model
+from vizoo.vision.export import export
+from vizoo.vision.exported import is_exported
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A network, and its file for any size."""
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    net = create_model("fadnet_plus_micro").eval()
+    net.reach = 77
+    path = tmp_path_factory.mktemp("files") / "any.onnx"
+    export(net, path, to="onnx", size=(64, 128), dynamic=True)
+    return net, path
+
+
+def with_facts(path, target, **changed):
+    """A copy of a file that says other things of itself; nothing, where these are none."""
+    import onnx
+
+    model = onnx.load(path)
+    (entry,) = (entry for entry in model.metadata_props if entry.key == "vizoo")
+    facts = {**json.loads(entry.value), **changed}
+    entry.value = json.dumps(facts if changed else {})
+    onnx.save(model, target)
+    return target
+
+
+def test_a_file_predicts_as_its_network(files):
+    net, path = files
+    mine, plain = StereoPredictor(path, "cpu"), StereoPredictor(net, "cpu")
+    left, right = torch.rand(2, 3, 70, 90)
+    wanted = plain.maps(left, right)
+    assert (mine.maps(left, right) - wanted).abs().mean() < 1e-3 * wanted.abs().max()
+    assert (mine.max_disparity, mine.reach) == (plain.max_disparity, 77)
+    assert mine.runtime == "onnxruntime"
+    assert StereoPredictor(str(path), "cpu", runtime="auto").runtime == "onnxruntime"
+
+
+def test_what_is_a_file(tmp_path):
+    assert is_exported("net.xml") and is_exported(tmp_path / "net.onnx")
+    assert not is_exported("easnet_small.worlds") and not is_exported(torch.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, "other.onnx: does not say what it is; `vizoo export` writes files that do"),
+        ({"metadata": 0}, "other.onnx: written by another version of vizoo; export it again"),
+        (
+            {"inputs": [{"shape": [1, 3, 64, 128]}]},
+            "other.onnx: takes images of 64x128 alone; export it with --dynamic",
+        ),
+        ({"model": "mbnet"}, "other.onnx: holds mbnet, which is a model for classification, not"),
+    ],
+)
+def test_other_files_are_one_line(files, tmp_path, changed, says):
+    path = with_facts(files[1], tmp_path / "other.onnx", **changed)
+    with pytest.raises(ValueError, match=says):
+        StereoPredictor(path, "cpu")
+
+
+def test_what_cannot_be_read(files, tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent.xml: no such file"):
+        StereoPredictor(tmp_path / "absent.xml", "cpu")
+    (tmp_path / "no.onnx").write_text("no network")
+    with pytest.raises(ValueError, match="no.onnx: onnxruntime cannot read it; export it again"):
+        StereoPredictor(tmp_path / "no.onnx", "cpu")
+    with pytest.raises(ValueError, match="any.onnx: is run by onnxruntime, not by openvino"):
+        StereoPredictor(files[1], "cpu", runtime="openvino")
+    with pytest.raises(ValueError, match="onnxruntime computes in float32, not in bfloat16"):
+        StereoPredictor(files[1], "cpu", dtype="bfloat16")
+    pytest.importorskip("openvino")
+    shutil.copy(files[1], tmp_path / "lone.xml")
+    with pytest.raises(FileNotFoundError, match="lone.bin: no such file; an OpenVINO model is"):
+        StereoPredictor(tmp_path / "lone.xml", "cpu")
