@@ -27,7 +27,7 @@ from ...nas.lid import FewShotTraining, Leaves, Splitter, SplitTree
 from ...nas.lid.tree import ROOT
 from ...nas.search import Constraint, each, evolve
 from ...nas.search.constraints import Limits
-from ...nas.space import Architecture
+from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import extract
 from ...nas.training import SandwichSampler, SupernetTask, UniformSampler
 from ...vision.configs.task import FitConfig
@@ -366,21 +366,34 @@ def _drawn(
 
 
 def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
-    """The widest architecture within limits of those whose widths all have the same share."""
+    """The widest architecture within limits of those whose widths all have the same share.
+
+    Widths have steps; one after another takes the next, as long as the limits are kept.
+    """
     space = bench.space
-    widths: dict[str, list[Any]] = {
-        c.name: list(c.values) for c in space if c.name.endswith((".width", ".num_heads"))
-    }
-    tried: set[Architecture] = set()
+    widths = {c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))}
+    wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
         nearest = {
-            name: [min(values, key=lambda value: abs(value - part / _SHARES * max(values)))]  # noqa: B023
+            name: min(values, key=lambda value: abs(value - part / _SHARES * max(values)))  # noqa: B023
             for name, values in widths.items()
         }
-        architecture = space.restrict(nearest).largest()
-        if architecture in tried:
+        if nearest == wider:
             continue
-        tried.add(architecture)
-        if all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items()):
-            return architecture
+        if _keeps(bench, bounds, nearest):
+            for name in wider:
+                if _keeps(bench, bounds, {**nearest, name: wider[name]}):
+                    nearest[name] = wider[name]
+            return _of_widths(space, nearest)
+        wider = nearest
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")
+
+
+def _keeps(bench: Bench, bounds: Mapping[str, float], widths: Mapping[str, Any]) -> bool:
+    architecture = _of_widths(bench.space, widths)
+    return all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items())
+
+
+def _of_widths(space: SearchSpace, widths: Mapping[str, Any]) -> Architecture:
+    """The largest architecture that has these widths."""
+    return space.restrict({name: [value] for name, value in widths.items()}).largest()

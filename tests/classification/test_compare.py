@@ -356,7 +356,7 @@ def test_what_is_wrong_with_a_row_is_said_before_any_is_trained(
         vizoo.compare(name, tmp_path / "out")
 
 
-def test_uniform_widths_are_tried_finely():
+def test_uniform_widths_come_near_to_their_limits():
     widths = [0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0]
     convert = {"size": [16, 16], "widths": widths}
     net = create_model("image_classifier", backbone="test_resnet", classes=3, convert=convert)
@@ -365,7 +365,7 @@ def test_uniform_widths_are_tried_finely():
     widths = [candidates._uniform(bench, {"macs": bound}) for bound in costs]
     assert len(set(widths)) == 3
     for architecture, bound in zip(widths, costs, strict=True):
-        assert 0.7 * bound < candidates._cost(bench, "macs", architecture) <= bound
+        assert 0.95 * bound < candidates._cost(bench, "macs", architecture) <= bound
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
