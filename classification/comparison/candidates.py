@@ -7,7 +7,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -65,12 +65,16 @@ def check_rows(config: CompareConfig) -> None:
         ValueError: which row, and what is wrong with it.
     """
     for name, row in config.rows.items():
-        arguments = {key: value for key, value in row.model_args.items() if key != "convert"}
         try:
             with torch.device("meta"):
-                _task(config, replace(row, model_args=arguments, pretrain=0), row.lr)
+                _task(config, _plain(row), row.lr)
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"{config.name}: row {name}: {error}") from error
+
+
+def _plain(row: Row) -> Row:
+    """The network of a row before it is converted."""
+    return Row(row.model, {k: v for k, v in row.model_args.items() if k != "convert"})
 
 
 def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
@@ -184,7 +188,7 @@ def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> Cla
     lr = row.search.lr if row.search else None
     if not row.pretrain:
         return _task(config, row, lr)
-    plain = Row(row.model, {k: v for k, v in row.model_args.items() if k != "convert"})
+    plain = _plain(row)
 
     def pretrained() -> nn.Module:
         task = _task(config, plain, row.lr)

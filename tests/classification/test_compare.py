@@ -207,6 +207,7 @@ def test_built_in_comparisons_are_of_networks_that_there_are(path, monkeypatch):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_is_found_within_its_limits_and_trained(write, name):
     config = CompareConfig.read(write({name: ROWS[name]}))
+    candidates.check_rows(config)
     torch.manual_seed(3)
     one = run(config, name, 1, Shared())
     assert {"top1", "top5", "parameters", "macs", "memory"} <= one.keys()
