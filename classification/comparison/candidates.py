@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -21,6 +22,7 @@ from ...common.counts import Counts, count, count_parameters, on_meta
 from ...common.devices import choose_device
 from ...common.progress import quiet
 from ...common.timing import measure
+from ...nas.conversion.importance import taylor_scores
 from ...nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
 from ...nas.efficiency.table import LatencyTable
 from ...nas.lid import FewShotTraining, Leaves, Splitter, SplitTree
@@ -45,6 +47,7 @@ _LOUD = tuple(
     f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
 )
 _TIMED = 60  # runs of which a latency is the median
+_SCORED = 8  # training batches that importance is measured on
 _SHARES = 64  # of a width, that uniform ones are tried of
 _Errors = Callable[[Architecture], float]
 
@@ -124,7 +127,8 @@ def found(
         task = _supernet(config, row, seed, shared)
         architecture, net = _derived(config, row, task, seed, shared), task.net
     else:
-        about = [row.model, row.model_args, row.pretrain, asdict(row)["search"], row.lr, seed]
+        about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed]
+        about.append(asdict(row)["search"])
         weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
         architecture = _picked(config, row, weights, seed, shared)
         weights.leaves.activate(architecture)
@@ -198,10 +202,18 @@ def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> Cla
     about = [plain.model, plain.model_args, row.pretrain, row.lr, seed]
     before = shared.get("network", about, pretrained)
     seed_everything(seed, verbose=False)
-    net: Any = as_supernet(before, row.model_args["convert"])
+    scores = _scores(config, row, before) if row.importance == "taylor" else None
+    net: Any = as_supernet(before, row.model_args["convert"], scores=scores)
     task = _task(config, row, lr, convert=net.architecture["convert"])
     task.net.load_state_dict(net.state_dict())
     return task
+
+
+def _scores(config: CompareConfig, row: Row, net: nn.Module) -> dict[str, torch.Tensor]:
+    """How important weights are to the loss of some training batches."""
+    measuring = FitConfig(config.name, _task(config, _plain(row), None), config.data)
+    with measuring.training_batches(net.eval()) as batches:
+        return taylor_scores(net, itertools.islice(batches, _SCORED), measuring.loss)
 
 
 def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:

@@ -95,6 +95,9 @@ class Row:
         group: `made by hand`, `searched`, `baseline` or any other word, for the tables.
         note: what else is to be known of it, for the tables.
         pretrain: epochs in which a network is trained before it is converted (`convert`).
+        importance: of a channel when the network is converted, by which the least important ones
+            go first: the `magnitude` of its weights, or what the loss of some training batches
+            says of them (`taylor`, see `taylor_scores`).
         search: what learns about the space.
         pick: which architecture is taken; None for all of the model, or what the search picks.
         limits: of `latency`, `parameters`, `macs` and `memory`, as for `best_subnet`, or shares of
@@ -110,6 +113,7 @@ class Row:
     group: str = "made by hand"
     note: str = ""
     pretrain: int = 0
+    importance: Literal["magnitude", "taylor"] = "magnitude"
     search: Search | None = None
     pick: Pick | None = None
     limits: dict[str, float | str] = field(default_factory=dict)
@@ -125,6 +129,8 @@ class Row:
             "epochs and pretrain are 0 or more": min(self.pretrain, self.epochs or 0) < 0,
             "pretrain is for networks that are converted (model_args.convert)": self.pretrain
             and "convert" not in self.model_args,
+            "importance taylor is for networks that are trained first (pretrain)": not self.pretrain
+            and self.importance == "taylor",
             "search: dnas picks by itself, so leave pick out": method == "dnas" and by,
             f"search {method} needs a pick": method not in (None, "dnas") and not by,
             f"pick {by} needs a search": informed and not method,

@@ -135,6 +135,10 @@ def write(tmp_path):
         ({"a": {**CELLS, "limits": {"macs": 9}}}, "limits need a pick"),
         ({"a": {**CELLS, "pretrain": 1}}, "pretrain is for networks that are converted"),
         ({"a": {**CONVERTED, "pretrain": -1}}, "epochs and pretrain are 0 or more"),
+        (
+            {"a": {**CONVERTED, "importance": "taylor"}},
+            "taylor is for networks that are trained",
+        ),
         ({"a": {**CELLS, "pick": {"by": "random", "samples": 0}}}, "samples is 1 or more, not 0"),
         (
             {"a": {**CELLS, "search": {**ONE_SHOT, "epochs": -1}, "pick": {"by": "random"}}},
@@ -367,6 +371,19 @@ def test_uniform_widths_come_near_to_their_limits():
     assert len(set(widths)) == 3
     for architecture, bound in zip(widths, costs, strict=True):
         assert 0.95 * bound < candidates._cost(bench, "macs", architecture) <= bound
+
+
+def test_channels_are_important_as_the_loss_says(write):
+    first = {**CONVERTED, "pretrain": 1, "pick": {"by": "uniform"}, "limits": {"macs": "50%"}}
+    by_loss = {**first, "importance": "taylor"}
+    config = CompareConfig.read(write({"magnitude": first, "taylor": by_loss}))
+    config.data.setup("fit")
+    nets = [candidates._supernet(config, row, 0, Shared()).net for row in config.rows.values()]
+    states = [net.state_dict() for net in nets]
+    assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
+    plans = [net.architecture["convert"]["plan"]["widths"] for net in nets]
+    assert plans[0].keys() == plans[1].keys()
+    assert any(plans[0][name]["order"] != other["order"] for name, other in plans[1].items())
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
