@@ -18,7 +18,7 @@ from vizoo.nas.conversion.importance import taylor_scores
 from vizoo.nas.sorting import sort_channels
 
 from . import networks
-from .networks import EVERY, Deep, Residual, Scaled, Small, Transformer, layer
+from .networks import EVERY, Deep, Places, Residual, Scaled, Small, Transformer, layer
 
 IMAGE = (2, 3, 16, 16)
 
@@ -158,6 +158,13 @@ def test_a_head_goes_whole():
         if any(torch.equal(rows[:, k, :, 0], large[:, h, :, column]) for k in (0, 1))
     ]
     assert len(heads) == 2
+
+
+def test_heads_go_with_their_biases():
+    made = converted(Places().eval(), depths=False)
+    small = nas.extract(made.net, made.space.smallest())
+    assert [block.attention.num_heads for block in small.blocks] == [2] * 4
+    assert all(block.attention.table.shape == (5, 2) for block in small.blocks)
 
 
 def test_the_important_channels_are_kept():
