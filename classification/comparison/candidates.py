@@ -39,7 +39,7 @@ from ...vision.subnets.best import best_subnet, checked_limits, constraints
 from ...vision.subnets.leaves import open_tree
 from ...vision.subnets.ranking import rank
 from ..task import ClassificationTask
-from .config import CompareConfig, Pick, Row, Search
+from .config import CompareConfig, Pick, Row, Search, share_of
 
 __all__ = ["Shared", "check_rows", "cpu_minutes", "fit", "found"]
 
@@ -222,10 +222,10 @@ def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:
         return {}
     limits = dict(row.limits)
     for kind, bound in row.limits.items():
-        if isinstance(bound, str) and bound.endswith("%"):
+        if (share := share_of(bound)) is not None:
             about = f"{kind} of {row.model} {row.model_args}"
             whole = shared.get(about, None, partial(_cost, bench, kind, bench.space.largest()))
-            limits[kind] = whole * float(bound[:-1]) / 100
+            limits[kind] = whole * share / 100
     return checked_limits(limits)
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from lightning.pytorch import LightningDataModule
@@ -18,8 +18,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ...nas.architecture import json_digest
 from ...vision.configs.builtin import resolve_config
 from ...vision.configs.messages import condense
+from ...vision.subnets.best import checked_limits
 
-__all__ = ["CompareConfig", "Pick", "Row", "Search"]
+__all__ = ["CompareConfig", "Pick", "Row", "Search", "share_of"]
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,14 @@ class Row:
         for what, is_wrong in wrong.items():
             if is_wrong:
                 raise ValueError(what)
+        if self.limits:
+            checked_limits({kind: share_of(v) or v for kind, v in self.limits.items()})
+
+
+def share_of(bound: float | str) -> float | None:
+    """The percents of a limit that is a share of the largest's."""
+    is_share = isinstance(bound, str) and bound.endswith("%")
+    return float(cast("str", bound)[:-1]) if is_share else None
 
 
 @dataclass(frozen=True)

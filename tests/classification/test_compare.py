@@ -133,6 +133,15 @@ def write(tmp_path):
         ({"a": {**CELLS, "pick": {"by": "ranking"}}}, "pick ranking needs a search"),
         ({"a": {**CELLS, "search": ONE_SHOT}}, "search one_shot needs a pick"),
         ({"a": {**CELLS, "limits": {"macs": 9}}}, "limits need a pick"),
+        (
+            {"a": {**ROWS["uniform"], "limits": {"maks": "50%"}}},
+            "unknown limit 'maks': give",
+        ),
+        (
+            {"a": {**ROWS["uniform"], "limits": {"macs": "half"}}},
+            "macs half: give a number",
+        ),
+        ({"a": {**ROWS["uniform"], "limits": {"macs": "-5%"}}}, "macs -5: must be more than 0"),
         ({"a": {**CELLS, "pretrain": 1}}, "pretrain is for networks that are converted"),
         ({"a": {**CONVERTED, "pretrain": -1}}, "epochs and pretrain are 0 or more"),
         (
