@@ -32,7 +32,7 @@ from ...nas.search.constraints import Limits
 from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import extract
 from ...nas.training import SandwichSampler, SupernetTask, UniformSampler
-from ...vision.configs.task import FitConfig
+from ...vision.configs.task import LOUD, FitConfig
 from ...vision.hub.converted import as_supernet
 from ...vision.subnets.bench import Bench, space_of
 from ...vision.subnets.best import best_subnet, checked_limits, constraints
@@ -43,9 +43,6 @@ from .config import CompareConfig, Pick, Row, Search, share_of
 
 __all__ = ["Shared", "check_rows", "cpu_minutes", "fit", "found"]
 
-_LOUD = tuple(
-    f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
-)
 _TIMED = 60  # runs of which a latency is the median
 _SCORED = 8  # training batches that importance is measured on
 _SHARES = 64  # of a width, that uniform ones are tried of
@@ -82,7 +79,7 @@ def _plain(row: Row) -> Row:
 
 def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
     """Train on one device, without files of its own and without validation."""
-    with quiet(_LOUD), tempfile.TemporaryDirectory() as folder:
+    with quiet(LOUD), tempfile.TemporaryDirectory() as folder:
         lightning.pytorch.Trainer(
             accelerator="auto",
             devices=1,
@@ -231,10 +228,10 @@ def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:
 
 def _cost(bench: Bench, kind: str, architecture: Architecture) -> float:
     """One cost of an architecture, counted or, if it is the latency, measured."""
-    if kind == "latency":
-        ready, inputs = bench.prepare(bench.network(architecture)), bench.inputs()
-        return measure(lambda: ready(*inputs), bench.device, repetitions=_TIMED).median
-    return getattr(count(extract(bench.net, architecture), *bench.inputs("meta")), kind)
+    if kind != "latency":
+        return _costs(bench)[kind](architecture)
+    ready, inputs = bench.prepare(bench.network(architecture)), bench.inputs()
+    return measure(lambda: ready(*inputs), bench.device, repetitions=_TIMED).median
 
 
 def _derived(
