@@ -4,11 +4,12 @@
 
 (a) A small ViT and a small ResNet learn five classes of CIFAR-10 and are moved to the other five by
 a few images of each; (b) `fadnet_plus_tiny` goes from the layered scenes that its weights were
-trained on to generated worlds, and a step of `fadnet_plus_slight` is measured. Seeds are the outer
-loop; FILE has every run as soon as it ended, and what it has is not run again. Shown: values that
-are trained; what autograd keeps for the backward pass (storages other than parameters, each once)
-and what the optimiser holds, in MB; a step in ms (CPU time); the accuracy in per cent, or the
-end-point error in pixels, on data held out; the adapters' file in kB.
+trained on to generated worlds, and so does `fadnet_plus_slight`, which has no weights and learns a
+few layered scenes first; of it there is one seed. Seeds are the outer loop; FILE has every run as
+soon as it ended, and what it has is not run again. Shown: values that are trained; what autograd
+keeps for the backward pass (storages other than parameters, each once) and what the optimiser
+holds, in MB; a step in ms (CPU time); the accuracy in per cent, or the end-point error in pixels,
+on data held out; the adapters' file in kB.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._machine import machine, seconds
+from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.stereo.losses import multiscale_loss
 from vizoo.vision.hub.create import create_model
@@ -221,30 +223,34 @@ def error(net: nn.Module, batches: list[Any]) -> float:
     return float(torch.stack(errors).mean())
 
 
-def pairs(count: int, seed: int, batch: int) -> list[Any]:
-    """Batches of generated worlds, 192x320."""
-    worlds = WorldStereo(count, 192, 320, max_disparity=96.0, seed=seed)
+def pairs(scenes: Callable[..., Any], count: int, seed: int) -> list[Any]:
+    """Batches of two generated pairs of images, 192x320."""
+    drawn = scenes(count, 192, 320, max_disparity=96.0, seed=seed)
     names = ("left", "right", "disparity", "valid")
-    samples = [[torch.as_tensor(worlds[i][name]) for name in names] for i in range(count)]
-    groups = [samples[i : i + batch] for i in range(0, count, batch)]
+    samples = [[torch.as_tensor(drawn[i][name]) for name in names] for i in range(count)]
+    groups = [samples[i : i + 2] for i in range(0, count, 2)]
     layout = torch.channels_last
     joined = [[torch.stack(each) for each in zip(*group, strict=True)] for group in groups]
     return [(a.to(memory_format=layout), b.to(memory_format=layout), d, v) for a, b, d, v in joined]
 
 
 class Stereo:
-    """FADNet++ tiny with its weights, to be moved to worlds, or a larger one to be measured."""
+    """FADNet++ tiny with its weights, or a larger one that learns here, to be moved to worlds."""
 
     last = ("pred_flow", "pred_res")
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
-        self.moves = name.endswith("tiny")
-        net = create_model(name, pretrained=self.moves)
+        torch.manual_seed(0)
+        known = name.endswith("tiny")
+        net = create_model(name, pretrained=known)
         self.base = net.to(memory_format=torch.channels_last)
-        self.learning = pairs(options.pairs if self.moves else 2, 11, 2)
-        self.held = pairs(8, 12, 2) if self.moves else []
-        self.steps = options.stereo_steps if self.moves else 4
-        self.before = error(self.base, self.held) if self.moves else None
+        if not known:
+            layered = pairs(GeneratedStereo, options.pairs, 10)
+            order = np.random.default_rng(0).integers(len(layered), size=options.stereo_pretrain)
+            train(self.base, "all weights", 1e-3, [layered[i] for i in order], disparity_loss)
+        self.learning = pairs(WorldStereo, options.pairs, 11)
+        self.held, self.steps = pairs(WorldStereo, 8, 12), options.stereo_steps
+        self.before = error(self.base, self.held)
 
     def run(self, way: str, seed: int) -> dict[str, Any]:
         net = copy.deepcopy(self.base)
@@ -252,8 +258,7 @@ class Stereo:
         order = np.random.default_rng(seed).integers(len(self.learning), size=self.steps)
         rate = 3e-4 if way == "all weights" else 3e-3
         row = train(net, way, rate, [self.learning[i] for i in order], disparity_loss)
-        score = error(net, self.held) if self.moves else None
-        return {**row, "score": score, "file": size_of_file(net, way)}
+        return {**row, "score": error(net, self.held), "file": size_of_file(net, way)}
 
 
 def main() -> None:
@@ -268,6 +273,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=64)
+    parser.add_argument("--stereo-pretrain", type=int, default=300, help="steps without weights")
     parser.add_argument("--stereo-steps", type=int, default=120)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -300,9 +306,8 @@ def shown(runs: dict[str, Any]) -> Table:
     for pair in dict.fromkeys(key.rpartition(", ")[0] for key in runs):
         rows = [row for key, row in runs.items() if key.rpartition(", ")[0] == pair]
         cells = ["" if rows[0][c] is None else f"{median(r[c] for r in rows):.4g}" for c in columns]
-        if rows[0]["score"] is not None:
-            scores = [row["score"] for row in rows]
-            cells[-1] = f"{mean(scores):.3g}" + (f" ± {stdev(scores):.2g}" if scores[1:] else "")
+        scores = [row["score"] for row in rows]
+        cells[-1] = f"{mean(scores):.3g}" + (f" ± {stdev(scores):.2g}" if scores[1:] else "")
         table.add_row(*pair.split(", ", 1), *cells, str(len(rows)))
     return table
 

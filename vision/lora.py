@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 import os
 from collections import Counter
@@ -330,8 +331,7 @@ def load_adapters(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         settings = LoRA.read({"name": "lora", **stored.facts["adapter"]})
         base = _split(net, settings)[0]
         if _hash(base) != stored.facts.get("base"):
-            own = getattr(net, "architecture", {}).get("name", type(net).__name__)
-            kind = "with other weights" if own == stored.name else f"not {own}"
+            kind = _difference(stored, net)
             raise ValueError(
                 f"trained on {stored.name}, {kind} (the hash of the frozen tensors differs): build "
                 "the network with the weights that its training started from"
@@ -346,6 +346,16 @@ def load_adapters(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         merge(net)  # of zeros
         raise
     return describe(net, stored.facts).eval()
+
+
+def _difference(stored: StoredWeights, net: nn.Module) -> str:
+    """What another network has that adapters were trained on."""
+    own = {"name": type(net).__name__, **getattr(net, "architecture", {})}
+    for key, value in {"name": stored.name, **stored.architecture}.items():
+        if json.dumps(value) != json.dumps(own.get(key)):
+            named = "" if key == "name" else f"{key} {value!s:.60}, "
+            return f"{named}not {own.get(key)!s:.60}"
+    return "with other weights"
 
 
 def adapt_by(net: nn.Module, given: str | Mapping[str, Any]) -> None:

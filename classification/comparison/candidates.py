@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,30 +22,29 @@ from ...common.counts import Counts, count, count_parameters, on_meta
 from ...common.devices import choose_device
 from ...common.progress import quiet
 from ...common.timing import measure
+from ...nas.conversion.importance import taylor_scores
 from ...nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
 from ...nas.efficiency.table import LatencyTable
 from ...nas.lid import FewShotTraining, Leaves, Splitter, SplitTree
 from ...nas.lid.tree import ROOT
 from ...nas.search import Constraint, each, evolve
 from ...nas.search.constraints import Limits
-from ...nas.space import Architecture
+from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import extract
 from ...nas.training import SandwichSampler, SupernetTask, UniformSampler
-from ...vision.configs.task import FitConfig
+from ...vision.configs.task import LOUD, FitConfig
 from ...vision.hub.converted import as_supernet
 from ...vision.subnets.bench import Bench, space_of
 from ...vision.subnets.best import best_subnet, checked_limits, constraints
 from ...vision.subnets.leaves import open_tree
 from ...vision.subnets.ranking import rank
 from ..task import ClassificationTask
-from .config import CompareConfig, Pick, Row, Search
+from .config import CompareConfig, Pick, Row, Search, share_of
 
 __all__ = ["Shared", "check_rows", "cpu_minutes", "fit", "found"]
 
-_LOUD = tuple(
-    f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
-)
 _TIMED = 60  # runs of which a latency is the median
+_SCORED = 8  # training batches that importance is measured on
 _SHARES = 64  # of a width, that uniform ones are tried of
 _Errors = Callable[[Architecture], float]
 
@@ -65,17 +65,21 @@ def check_rows(config: CompareConfig) -> None:
         ValueError: which row, and what is wrong with it.
     """
     for name, row in config.rows.items():
-        arguments = {key: value for key, value in row.model_args.items() if key != "convert"}
         try:
             with torch.device("meta"):
-                _task(config, replace(row, model_args=arguments, pretrain=0), row.lr)
+                _task(config, _plain(row), row.lr)
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"{config.name}: row {name}: {error}") from error
 
 
+def _plain(row: Row) -> Row:
+    """The network of a row before it is converted."""
+    return Row(row.model, {k: v for k, v in row.model_args.items() if k != "convert"})
+
+
 def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
     """Train on one device, without files of its own and without validation."""
-    with quiet(_LOUD), tempfile.TemporaryDirectory() as folder:
+    with quiet(LOUD), tempfile.TemporaryDirectory() as folder:
         lightning.pytorch.Trainer(
             accelerator="auto",
             devices=1,
@@ -120,7 +124,8 @@ def found(
         task = _supernet(config, row, seed, shared)
         architecture, net = _derived(config, row, task, seed, shared), task.net
     else:
-        about = [row.model, row.model_args, row.pretrain, asdict(row)["search"], row.lr, seed]
+        about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed]
+        about.append(asdict(row)["search"])
         weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
         architecture = _picked(config, row, weights, seed, shared)
         weights.leaves.activate(architecture)
@@ -184,7 +189,7 @@ def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> Cla
     lr = row.search.lr if row.search else None
     if not row.pretrain:
         return _task(config, row, lr)
-    plain = Row(row.model, {k: v for k, v in row.model_args.items() if k != "convert"})
+    plain = _plain(row)
 
     def pretrained() -> nn.Module:
         task = _task(config, plain, row.lr)
@@ -194,10 +199,18 @@ def _supernet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> Cla
     about = [plain.model, plain.model_args, row.pretrain, row.lr, seed]
     before = shared.get("network", about, pretrained)
     seed_everything(seed, verbose=False)
-    net: Any = as_supernet(before, row.model_args["convert"])
+    scores = _scores(config, row, before) if row.importance == "taylor" else None
+    net: Any = as_supernet(before, row.model_args["convert"], scores=scores)
     task = _task(config, row, lr, convert=net.architecture["convert"])
     task.net.load_state_dict(net.state_dict())
     return task
+
+
+def _scores(config: CompareConfig, row: Row, net: nn.Module) -> dict[str, torch.Tensor]:
+    """How important weights are to the loss of some training batches."""
+    measuring = FitConfig(config.name, _task(config, _plain(row), None), config.data)
+    with measuring.training_batches(net.eval()) as batches:
+        return taylor_scores(net, itertools.islice(batches, _SCORED), measuring.loss)
 
 
 def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:
@@ -206,19 +219,19 @@ def _bounds(row: Row, bench: Bench, shared: Shared) -> dict[str, float]:
         return {}
     limits = dict(row.limits)
     for kind, bound in row.limits.items():
-        if isinstance(bound, str) and bound.endswith("%"):
+        if (share := share_of(bound)) is not None:
             about = f"{kind} of {row.model} {row.model_args}"
             whole = shared.get(about, None, partial(_cost, bench, kind, bench.space.largest()))
-            limits[kind] = whole * float(bound[:-1]) / 100
+            limits[kind] = whole * share / 100
     return checked_limits(limits)
 
 
 def _cost(bench: Bench, kind: str, architecture: Architecture) -> float:
     """One cost of an architecture, counted or, if it is the latency, measured."""
-    if kind == "latency":
-        ready, inputs = bench.prepare(bench.network(architecture)), bench.inputs()
-        return measure(lambda: ready(*inputs), bench.device, repetitions=_TIMED).median
-    return getattr(count(extract(bench.net, architecture), *bench.inputs("meta")), kind)
+    if kind != "latency":
+        return _costs(bench)[kind](architecture)
+    ready, inputs = bench.prepare(bench.network(architecture)), bench.inputs()
+    return measure(lambda: ready(*inputs), bench.device, repetitions=_TIMED).median
 
 
 def _derived(
@@ -366,21 +379,34 @@ def _drawn(
 
 
 def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
-    """The widest architecture within limits of those whose widths all have the same share."""
+    """The widest architecture within limits of those whose widths all have the same share.
+
+    Widths have steps; one after another takes the next, as long as the limits are kept.
+    """
     space = bench.space
-    widths: dict[str, list[Any]] = {
-        c.name: list(c.values) for c in space if c.name.endswith((".width", ".num_heads"))
-    }
-    tried: set[Architecture] = set()
+    widths = {c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))}
+    wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
         nearest = {
-            name: [min(values, key=lambda value: abs(value - part / _SHARES * max(values)))]  # noqa: B023
+            name: min(values, key=lambda value: abs(value - part / _SHARES * max(values)))  # noqa: B023
             for name, values in widths.items()
         }
-        architecture = space.restrict(nearest).largest()
-        if architecture in tried:
+        if nearest == wider:
             continue
-        tried.add(architecture)
-        if all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items()):
-            return architecture
+        if _keeps(bench, bounds, nearest):
+            for name in wider:
+                if _keeps(bench, bounds, {**nearest, name: wider[name]}):
+                    nearest[name] = wider[name]
+            return _of_widths(space, nearest)
+        wider = nearest
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")
+
+
+def _keeps(bench: Bench, bounds: Mapping[str, float], widths: Mapping[str, Any]) -> bool:
+    architecture = _of_widths(bench.space, widths)
+    return all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items())
+
+
+def _of_widths(space: SearchSpace, widths: Mapping[str, Any]) -> Architecture:
+    """The largest architecture that has these widths."""
+    return space.restrict({name: [value] for name, value in widths.items()}).largest()

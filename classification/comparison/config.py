@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from lightning.pytorch import LightningDataModule
@@ -18,8 +18,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from ...nas.architecture import json_digest
 from ...vision.configs.builtin import resolve_config
 from ...vision.configs.messages import condense
+from ...vision.subnets.best import checked_limits
 
-__all__ = ["CompareConfig", "Pick", "Row", "Search"]
+__all__ = ["CompareConfig", "Pick", "Row", "Search", "share_of"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ class Row:
         group: `made by hand`, `searched`, `baseline` or any other word, for the tables.
         note: what else is to be known of it, for the tables.
         pretrain: epochs in which a network is trained before it is converted (`convert`).
+        importance: of a channel when the network is converted, by which the least important ones
+            go first: the `magnitude` of its weights, or what the loss of some training batches
+            says of them (`taylor`, see `taylor_scores`).
         search: what learns about the space.
         pick: which architecture is taken; None for all of the model, or what the search picks.
         limits: of `latency`, `parameters`, `macs` and `memory`, as for `best_subnet`, or shares of
@@ -110,6 +114,7 @@ class Row:
     group: str = "made by hand"
     note: str = ""
     pretrain: int = 0
+    importance: Literal["magnitude", "taylor"] = "magnitude"
     search: Search | None = None
     pick: Pick | None = None
     limits: dict[str, float | str] = field(default_factory=dict)
@@ -125,6 +130,8 @@ class Row:
             "epochs and pretrain are 0 or more": min(self.pretrain, self.epochs or 0) < 0,
             "pretrain is for networks that are converted (model_args.convert)": self.pretrain
             and "convert" not in self.model_args,
+            "importance taylor is for networks that are trained first (pretrain)": not self.pretrain
+            and self.importance == "taylor",
             "search: dnas picks by itself, so leave pick out": method == "dnas" and by,
             f"search {method} needs a pick": method not in (None, "dnas") and not by,
             f"pick {by} needs a search": informed and not method,
@@ -136,6 +143,14 @@ class Row:
         for what, is_wrong in wrong.items():
             if is_wrong:
                 raise ValueError(what)
+        if self.limits:
+            checked_limits({kind: share_of(v) or v for kind, v in self.limits.items()})
+
+
+def share_of(bound: float | str) -> float | None:
+    """The percents of a limit that is a share of the largest's."""
+    is_share = isinstance(bound, str) and bound.endswith("%")
+    return float(cast("str", bound)[:-1]) if is_share else None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def convert(
 
     Raises:
         ValueError: the network does not run with these inputs, depends on values of tensors, is a
-            supernet already, has nothing that can be elastic, or is another than the plan's.
+            supernet already, has nothing that can be elastic, or is another than the plan's;
+            or scores are of other parameters.
 
     Example:
         >>> made = convert(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3)), image)
@@ -104,7 +105,7 @@ def convert(
     if plan is not None:
         check_version(plan, _VERSION, "a conversion")
         keep, depths = plan["keep"], plan["tied"]
-    _check(net, widths, keep)
+    _check(net, widths, keep, scores or {})
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     modes = {name: module.training for name, module in net.named_modules()}
     supernet = copy.deepcopy(net).eval()
@@ -124,13 +125,24 @@ def convert(
     return Converted(supernet, search_space(supernet), fixed, conversion.to_json(made, fixed))
 
 
-def _check(net: nn.Module, widths: Sequence[float], keep: Sequence[str]) -> None:
+def _check(
+    net: nn.Module, widths: Sequence[float], keep: Sequence[str], scores: Mapping[str, Tensor]
+) -> None:
     if any(isinstance(module, ElasticModule) for module in net.modules()):
         raise ValueError(
             f"{type(net).__name__} is a supernet already: extract a subnet of it first"
         )
     if wrong := [share for share in widths if not 0 < share <= 1]:
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
+    if isinstance(keep, str):
+        raise ValueError(f"keep is a list of names, such as [{keep!r}]")
+    weights = dict(net.named_parameters())
+    for name, score in scores.items():
+        if name not in weights:
+            raise ValueError(f"scores of {name!r}: no such parameter{near(name, weights)}")
+        if score.shape != weights[name].shape:
+            shapes = [tuple(tensor.shape) for tensor in (weights[name], score)]
+            raise ValueError(f"scores of {name!r}: of shape {shapes[1]} instead of {shapes[0]}")
     names = [name for name, _ in net.named_modules() if name]
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -95,7 +95,7 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     elif name in ALONG:
         found = _along(known, name, args, outputs)
     elif name.startswith("_scaled_dot_product"):
-        found = _attention(known, args, outputs)
+        found = _attention(known, args, kwargs, outputs)
     elif match := SPATIAL.search(name):
         found = _spatial(known, int(match[2]), args, outputs)
     elif (name in MOVES or func.is_view) and name not in ("as_strided", "unfold"):
@@ -217,21 +217,26 @@ def _along(known: Known, name: str, args: Sequence[Any], outputs: list[Tensor]) 
     return {id(o): channels for o in outputs if o.shape == args[0].shape}
 
 
-def _attention(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
-    """(B, heads, N, width): the heads of queries, keys and values are the same."""
+def _attention(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Tensor]) -> _Found:
+    """(B, heads, N, width): the heads of queries, keys, values and a mask are the same."""
     query, key, value = (known.channels(tensor) for tensor in args[:3])
-    others = [c for t in args[3:] if isinstance(t, Tensor) and (c := known.channels(t)) is not None]
-    if others or value is None or value.dim not in (1, args[2].dim() - 1):
+    masks = [mask for mask in (*args[3:], *kwargs.values()) if isinstance(mask, Tensor)]
+    headed = [(mask, c) for mask in masks if (c := known.channels(mask)) is not None]
+    if value is None or value.dim not in (1, args[2].dim() - 1):
         return None
     if value.dim == 1 and args[2].dim() == 4:
         if query is None or key is None or query.dim != 1 or key.dim != 1:
             return None
-        for other in (query, key):
+        if any(channels.dim != mask.dim() - 3 for mask, channels in headed):
+            return None
+        for other in (query, key, *(channels for _, channels in headed)):
             known.ledger.unite(value.labels, other.labels, known.here("attention"))
-        for mask in args[3:]:
-            if isinstance(mask, Tensor) and mask.dim() > 2 and mask.shape[-3] > 1:
+        for mask in masks:
+            if known.channels(mask) is None and mask.dim() > 2 and mask.shape[-3] > 1:
                 known.ledger.fix(value.labels, "the mask of its attention has a fixed size")
         return {id(outputs[0]): value}
+    if headed:
+        return None
     if query is not None or key is not None:
         if query is None or key is None or not query.dim == key.dim == args[0].dim() - 1:
             return None

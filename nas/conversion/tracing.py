@@ -141,6 +141,8 @@ class _Tracer(TorchDispatchMode):
         dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
         if len(dims) > 1 and tensor.dim() in (3, 4) and tensor.shape[0] == 1:
             dims = [2 if tensor.dim() == 3 else 1]  # positions' embeddings
+        elif tensor.dim() == 2 and tensor.shape[1] in _heads(module):
+            dims = [1]  # positions' biases
         if len(dims) != 1 or not tensor.is_floating_point():
             return None
         place = name, dims[0]
@@ -292,6 +294,11 @@ class _Tracer(TorchDispatchMode):
 
     def _is_known(self, module: nn.Module) -> bool:
         return not self._is_free(module)
+
+
+def _heads(module: nn.Module) -> set[int]:
+    """Numbers of heads that a module has written down."""
+    return {n for name, n in vars(module).items() if HEADS.fullmatch(name) and type(n) is int}
 
 
 def _line() -> str:

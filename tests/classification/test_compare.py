@@ -133,8 +133,21 @@ def write(tmp_path):
         ({"a": {**CELLS, "pick": {"by": "ranking"}}}, "pick ranking needs a search"),
         ({"a": {**CELLS, "search": ONE_SHOT}}, "search one_shot needs a pick"),
         ({"a": {**CELLS, "limits": {"macs": 9}}}, "limits need a pick"),
+        (
+            {"a": {**ROWS["uniform"], "limits": {"maks": "50%"}}},
+            "unknown limit 'maks': give",
+        ),
+        (
+            {"a": {**ROWS["uniform"], "limits": {"macs": "half"}}},
+            "macs half: give a number",
+        ),
+        ({"a": {**ROWS["uniform"], "limits": {"macs": "-5%"}}}, "macs -5: must be more than 0"),
         ({"a": {**CELLS, "pretrain": 1}}, "pretrain is for networks that are converted"),
         ({"a": {**CONVERTED, "pretrain": -1}}, "epochs and pretrain are 0 or more"),
+        (
+            {"a": {**CONVERTED, "importance": "taylor"}},
+            "taylor is for networks that are trained",
+        ),
         ({"a": {**CELLS, "pick": {"by": "random", "samples": 0}}}, "samples is 1 or more, not 0"),
         (
             {"a": {**CELLS, "search": {**ONE_SHOT, "epochs": -1}, "pick": {"by": "random"}}},
@@ -207,6 +220,7 @@ def test_built_in_comparisons_are_of_networks_that_there_are(path, monkeypatch):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_is_found_within_its_limits_and_trained(write, name):
     config = CompareConfig.read(write({name: ROWS[name]}))
+    candidates.check_rows(config)
     torch.manual_seed(3)
     one = run(config, name, 1, Shared())
     assert {"top1", "top5", "parameters", "macs", "memory"} <= one.keys()
@@ -356,7 +370,7 @@ def test_what_is_wrong_with_a_row_is_said_before_any_is_trained(
         vizoo.compare(name, tmp_path / "out")
 
 
-def test_uniform_widths_are_tried_finely():
+def test_uniform_widths_come_near_to_their_limits():
     widths = [0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0]
     convert = {"size": [16, 16], "widths": widths}
     net = create_model("image_classifier", backbone="test_resnet", classes=3, convert=convert)
@@ -365,7 +379,20 @@ def test_uniform_widths_are_tried_finely():
     widths = [candidates._uniform(bench, {"macs": bound}) for bound in costs]
     assert len(set(widths)) == 3
     for architecture, bound in zip(widths, costs, strict=True):
-        assert 0.7 * bound < candidates._cost(bench, "macs", architecture) <= bound
+        assert 0.95 * bound < candidates._cost(bench, "macs", architecture) <= bound
+
+
+def test_channels_are_important_as_the_loss_says(write):
+    first = {**CONVERTED, "pretrain": 1, "pick": {"by": "uniform"}, "limits": {"macs": "50%"}}
+    by_loss = {**first, "importance": "taylor"}
+    config = CompareConfig.read(write({"magnitude": first, "taylor": by_loss}))
+    config.data.setup("fit")
+    nets = [candidates._supernet(config, row, 0, Shared()).net for row in config.rows.values()]
+    states = [net.state_dict() for net in nets]
+    assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
+    plans = [net.architecture["convert"]["plan"]["widths"] for net in nets]
+    assert plans[0].keys() == plans[1].keys()
+    assert any(plans[0][name]["order"] != other["order"] for name, other in plans[1].items())
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):

@@ -408,6 +408,9 @@ def test_files_that_are_refused(tmp_path, classifier):
     small = create_model("fadnet_plus_micro")
     with pytest.raises(ValueError, match="trained on image_classifier, not fadnet_plus_micro"):
         load_adapters(small, path)
+    other = create_model("image_classifier", backbone="test_vit", classes=3)
+    with pytest.raises(ValueError, match=r"image_classifier, backbone .*, not test_vit \("):
+        load_adapters(other, path)
     other = copy.deepcopy(classifier)
     other.body.conv1[0].weight.data[0, 0, 0, 0] += 1e-3
     state = copy.deepcopy(other.state_dict())

@@ -32,9 +32,9 @@ from ...nas.training.evaluation import training_loss
 from .builtin import resolve_config
 from .messages import condense
 
-__all__ = ["FitConfig", "instantiate"]
+__all__ = ["LOUD", "FitConfig", "instantiate"]
 
-_LOUD = tuple(
+LOUD = tuple(
     f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
 )
 """Loggers of Lightning that tell of devices and loaders each time; here a hundred times."""
@@ -174,7 +174,7 @@ class FitConfig:
         """
         self.module.net = net
         device = torch.device(device)
-        with quiet(_LOUD):
+        with quiet(LOUD):
             trainer = lightning.pytorch.Trainer(
                 accelerator="gpu" if device.type == "cuda" else "cpu",
                 devices=[device.index or 0] if device.type == "cuda" else 1,

@@ -20,7 +20,11 @@ _SIZE = (64, 64)
 
 
 def as_supernet(
-    net: nn.Module, settings: Mapping[str, Any], subnet: Mapping[str, Any] | None = None
+    net: nn.Module,
+    settings: Mapping[str, Any],
+    subnet: Mapping[str, Any] | None = None,
+    *,
+    scores: Mapping[str, torch.Tensor] | None = None,
 ) -> nn.Module:
     """Convert a network as a config or a weight file says, see `nas.convert`.
 
@@ -29,6 +33,7 @@ def as_supernet(
         settings: `size`, (height, width) of the images to trace it with, 64 by 64 unless given,
             and arguments of `nas.convert`.
         subnet: of the supernet, as JSON, which is extracted then.
+        scores: of weights, as for `nas.convert`.
 
     Returns:
         The network, whose `architecture` says how it was converted, plan and all.
@@ -39,7 +44,7 @@ def as_supernet(
     check_arguments("convert", _settings, settings)
     given = dict(settings)
     height, width = given.pop("size", _SIZE)
-    made = convert(net, example_inputs(net, height, width), **given)
+    made = convert(net, example_inputs(net, height, width), scores=scores, **given)
     supernet: Any = made.net
     asked = {**settings, "plan": dict(made.plan)}
     supernet.architecture = {**getattr(net, "architecture", {}), "convert": asked}

@@ -18,7 +18,7 @@ from vizoo.nas.conversion.importance import taylor_scores
 from vizoo.nas.sorting import sort_channels
 
 from . import networks
-from .networks import EVERY, Deep, Residual, Scaled, Small, Transformer, layer
+from .networks import EVERY, Deep, Places, Residual, Scaled, Small, Transformer, layer
 
 IMAGE = (2, 3, 16, 16)
 
@@ -160,6 +160,13 @@ def test_a_head_goes_whole():
     assert len(heads) == 2
 
 
+def test_heads_go_with_their_biases():
+    made = converted(Places().eval(), depths=False)
+    small = nas.extract(made.net, made.space.smallest())
+    assert [block.attention.num_heads for block in small.blocks] == [2] * 4
+    assert all(block.attention.table.shape == (5, 2) for block in small.blocks)
+
+
 def test_the_important_channels_are_kept():
     net = Small().eval()
     important = [1, 4, 5, 9, 10, 11, 13, 14]
@@ -277,6 +284,9 @@ class Dynamic(Small):
         (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
         (Small(), {"widths": [0.5, 50]}, "widths are shares above 0 and up to 1, not 50"),
         (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),
+        (Small(), {"keep": "first"}, r"keep is a list of names, such as \['first'\]"),
+        (Small(), {"scores": {"a.weight": torch.ones(2)}}, "scores of 'a.weight': no such param"),
+        (Small(), {"scores": {"head.weight": torch.ones(2)}}, r"of shape \(2,\) instead of \("),
         (nas.elastic.Conv2d(3, nas.Choice("w", (2, 4)), 3), {}, "is a supernet already: extract"),
         (Residual(), {"plan": {"version": 7}}, "version 7"),
     ],
