@@ -11,8 +11,6 @@ from ..common.progress import progress
 from ._items import add_pairs
 from ._work import check_apart, check_folder, say_warnings, warn
 
-_PER_METRE = {"mm": 1000, "cm": 100, "m": 1}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -88,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _metres(text: str) -> float:
+    from ..datasets.stereo.calibration import PER_METRE
+
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(mm|cm|m)", text.replace(" ", ""))
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no length with its unit, such as 25mm")
-    return float(match[1]) / _PER_METRE[match[2]]
+    return float(match[1]) / PER_METRE[match[2]]

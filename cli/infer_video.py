@@ -13,8 +13,7 @@ from ..common.progress import progress
 from ..common.warned import collect_warnings
 from ._cameras import add_raw_arguments
 from ._items import add_run_arguments, add_runtime, end_run
-from ._numbers import positive, scale, share
-from ._stereo import add_calibration, add_model, rectify_frames
+from ._stereo import add_calibration, add_model, positive, rectify_frames, scale, share
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
