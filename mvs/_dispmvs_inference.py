@@ -28,6 +28,7 @@ from ._dispmvs_layers import (
     UpdateBlock,
     add_shared,
     bounded_flow,
+    down_and_up,
 )
 
 _TILE = 4
@@ -227,22 +228,13 @@ class FusedExtractor(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """As of `Extractor`."""
-        x2 = self.layer2(self.layer1(self.first(images.to(self.dtype))))
-        x3 = self.layer3(x2)
-        y4 = self.d_layer4(self.layer4(x3))
-        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
-        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
-        return self.o_layer2(y2), self.o_layer4(y4)
+        return down_and_up(self, self.first(images.to(self.dtype)))
 
 
 def _layer(layer: ConvNorm | DeformableConv2d, dtype: torch.dtype) -> nn.Module:
     if isinstance(layer, ConvNorm):
         return _Unit(layer.conv, layer.norm, dtype, relu=True)
     return copy.deepcopy(layer).to(dtype)
-
-
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
 
 
 class _Pass(nn.Module):

@@ -234,13 +234,17 @@ class Extractor(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Maps at 1/4 and 1/16 of images (N, 3, H, W) in [-1, 1], sizes multiples of 16."""
-        x = self.layer1(F.relu(self.norm1(self.conv1(images))))
-        x2 = self.layer2(x)
-        x3 = self.layer3(x2)
-        y4 = self.d_layer4(self.layer4(x3))
-        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
-        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
-        return self.o_layer2(y2), self.o_layer4(y4)
+        return down_and_up(self, F.relu(self.norm1(self.conv1(images))))
+
+
+def down_and_up(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps at 1/4 and 1/16 by the layers of an `Extractor` behind its first convolution."""
+    x2 = net.layer2(net.layer1(x))
+    x3 = net.layer3(x2)
+    y4 = net.d_layer4(net.layer4(x3))
+    y3 = net.d_layer3(torch.cat((x3, _double(y4)), 1))
+    y2 = net.d_layer2(torch.cat((x2, _double(y3)), 1))
+    return net.o_layer2(y2), net.o_layer4(y4)
 
 
 def _double(x: Tensor) -> Tensor:
