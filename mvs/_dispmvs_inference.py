@@ -61,7 +61,7 @@ def _matrices(kernel: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(output), torch.from_numpy(weight), torch.from_numpy(inputs)
 
 
-class WinogradConv2d(nn.Module):
+class _WinogradConv2d(nn.Module):
     """Convolution of stride 1 that keeps the size, optionally with a ReLU; in float32.
 
     The kernel is 3x3, 1x5 or 5x1.
@@ -155,7 +155,7 @@ def _convolution(
     stride: int = 1,
 ) -> nn.Module:
     if pays(weight, stride, dtype):
-        return WinogradConv2d(weight, bias, relu=relu)
+        return _WinogradConv2d(weight, bias, relu=relu)
     sides = cast("tuple[int, int]", padding)
     slope = 0 if relu else None
     return FusedConv2d(weight, bias, stride=stride, padding=sides, slope=slope, dtype=dtype)

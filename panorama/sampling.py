@@ -31,7 +31,6 @@ __all__ = [
     "pixel_directions",
     "sample_equirectangular",
     "vertex_values",
-    "vertex_weights",
 ]
 
 _PIXELS = 1 << 14  # located at once: what is made of them stays in the cache
@@ -348,7 +347,7 @@ def barycentric(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def vertex_weights(level: int) -> tuple[np.ndarray, np.ndarray]:
+def _vertex_weights(level: int) -> tuple[np.ndarray, np.ndarray]:
     """How much each face around a vertex of a level counts in the vertex's value.
 
     The weights are the nearest to the faces' solid angles that reproduce functions linear in the
@@ -392,5 +391,5 @@ def vertex_values(values: Tensor) -> Tensor:
 
 @cache
 def _vertex_table(level: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    faces, weights = vertex_weights(level)
+    faces, weights = _vertex_weights(level)
     return kept(faces, device), kept(weights, device)

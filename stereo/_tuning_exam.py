@@ -17,13 +17,13 @@ from .classical import semi_global_matching
 from .infer import StereoPredictor
 from .metrics import DisparityMetrics
 
-__all__ = ["Exam", "Marks"]
+__all__ = ["Exam"]
 
 _SURE = 2.0  # standard errors that held-out pairs have to gain, and generated scenes may lose
 _FORGOTTEN = 0.05  # share of the error on generated scenes that may be lost in any case
 
 
-class Marks(NamedTuple):
+class _Marks(NamedTuple):
     """How a network does where it does not learn, in pixels."""
 
     doubts: list[Tensor]  #: `disagreement` on each held-out pair
@@ -50,7 +50,7 @@ class Exam:
         self.scenes = [scenes[index] for index in range(len(scenes))]
         self.start = self.marks(net)
 
-    def marks(self, net: nn.Module) -> Marks:
+    def marks(self, net: nn.Module) -> _Marks:
         match = matcher(StereoPredictor(net, self.device))
         doubts = [disagreement(match, *pair) for pair in self.pairs]
         errors = []
@@ -59,7 +59,7 @@ class Exam:
             found = match(scene["left"], scene["right"], 1)[None, None]
             metrics.update(found, scene["disparity"][None], scene["valid"][None])
             errors.append(float(metrics.compute()["epe"]))
-        return Marks(doubts, errors)
+        return _Marks(doubts, errors)
 
     def compare(self, net: nn.Module) -> dict[str, float]:
         """What `TuningReport.after` holds."""

@@ -24,7 +24,7 @@ from ..vision.viz.colour import draw_figure
 
 __all__ = ["Board", "BoardCalibration", "View", "calibrate_rig", "write_calibrated"]
 
-BOARDS = ("chessboard", "charuco")
+_BOARDS = ("chessboard", "charuco")
 LENSES = ("pinhole", "rational", "fisheye")
 _FEWEST_VIEWS, _FEWEST_CORNERS = 3, 8
 _FAR_OFF, _BAD = 3.0, 1.0  # times the median error, pixels
@@ -55,8 +55,8 @@ class Board:
     dictionary: str = "DICT_4X4_50"
 
     def __post_init__(self) -> None:
-        if self.kind not in BOARDS:
-            raise ValueError(f"unknown board {self.kind!r}: {', '.join(BOARDS)}")
+        if self.kind not in _BOARDS:
+            raise ValueError(f"unknown board {self.kind!r}: {', '.join(_BOARDS)}")
         if min(self.columns, self.rows) < 4 or max(self.columns, self.rows) > 100:
             raise ValueError(
                 f"a board of {self.columns}x{self.rows} squares; from 4x4 to 100x100 are usable"

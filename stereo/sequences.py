@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..datasets.files import by_numbers
 from ..vision.io.images import SUFFIXES, read_image, to_bytes
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in
 from .bags import is_bag, open_bag
@@ -26,7 +27,7 @@ from .captures import LAYOUTS, open_captures, without_secrets
 
 __all__ = ["StereoFrame", "StereoSequence", "open_sequence"]
 
-Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+_Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class StereoFrame(NamedTuple):
@@ -59,7 +60,7 @@ class StereoSequence:
         if close is not None:
             close()
 
-    def transform(self, change: Transform) -> None:
+    def transform(self, change: _Transform) -> None:
         """Change each pair that is still to come, left and right, as a `Rectifier` does."""
         self.frames = _transformed(self.frames, change)
 
@@ -88,7 +89,7 @@ def open_sequence(
     *,
     layout: str = "auto",
     topics: tuple[str, str] | None = None,
-    transform: Transform | None = None,
+    transform: _Transform | None = None,
 ) -> StereoSequence:
     """Open a sequence of rectified pairs.
 
@@ -154,7 +155,7 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
     return "a video", text
 
 
-def _transformed(frames: Iterator[StereoFrame], change: Transform) -> Iterator[StereoFrame]:
+def _transformed(frames: Iterator[StereoFrame], change: _Transform) -> Iterator[StereoFrame]:
     with closing(StereoSequence("", frames)):
         for frame in frames:
             left, right = change(frame.left, frame.right)
@@ -195,12 +196,7 @@ def _images(word: str) -> list[Path]:
     files = [file for file in files if file.suffix.lower() in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{word}: no image there ({' '.join(SUFFIXES)})")
-
-    def key(path: Path) -> list[tuple[bool, int | str]]:
-        parts = re.split(r"(\d+)", str(path))
-        return [(not part.isdecimal(), int(part) if part.isdecimal() else part) for part in parts]
-
-    return sorted(files, key=key)
+    return sorted(files, key=lambda file: by_numbers(str(file)))
 
 
 def _read(pairs: list[tuple[Path, Path, str]], notes: list[str]) -> Iterator[StereoFrame]:

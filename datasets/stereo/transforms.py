@@ -19,7 +19,6 @@ from ...vision.windows import brightness
 from ..files import check_choice
 
 __all__ = [
-    "RECIPES",
     "ColourJitter",
     "Compose",
     "RandomCrop",
@@ -277,7 +276,7 @@ def _strong(height: int, width: int) -> Compose:
 
 
 #: Recipes by name: each makes the augmentation of a crop of (height, width).
-RECIPES: dict[str, Callable[[int, int], Callable]] = {
+_RECIPES: dict[str, Callable[[int, int], Callable]] = {
     "crop": RandomCrop,
     "fadnet": lambda height, width: Compose([ColourJitter(), RandomCrop(height, width)]),
     "kitti": lambda height, width: RandomCrop(height, width, top=0.25),
@@ -299,12 +298,12 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
     Raises:
         ValueError: there is no recipe of that name, or the crop is empty.
     """
-    check_choice("augmentation", name, (*RECIPES, "none"))
+    check_choice("augmentation", name, (*_RECIPES, "none"))
     if name == "none":
         return None
     if height < 1 or width < 1:
         raise ValueError(f"a crop of {width}x{height} pixels is empty")
-    return RECIPES[name](height, width)
+    return _RECIPES[name](height, width)
 
 
 def _is_map(value: object) -> bool:

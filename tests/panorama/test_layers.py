@@ -9,7 +9,7 @@ import pytest
 import torch
 from sphere import REFLECTIONS, find, moves, rotations
 
-from vizoo.panorama._spheredepth_layers import ConvNorm, LinearNorm
+from vizoo.panorama._spheredepth_layers import ConvNorm, _LinearNorm
 from vizoo.panorama.layers import (
     FaceNorm,
     MeshConv,
@@ -217,7 +217,7 @@ def test_folding_the_norm_changes_nothing(kind):
     net = ConvNorm(3, 4, {}, bias=True)
     tables = tables_of(net.conv, 1), 1
     if kind == "linear":
-        net, tables = LinearNorm(3, 4), ()
+        net, tables = _LinearNorm(3, 4), ()
     x = torch.randn(2, 80, 3)
     for _ in range(3):
         net(2 * x + 1, *tables)

@@ -11,13 +11,13 @@ from sphere import find, public, room_depth
 
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.sampling import (
+    _vertex_weights,
     equirectangular_to_faces,
     face_labels,
     faces_to_equirectangular,
     pixel_directions,
     sample_equirectangular,
     vertex_values,
-    vertex_weights,
 )
 
 F64 = torch.float64
@@ -116,7 +116,7 @@ def test_labels_are_what_rays_along_the_centroids_find():
 @pytest.mark.parametrize("level", range(5))
 def test_vertex_weights(level):
     mesh = spherical_mesh(level)
-    faces, weights = vertex_weights(level)
+    faces, weights = _vertex_weights(level)
     assert np.abs(weights.sum(1) - 1).max() < 1e-13
     assert weights[np.arange(6) < mesh.incident[1][:, None]].min() > 0.12
     assert weights.max() < 0.211
@@ -204,7 +204,7 @@ class TestGolden:
         values = torch.from_numpy(public(mesh.centroids))[None, :, None]
         found = vertex_values(values)[0, own, 0].numpy()
         assert np.abs(found - want["vertex_value_linear"]).max() < 1e-12
-        weights = vertex_weights(level)[1]
+        weights = _vertex_weights(level)[1]
         least = weights[np.arange(6) < mesh.incident[1][:, None]].min()
         want_range = want["vertex_weight_range_linear"]
         assert np.abs([least, weights.max()] - want_range).max() < 1e-12
