@@ -182,13 +182,12 @@ class _Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
-        return _normalize(x, self.relu) if self.instance else x
-
-
-def _normalize(x: Tensor, relu: bool) -> Tensor:
-    """Instance norm: image by image a batch norm, which unlike it keeps channels-last memory."""
-    y = torch.cat([F.batch_norm(image.float(), None, None, training=True) for image in x.split(1)])
-    return (y.relu_() if relu else y).to(x.dtype)
+        if not self.instance:
+            return x
+        # Image by image a batch norm, which unlike an instance norm keeps channels-last memory.
+        images = [F.batch_norm(image.float(), None, None, training=True) for image in x.split(1)]
+        y = torch.cat(images)
+        return (y.relu_() if self.relu else y).to(x.dtype)
 
 
 class _Residual(nn.Module):

@@ -31,7 +31,7 @@ __all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify", "warn_of_raw"]
 Image = str | os.PathLike | np.ndarray | Tensor
 
 _WIDEST = math.radians(60)  # off the axis: farther out, a plane stretches a picture too much
-_EDGE = 65  # points along each side of a picture
+_EDGE = 65  # points along each side of a picture: a share of their grid is right to a percent
 _STRIP = 128  # rows whose places are found at a time, which bounds the memory
 _NOWHERE = -1e4  # the place of what is not in an image
 _ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
@@ -233,7 +233,8 @@ class RigRectifier(Rectifier):
     def kept(self) -> float:
         """Part of the raw left image that is in the rectified one."""
         height, width = self.size
-        places, _ = self._from_raw(np.stack(np.meshgrid(*_grid(width, height)), -1))
+        grid = np.meshgrid(np.linspace(0, width - 1, _EDGE), np.linspace(0, height - 1, _EDGE))
+        places, _ = self._from_raw(np.stack(grid, -1))
         return float(self._inside(places).mean())
 
     def _inside(self, places: np.ndarray) -> np.ndarray:
@@ -385,11 +386,6 @@ def _pixels(start: int, height: int, width: int) -> np.ndarray:
     """The pixels of a strip of rows."""
     y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
     return np.stack([x, y], -1)
-
-
-def _grid(*lengths: int) -> list[np.ndarray]:
-    """So many positions that a share of them is right to a percent."""
-    return [np.linspace(0, length - 1, _EDGE) for length in lengths]
 
 
 def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
