@@ -56,18 +56,18 @@ class Exam:
         errors = []
         for scene in self.scenes:
             metrics = DisparityMetrics(self.limit)
-            found = match(scene["left"], scene["right"], 1)[None, None]
-            metrics.update(found, scene["disparity"][None], scene["valid"][None])
+            disparity = match(scene["left"], scene["right"], 1)[None, None]
+            metrics.update(disparity, scene["disparity"][None], scene["valid"][None])
             errors.append(float(metrics.compute()["epe"]))
         return _Marks(doubts, errors)
 
     def compare(self, net: nn.Module) -> dict[str, float]:
         """What `TuningReport.after` holds."""
-        found = self.marks(net)
-        gain, error = gained(self.start.doubts, found.doubts)
-        own = [old - new for old, new in zip(self.start.errors, found.errors, strict=True)]
+        marks = self.marks(net)
+        gain, error = gained(self.start.doubts, marks.doubts)
+        own = [old - new for old, new in zip(self.start.errors, marks.errors, strict=True)]
         return {
-            **found.means(),
+            **marks.means(),
             "gain": gain,
             "gain_error": error,
             "generated_gain": mean(own),

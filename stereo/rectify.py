@@ -199,8 +199,8 @@ class RigRectifier(Rectifier):
             for of_four in (cv2.erode, cv2.dilate)
         )
         surface = (least > 0) & (most - least < _ONE_SURFACE * most)
-        found = np.where(surface, smooth, near) * self._inside(places)
-        return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
+        disparity = np.where(surface, smooth, near) * self._inside(places)
+        return np.divide(factor, disparity, out=np.zeros_like(disparity), where=disparity > 0)
 
     def in_raw(self, values: np.ndarray, beyond: float = 0) -> np.ndarray:
         """Return what the rectified left image has, such as confidence, for the raw one.
@@ -214,8 +214,8 @@ class RigRectifier(Rectifier):
         """
         places, _ = self._raw
         how = cv2.INTER_NEAREST if values.dtype == bool else cv2.INTER_LINEAR
-        found = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
-        return np.where(self._inside(places), found, beyond).astype(values.dtype)
+        moved = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
+        return np.where(self._inside(places), moved, beyond).astype(values.dtype)
 
     def _write(self, result: StereoResult, paths: Mapping[str, Path]) -> list[Path]:
         written = [*super()._write(result, paths), paths["depth_raw.npy"]]

@@ -166,13 +166,13 @@ def _folders(words: list[str]) -> StereoSequence:
     root = Path(words[0])
     if len(words) == 1:
         inside = [(root / left, root / right) for left, right in SIDES]
-        found = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
-        if found is None:
+        both = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
+        if both is None:
             known = ", ".join(f"{left} and {right}" for left, right in SIDES)
             raise FileNotFoundError(
                 f"{words[0]}: RIGHT is missing, and alone this folder has none of {known} in it"
             )
-        words = [str(folder) for folder in found]
+        words = [str(folder) for folder in both]
     left, right = (_images(word) for word in words)
     if len(left) != len(right):
         raise ValueError(
@@ -220,15 +220,15 @@ def passed_over(count: int, reason: str) -> str:
 
 
 def _captured(words: list[str], layout: str, live: bool) -> StereoSequence:
-    found = open_captures(words, layout, live)
+    captures = open_captures(words, layout, live)
     words = [without_secrets(word) for word in words]
     facts = dict(zip(("left", "right"), words, strict=False))
     if len(words) == 1:
-        facts["layout"] = found.layout
+        facts["layout"] = captures.layout
     name = re.sub(r"[^\w.-]+", "_", words[0].replace("camera:", "camera")) if live else ""
-    frames = _numbered(found.pairs())
+    frames = _numbered(captures.pairs())
     name = name or Path(words[0]).stem
-    return StereoSequence(name, frames, found.rate, found.length, live, facts, found.notes)
+    return StereoSequence(name, frames, captures.rate, captures.length, live, facts, captures.notes)
 
 
 def _bag(path: Path, topics: tuple[str, str] | None) -> StereoSequence:

@@ -227,13 +227,13 @@ def _in_folder(path: Path) -> Path:
     if not path.is_dir():
         return path
     chains = sorted(path.glob("*camchain*.yaml"))
-    found = [file for name in _IN_FOLDERS if (file := path / name).is_file()] or chains
-    if not found:
+    files = [file for name in _IN_FOLDERS if (file := path / name).is_file()] or chains
+    if not files:
         raise FileNotFoundError(
             f"{path}: no calibration in this folder by a usual name ({' '.join(_IN_FOLDERS)}, "
             "*camchain*.yaml); name the file"
         )
-    return found[0]
+    return files[0]
 
 
 def _other(path: Path, second: str | os.PathLike | None) -> Path | None:
