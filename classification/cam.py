@@ -28,10 +28,8 @@ __all__ = [
     "METHODS",
     "ActivationMap",
     "cam",
-    "class_activation",
     "explain",
     "grad_cam",
-    "last_layer_with",
     "occlusion",
     "scaled",
 ]
@@ -58,7 +56,7 @@ class ActivationMap:
     method: str  #: how it was made, in words
 
 
-def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
+def _class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
     """Features (B, C, *cells) summed over channels with the weights (C,) of a class of each sample.
 
     Their mean plus the class's bias is its logit. Weights are (classes, C), the result (B, *cells).
@@ -101,7 +99,7 @@ def cam(
         _check_linear(net, classifier, features, logits)
         classes = _checked_classes(classes, logits)
         if depth_window is None:
-            raw = class_activation(features, classifier.weight, classes)
+            raw = _class_activation(features, classifier.weight, classes)
             method = f"CAM, {_cells(raw)} cells"
         else:
             raw = _windows(forward_features, inputs, classifier.weight, classes, depth_window)
@@ -154,33 +152,22 @@ def grad_cam(
     return ActivationMap(values, raw, classes, logits.detach(), method)
 
 
-def occlusion(
-    net: nn.Module,
-    inputs: Tensor,
-    classes: Tensor | None = None,
-    *,
-    cover: tuple[int, ...] | None = None,
-    value: float = 0.0,
-) -> ActivationMap:
+def occlusion(net: nn.Module, inputs: Tensor, classes: Tensor | None = None) -> ActivationMap:
     """By how much the class's log-probability falls where a part of the input is covered.
 
-    Takes one forward pass for each place of the cover.
+    What is covered is black, a sixth of each axis but at least four pixels, and moved by half of
+    that; each place takes one forward pass.
 
     Args:
         net: runs in evaluation mode.
         inputs: (B, C, *size), of two or three axes.
         classes: (B,), what to explain; None for the predicted ones.
-        cover: sides of what is covered, moved by half of them; a sixth of each axis by default, at
-            least four pixels.
-        value: of the cover.
 
     Raises:
-        ValueError: the cover does not fit; a class is unknown.
+        ValueError: a class is unknown.
     """
     size = tuple(inputs.shape[2:])
-    cover = cover or tuple(min(side, max(_LEAST, side // _PARTS)) for side in size)
-    if len(cover) != len(size) or not all(0 < c <= s for c, s in zip(cover, size, strict=True)):
-        raise ValueError(f"a cover of {cover} does not fit inputs of {size}")
+    cover = tuple(min(side, max(_LEAST, side // _PARTS)) for side in size)
     places = list(itertools.product(*map(_starts, size, cover)))
     at_once = max(1, _AT_ONCE // inputs[0].numel())
     with evaluating(net), torch.no_grad():
@@ -194,7 +181,7 @@ def occlusion(
                 parts = [_part(place, cover) for place in places[start : start + at_once]]
                 covered = one.repeat(len(parts), *(1 for _ in one.shape))
                 for each, part in zip(covered, parts, strict=True):
-                    each[(slice(None), *part)] = value
+                    each[(slice(None), *part)] = 0
                 after = net(covered).float().log_softmax(1)[:, classes[number]]
                 for part, fall in zip(parts, before[number] - after, strict=True):
                     raw[number][part] += fall * weights
@@ -270,18 +257,15 @@ def _maker(
             cells = 0  # this network has no CAM
         if cells >= _wanted(inputs):
             return plain
-    layer = layer or last_layer_with(net, inputs)
+    layer = layer or _last_layer_with(net, inputs)
     return lambda x, classes: grad_cam(net, x, layer, classes)
 
 
-def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) -> str:
-    """Return the last stage of a network whose output keeps some cells along the first axis.
+def _last_layer_with(net: nn.Module, inputs: Tensor) -> str:
+    """Return the last stage whose output has cells along the first axis that tell slices apart.
 
-    Args:
-        net: runs in evaluation mode.
-        inputs: (B, C, H, W) or (B, 1, D, H, W).
-        cells: wanted, or the most that a stage has if that is less; None for four, or one for four
-            slices where there are fewer than 16.
+    Those are four, or one for four slices where there are fewer than 16, or the most that a stage
+    has. The network runs in evaluation mode; inputs are (B, C, H, W) or (B, 1, D, H, W).
 
     Raises:
         ValueError: no stage has an output of as many axes as the inputs.
@@ -299,7 +283,7 @@ def last_layer_with(net: nn.Module, inputs: Tensor, cells: int | None = None) ->
         net(inputs)
     if not seen:
         raise ValueError(f"{type(net).__name__} has no stage that keeps its inputs' axes")
-    wanted = min(cells or _wanted(inputs), max(count for _, count in seen))
+    wanted = min(_wanted(inputs), max(count for _, count in seen))
     return [name for name, count in seen if count >= wanted][-1]
 
 
@@ -321,7 +305,7 @@ def _windows(
     count = volumes.new_zeros(depth, 1, 1)
     for start in _starts(depth, window):
         part = volumes[:, :, start : start + window]
-        raw = class_activation(features(part), weight, classes)
+        raw = _class_activation(features(part), weight, classes)
         total[:, start : start + window] += _resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count

@@ -20,7 +20,7 @@ from torchvision.models.video import mc3_18 as torchvision_mc3_18
 from ..vision.hub.registry import register_model
 from .covidnet3d import check_volumes, example_volumes
 
-__all__ = ["VolumeClassifier", "densenet3d_121", "inflated", "mc3_18", "resnet3d_101"]
+__all__ = ["VolumeClassifier", "densenet3d_121", "mc3_18", "resnet3d_101"]
 
 
 class VolumeClassifier(nn.Module):
@@ -68,13 +68,13 @@ class VolumeClassifier(nn.Module):
         return example_volumes(height, width, smallest=self.smallest, **like)
 
 
-def inflated(module: nn.Module) -> nn.Module:
+def _inflated(module: nn.Module) -> nn.Module:
     """A network of images as one of volumes, with fresh weights; changed in place.
 
     Every square kernel, stride, padding and pooling window becomes a cube.
     """
     for name, child in module.named_children():
-        setattr(module, name, inflated(child))
+        setattr(module, name, _inflated(child))
     if isinstance(module, nn.Conv2d):
         square = (module.kernel_size, module.stride, module.padding, module.dilation)
         kernel, stride, padding, dilation = (cast("tuple[int, ...]", sizes)[0] for sizes in square)
@@ -103,7 +103,7 @@ def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
     """ResNet3D-101, bottlenecks 3, 4, 23, 3; 85.3 M parameters."""
     body = resnet101(weights=None)
     names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
-    features = nn.Sequential(*(inflated(getattr(body, name)) for name in names))
+    features = nn.Sequential(*(_inflated(getattr(body, name)) for name in names))
     return VolumeClassifier(features, nn.Linear(body.fc.in_features, classes))
 
 
@@ -111,7 +111,7 @@ def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
 def densenet3d_121(*, classes: int = 2) -> VolumeClassifier:
     """DenseNet3D-121; 11.3 M parameters."""
     body = densenet121(weights=None)
-    features = nn.Sequential(inflated(body.features), nn.ReLU())
+    features = nn.Sequential(_inflated(body.features), nn.ReLU())
     classifier = nn.Linear(body.classifier.in_features, classes)
     return VolumeClassifier(features, classifier, smallest=29)  # three pools of pairs after n / 4
 

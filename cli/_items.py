@@ -169,8 +169,10 @@ def _named(text: str, files: Collection[str]) -> str:
     return text if any(file in text for file in files) else f"{' and '.join(files)}: {text}"
 
 
-def add_class(parser: argparse.ArgumentParser) -> None:
-    """Add --class."""
+def add_map(parser: argparse.ArgumentParser, methods: Sequence[str], told: str, layer: str) -> None:
+    """Add --method, --layer and --class, of maps of where a network looked."""
+    parser.add_argument("--method", default="auto", choices=methods, help=f"of the map: {told}")
+    parser.add_argument("--layer", metavar="NAME", help=f"of grad-cam, such as {layer}")
     parser.add_argument(
         "--class",
         dest="explained",

@@ -21,6 +21,18 @@ def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
     )
 
 
+def add_lists(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add how many rooms or scans the lists of a generated data set have."""
+    parser.add_argument(
+        f"--{what}",
+        type=int,
+        nargs=3,
+        default=(8, 2, 2),
+        metavar=("TRAIN", "VAL", "TEST"),
+        help=f"{what} of each list (default: 8 2 2)",
+    )
+
+
 def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> tuple[int, int]:
     """Height and width of ``"384x1280"``.
 

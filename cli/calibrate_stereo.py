@@ -11,8 +11,6 @@ from ..common.progress import progress
 from ._items import add_pairs
 from ._work import check_apart, check_folder, say_warnings, warn
 
-_PER_METRE = {"mm": 1000, "cm": 100, "m": 1}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -67,19 +65,19 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out)
     check_apart((file for pair in pairs for file in (pair.left, pair.right)), out)
     with progress() as report:
-        found = calibrate_rig([(p.left, p.right) for p in pairs], board, args.lens, report)
-    files = write_calibrated(found, out)
-    for note in (*found.skipped.values(), *found.notes):
+        fitted = calibrate_rig([(p.left, p.right) for p in pairs], board, args.lens, report)
+    files = write_calibrated(fitted, out)
+    for note in (*fitted.skipped.values(), *fitted.notes):
         warn(note)
     if args.json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(fitted.to_json(), indent=2))
         return 0
-    for view in found.views:
+    for view in fitted.views:
         left, right = view.errors
         print(f"{view.name}: {len(view.points)} corners, left {left:.3f} px, right {right:.3f} px")
-    rig = found.rig
+    rig = fitted.rig
     print(
-        f"{len(found.views)} of {len(pairs)} pairs: error {found.error:.3f} px, focal length "
+        f"{len(fitted.views)} of {len(pairs)} pairs: error {fitted.error:.3f} px, focal length "
         f"{rig.left.focal[0]:.1f} and {rig.right.focal[0]:.1f} px, baseline {rig.baseline:.4g} m"
     )
     print(*files, sep="\n")
@@ -88,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _metres(text: str) -> float:
+    from ..datasets.stereo.calibration import PER_METRE
+
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(mm|cm|m)", text.replace(" ", ""))
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no length with its unit, such as 25mm")
-    return float(match[1]) / _PER_METRE[match[2]]
+    return float(match[1]) / PER_METRE[match[2]]

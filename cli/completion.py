@@ -9,9 +9,9 @@ from typing import Any
 
 from ..vision.configs.builtin import list_configs
 
-__all__ = ["SHELLS", "add_arguments", "run", "script"]
+__all__ = ["add_arguments", "run", "script"]
 
-SHELLS = ("bash", "zsh", "tcsh")
+_SHELLS = ("bash", "zsh", "tcsh")
 _INSTALL = """\
 To install, run the line of your shell and open a new one:
   echo 'eval "$(vizoo completion bash)"' >> ~/.bashrc
@@ -51,7 +51,7 @@ _OPTIONS_OF_RUNS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = f"{parser.description}\n\n{_INSTALL}"
-    parser.add_argument("shell", choices=SHELLS, help="that reads the script")
+    parser.add_argument("shell", choices=_SHELLS, help="that reads the script")
 
 
 def run(args: argparse.Namespace, commands: Mapping[str, Any]) -> int:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, commands: Mapping[str, Any]) -> int:
 
 
 def script(shell: str, commands: Mapping[str, Any]) -> str:
-    """The script for one of `SHELLS` and a table of commands: by name a row, or a table of rows."""
+    """The script for a shell and a table of commands: by name a row, or a table of rows."""
     import shtab
 
     parser = argparse.ArgumentParser(prog="vizoo")

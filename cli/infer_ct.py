@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..classification import NOTICE
 from ._items import (
-    add_class,
+    add_map,
     add_run_arguments,
     add_runtime,
     check_class,
@@ -22,8 +22,6 @@ from ._work import check_apart, check_folder, check_least, unique_names
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTResult
-
-_METHODS = ("auto", "cam", "grad-cam", "windows", "occlusion")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="folder of the results: JSON, overlays as PNG, map as NIfTI"
     )
     parser.add_argument("--no-overlays", action="store_true", help="no maps: probabilities alone")
-    parser.add_argument(
-        "--method",
-        default="auto",
-        choices=_METHODS,
-        help="of the map: cam, as published; grad-cam; windows (CAM of windows of slices); "
-        "occlusion (of covered parts: slow, and true to any network); auto: cam where it tells "
-        "slices apart, else grad-cam (default)",
-    )
-    parser.add_argument(
-        "--layer", metavar="NAME", help="of grad-cam, such as stages.1 (default: chosen by depth)"
+    add_map(
+        parser,
+        ("auto", "cam", "grad-cam", "windows", "occlusion"),
+        "cam, as published; grad-cam; windows (CAM of windows of slices); occlusion (of covered "
+        "parts: slow, and true to any network); auto: cam where it tells slices apart, else "
+        "grad-cam (default)",
+        "stages.1 (default: chosen by depth)",
     )
     parser.add_argument(
         "--no-mirrors",
@@ -63,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the map of the scan alone, not the mean over its eight mirror images: faster, and "
         "as published",
     )
-    add_class(parser)
     parser.add_argument(
         "--montage", type=int, default=8, metavar="K", help="slices in the montage (default: 8)"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
 from ._items import (
-    add_class,
+    add_map,
     add_run_arguments,
     add_runtime,
     check_class,
@@ -24,7 +24,6 @@ from ._work import check_apart, check_folder, check_least, warn
 if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor, ImageResult, PreparedImage
 
-_METHODS = ("auto", "cam", "grad-cam")
 _SILENT = "no box above the threshold: the class says nothing"
 
 
@@ -59,17 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="draw where the network looked, with --out (default: yes)",
     )
-    parser.add_argument(
-        "--method",
-        default="auto",
-        choices=_METHODS,
-        help="of the map: cam; grad-cam; auto: cam where it holds and is not too coarse, else "
-        "grad-cam (default)",
+    add_map(
+        parser,
+        ("auto", "cam", "grad-cam"),
+        "cam; grad-cam; auto: cam where it holds and is not too coarse, else grad-cam (default)",
+        "body.layer3 (default: chosen)",
     )
-    parser.add_argument(
-        "--layer", metavar="NAME", help="of grad-cam, such as body.layer3 (default: chosen)"
-    )
-    add_class(parser)
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
     add_runtime(parser)

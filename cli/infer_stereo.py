@@ -17,8 +17,7 @@ from ._items import (
     infer_items,
     infer_one,
 )
-from ._numbers import positive, scale, share
-from ._stereo import add_calibration, add_model
+from ._stereo import add_calibration, add_model, positive, scale, share
 from ._work import check_apart, check_folder, say_warnings, warn
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from ..common.progress import progress
 from ..common.warned import collect_warnings
 from ._cameras import add_raw_arguments
 from ._items import add_run_arguments, add_runtime, end_run
-from ._numbers import positive, scale, share
-from ._stereo import add_calibration, add_model, rectify_frames
+from ._stereo import add_calibration, add_model, positive, rectify_frames, scale, share
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -181,14 +180,14 @@ def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamRepo
         f"{args.source}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
-    found = report.summary()
+    facts = report.summary()
     told = ["nothing is known"]
-    if found["disparity"] is not None:
+    if facts["disparity"] is not None:
         told = [
-            "disparity {min:.1f} to {max:.1f} px, median {median:.1f}".format(**found["disparity"])
+            "disparity {min:.1f} to {max:.1f} px, median {median:.1f}".format(**facts["disparity"])
         ]
-    if "left_out" in found:
-        told.append(f"{found['left_out']:.0%} left out")
+    if "left_out" in facts:
+        told.append(f"{facts['left_out']:.0%} left out")
     told += [f"matched at {report.scale:g} of the size"] * (report.scale != 1)
     told += filter(None, [sequence.facts.get("layout")])
     if "topics" in sequence.facts:

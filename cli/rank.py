@@ -12,7 +12,6 @@ import json
 import math
 import random
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
@@ -66,7 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate, rank, compare and write."""
-    out = _check(args)
+    check_least(args, samples=0, batches=0, val_batches=0)
+    if (args.truth is None) != (args.benchmark is None):
+        raise ValueError("--truth and --benchmark go together: a file and what it is of")
+    out = check_folder(args.out)
 
     from ..common.devices import choose_device
     from ..common.files import write_json
@@ -109,13 +111,6 @@ def run(args: argparse.Namespace) -> int:
     write_json(out / "rank.json", report)
     print(json.dumps(report, indent=2) if args.json else lines(report))
     return 0
-
-
-def _check(args: argparse.Namespace) -> Path:
-    check_least(args, samples=0, batches=0, val_batches=0)
-    if (args.truth is None) != (args.benchmark is None):
-        raise ValueError("--truth and --benchmark go together: a file and what it is of")
-    return check_folder(args.out)
 
 
 def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:

@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
         for file, image in zip(written, images, strict=True):
             write_image(file, image)
         seconds = time.perf_counter() - started
-        found = {"size": list(images[0].shape[:2]), "row_offset": rows}
-        return item_summary(name, found, seconds, written, notes + doubts)
+        facts = {"size": list(images[0].shape[:2]), "row_offset": rows}
+        return item_summary(name, facts, seconds, written, notes + doubts)
 
     calib = out / "calib.txt"
     summary = {"calibration": args.calibration}

@@ -6,7 +6,7 @@ import argparse
 from itertools import accumulate
 
 from ..common.progress import progress
-from ._work import add_size, check_folder, parse_size
+from ._work import add_lists, add_size, check_folder, parse_size
 
 _LAYOUTS = ("stanford2d3d", "matterport3d", "3d60")
 _LISTS = ("train", "val", "test")
@@ -18,14 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout", default="stanford2d3d", choices=_LAYOUTS, help="default: stanford2d3d"
     )
-    parser.add_argument(
-        "--rooms",
-        type=int,
-        nargs=3,
-        default=(8, 2, 2),
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="rooms of each list (default: 8 2 2)",
-    )
+    add_lists(parser, "rooms")
     add_size(parser, "128x256", "of a panorama")
     parser.add_argument("--seed", type=int, default=0, help="which rooms (default: 0)")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..common.progress import progress
-from ._work import add_size, check_folder, check_least, parse_size
+from ._work import add_lists, add_size, check_folder, check_least, parse_size
 
 _LAYOUTS = ("cc-ccii", "mosmed", "covid-ctset", "dicom")
 
@@ -20,14 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cc-ccii (PNG slices, three classes), mosmed (NIfTI, two), covid-ctset (16-bit TIFF "
         "slices, two) or dicom (series, three); default: mosmed",
     )
-    parser.add_argument(
-        "--scans",
-        type=int,
-        nargs=3,
-        default=(8, 2, 2),
-        metavar=("TRAIN", "VAL", "TEST"),
-        help="scans of each list (default: 8 2 2)",
-    )
+    add_lists(parser, "scans")
     add_size(parser, "128x128", "of a slice")
     parser.add_argument("--slices", type=int, default=40, help="of a scan (default: 40)")
     parser.add_argument("--seed", type=int, default=0, help="which scans (default: 0)")

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["check_choice", "check_files", "expand_path", "read_text"]
+__all__ = ["by_numbers", "check_choice", "check_files", "expand_path", "read_text"]
 
 
 def expand_path(path: str | os.PathLike) -> Path:
@@ -22,6 +22,12 @@ def expand_path(path: str | os.PathLike) -> Path:
     if unset:
         raise ValueError(f"{path}: the environment variable {unset[1].strip('{}')} is not set")
     return Path(expanded)
+
+
+def by_numbers(name: str) -> list[str | int]:
+    """Key to sort names by the numbers in them: ``2.png`` before ``10.png``."""
+    # Words and numbers take turns, so that only like is compared with like.
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

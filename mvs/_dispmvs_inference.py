@@ -28,6 +28,7 @@ from ._dispmvs_layers import (
     UpdateBlock,
     add_shared,
     bounded_flow,
+    down_and_up,
 )
 
 _TILE = 4
@@ -60,7 +61,7 @@ def _matrices(kernel: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(output), torch.from_numpy(weight), torch.from_numpy(inputs)
 
 
-class WinogradConv2d(nn.Module):
+class _WinogradConv2d(nn.Module):
     """Convolution of stride 1 that keeps the size, optionally with a ReLU; in float32.
 
     The kernel is 3x3, 1x5 or 5x1.
@@ -154,7 +155,7 @@ def _convolution(
     stride: int = 1,
 ) -> nn.Module:
     if pays(weight, stride, dtype):
-        return WinogradConv2d(weight, bias, relu=relu)
+        return _WinogradConv2d(weight, bias, relu=relu)
     sides = cast("tuple[int, int]", padding)
     slope = 0 if relu else None
     return FusedConv2d(weight, bias, stride=stride, padding=sides, slope=slope, dtype=dtype)
@@ -181,13 +182,12 @@ class _Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
-        return _normalize(x, self.relu) if self.instance else x
-
-
-def _normalize(x: Tensor, relu: bool) -> Tensor:
-    """Instance norm: image by image a batch norm, which unlike it keeps channels-last memory."""
-    y = torch.cat([F.batch_norm(image.float(), None, None, training=True) for image in x.split(1)])
-    return (y.relu_() if relu else y).to(x.dtype)
+        if not self.instance:
+            return x
+        # Image by image a batch norm, which unlike an instance norm keeps channels-last memory.
+        images = [F.batch_norm(image.float(), None, None, training=True) for image in x.split(1)]
+        y = torch.cat(images)
+        return (y.relu_() if self.relu else y).to(x.dtype)
 
 
 class _Residual(nn.Module):
@@ -227,22 +227,13 @@ class FusedExtractor(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """As of `Extractor`."""
-        x2 = self.layer2(self.layer1(self.first(images.to(self.dtype))))
-        x3 = self.layer3(x2)
-        y4 = self.d_layer4(self.layer4(x3))
-        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
-        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
-        return self.o_layer2(y2), self.o_layer4(y4)
+        return down_and_up(self, self.first(images.to(self.dtype)))
 
 
 def _layer(layer: ConvNorm | DeformableConv2d, dtype: torch.dtype) -> nn.Module:
     if isinstance(layer, ConvNorm):
         return _Unit(layer.conv, layer.norm, dtype, relu=True)
     return copy.deepcopy(layer).to(dtype)
-
-
-def _double(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
 
 
 class _Pass(nn.Module):

@@ -100,7 +100,7 @@ class _ElasticDeformableConv2d(ElasticModule, DeformableConv2d):
         return fill(layer, self, weight=weight)
 
 
-def deformable_layer(in_channels: int, channels: Width) -> DeformableConv2d:
+def _deformable_layer(in_channels: int, channels: Width) -> DeformableConv2d:
     """A `DeformableConv2d` to twice as many channels."""
     if isinstance(channels, Value):
         return _ElasticDeformableConv2d(in_channels, channels)
@@ -143,7 +143,7 @@ class _ElasticCostConv2d(ElasticModule, nn.Conv2d):
         return fill(layer, self, weight=weight, bias=bias)
 
 
-def cost_convolution(levels: int, radius: Width, out_channels: Width) -> nn.Conv2d:
+def _cost_convolution(levels: int, radius: Width, out_channels: Width) -> nn.Conv2d:
     """1x1 convolution of a cost with `levels` times 2 `radius` + 1 planes."""
     if isinstance(radius, Value) or isinstance(out_channels, Value):
         return _ElasticCostConv2d(levels, radius, out_channels)
@@ -224,8 +224,8 @@ class Extractor(nn.Module):
         if context is None:
             self.o_layer2, self.o_layer4 = ConvNorm(quarter, quarter), ConvNorm(deep, deep)
         else:
-            self.o_layer2 = deformable_layer(quarter, context[0])
-            self.o_layer4 = deformable_layer(deep, context[1])
+            self.o_layer2 = _deformable_layer(quarter, context[0])
+            self.o_layer4 = _deformable_layer(deep, context[1])
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -234,25 +234,29 @@ class Extractor(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Maps at 1/4 and 1/16 of images (N, 3, H, W) in [-1, 1], sizes multiples of 16."""
-        x = self.layer1(F.relu(self.norm1(self.conv1(images))))
-        x2 = self.layer2(x)
-        x3 = self.layer3(x2)
-        y4 = self.d_layer4(self.layer4(x3))
-        y3 = self.d_layer3(torch.cat((x3, _double(y4)), 1))
-        y2 = self.d_layer2(torch.cat((x2, _double(y3)), 1))
-        return self.o_layer2(y2), self.o_layer4(y4)
+        return down_and_up(self, F.relu(self.norm1(self.conv1(images))))
+
+
+def down_and_up(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps at 1/4 and 1/16 by the layers of an `Extractor` behind its first convolution."""
+    x2 = net.layer2(net.layer1(x))
+    x3 = net.layer3(x2)
+    y4 = net.d_layer4(net.layer4(x3))
+    y3 = net.d_layer3(torch.cat((x3, _double(y4)), 1))
+    y2 = net.d_layer2(torch.cat((x2, _double(y3)), 1))
+    return net.o_layer2(y2), net.o_layer4(y4)
 
 
 def _double(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
 
 
-class MotionEncoder(nn.Module):
+class _MotionEncoder(nn.Module):
     """What costs and E-flow tell; the E-flow itself is the last channel."""
 
     def __init__(self, width: Width, levels: int, radius: Width) -> None:
         super().__init__()
-        self.convc1 = cost_convolution(levels, radius, width * 32)
+        self.convc1 = _cost_convolution(levels, radius, width * 32)
         self.convc2 = elastic.Conv2d(width * 32, width * 24, 3, 1, 1)
         self.convf1 = elastic.Conv2d(1, width * 16, 7, 1, 3)
         self.convf2 = elastic.Conv2d(width * 16, width * 8, 3, 1, 1)
@@ -265,8 +269,8 @@ class MotionEncoder(nn.Module):
         return torch.cat((joined, flow), 1)
 
 
-class Direction(NamedTuple):
-    """One of the GRU's two passes, with what the context says to it; see `SeparableGRU.prepare`."""
+class _Direction(NamedTuple):
+    """One of the GRU's two passes, with what the context says to it, see its `prepare`."""
 
     gates: Tensor
     candidate: Tensor
@@ -275,10 +279,10 @@ class Direction(NamedTuple):
     padding: tuple[int, int]
 
 
-Prepared = tuple[Direction, Direction]
+_Prepared = tuple[_Direction, _Direction]
 
 
-class SeparableGRU(nn.Module):
+class _SeparableGRU(nn.Module):
     """Convolutional GRU along rows, then along columns.
 
     Its input is context and motion. The context is the same for all pairs and iterations of a
@@ -293,11 +297,11 @@ class SeparableGRU(nn.Module):
                 conv = elastic.Conv2d(channels, hidden, kernel, padding=padding)
                 self.add_module(f"conv{gate}{index}", conv)
 
-    def prepare(self, context: Tensor) -> Prepared:
+    def prepare(self, context: Tensor) -> _Prepared:
         """The context's share and the weights for the rest, for `forward`."""
         return self._direction(1, context), self._direction(2, context)
 
-    def _direction(self, index: int, context: Tensor) -> Direction:
+    def _direction(self, index: int, context: Tensor) -> _Direction:
         convs = [getattr(self, f"conv{gate}{index}") for gate in "zrq"]
         padding, channels = convs[0].padding, context.shape[1]
         weights = [elastic.weight_in_use(conv) for conv in convs]
@@ -306,9 +310,9 @@ class SeparableGRU(nn.Module):
         told = F.conv2d(context, shared, bias, padding=padding)
         own = [torch.cat((w[:, :channels], w[:, 2 * channels :]), 1) for w in weights]
         to_gates, to_candidate = told.split((2 * channels, channels), 1)
-        return Direction(torch.cat(own[:2]), own[2], to_gates, to_candidate, padding)
+        return _Direction(torch.cat(own[:2]), own[2], to_gates, to_candidate, padding)
 
-    def forward(self, hidden: Tensor, motion: Tensor, prepared: Prepared) -> Tensor:
+    def forward(self, hidden: Tensor, motion: Tensor, prepared: _Prepared) -> Tensor:
         """The next hidden state (B S, c, h, w); motion has as many, the context B."""
         for step in prepared:
             both = torch.cat((hidden, motion), 1)
@@ -336,7 +340,7 @@ def _bias(conv: nn.Conv2d) -> Tensor:
     return cast(Tensor, bias)
 
 
-class FlowHead(nn.Module):
+class _FlowHead(nn.Module):
     """Change of the E-flow, and the logit of the pair's weight."""
 
     def __init__(self, hidden: Width, middle: Width) -> None:
@@ -360,21 +364,21 @@ class UpdateBlock(nn.Module):
 
     def __init__(self, hidden: Width, width: Width, levels: int, radius: Width) -> None:
         super().__init__()
-        self.encoder = MotionEncoder(width, levels, radius)
-        self.gru = SeparableGRU(hidden, concat(width * 16 - 1, 1))
-        self.flow_head = FlowHead(hidden, width * 32)
+        self.encoder = _MotionEncoder(width, levels, radius)
+        self.gru = _SeparableGRU(hidden, concat(width * 16 - 1, 1))
+        self.flow_head = _FlowHead(hidden, width * 32)
         self.mask = nn.Sequential(
             elastic.Conv2d(hidden, width * 32, 3, 1, 1),
             nn.ReLU(),
             elastic.Conv2d(width * 32, _TAPS * UPSAMPLING**2, 1),
         )
 
-    def prepare(self, context: Tensor) -> Prepared:
+    def prepare(self, context: Tensor) -> _Prepared:
         """What a stage computes once of its context (B, c, h, w)."""
         return self.gru.prepare(context)
 
     def forward(
-        self, hidden: Tensor, prepared: Prepared, cost: Tensor, flow: Tensor
+        self, hidden: Tensor, prepared: _Prepared, cost: Tensor, flow: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Advance hidden states and flows of B S pairs, given the prepared contexts of B.
 

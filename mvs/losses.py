@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["normalized_inverse", "sequence_loss"]
+__all__ = ["sequence_loss"]
 
 
-def normalized_inverse(depth: Tensor, depth_range: Tensor) -> Tensor:
+def _normalized_inverse(depth: Tensor, depth_range: Tensor) -> Tensor:
     """Inverse of depth (B, 1, H, W), 1 at the nearest and 0 at the furthest of a range (B, 2).
 
     It is not clipped.
@@ -45,7 +45,7 @@ def sequence_loss(
         Scalar, float32; 0 where no pixel is known.
     """
     # Unknown depth may be 0: its inverse would be huge, and its gradient too.
-    truth = normalized_inverse(
+    truth = _normalized_inverse(
         torch.where(valid, depth, depth_range[:, 1].view(-1, 1, 1, 1)), depth_range
     )
     total = depth.new_zeros((), dtype=torch.float32)
@@ -53,6 +53,6 @@ def sequence_loss(
         wanted, known = truth[:, :, ::step, ::step], valid[:, :, ::step, ::step]
         count = known.sum().clamp(min=1)
         for index, prediction in enumerate(predictions):
-            error = (normalized_inverse(prediction, depth_range) - wanted).abs()
+            error = (_normalized_inverse(prediction, depth_range) - wanted).abs()
             total = total + gamma**index * torch.where(known, error, 0).sum() / count
     return total

@@ -45,24 +45,16 @@ def folded(
     )
 
 
-class FusedInvertedResidual(nn.Module):
+class _FusedInvertedResidual(nn.Module):
     """An `InvertedResidual` of plain layers."""
 
-    def __init__(
-        self,
-        expand: _Normed,
-        depthwise: _Normed,
-        squeeze: nn.Module,
-        project: _Normed,
-        residual: bool,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
         super().__init__()
-        self.expand = folded(*expand, dtype, 0.0)
-        self.depthwise = folded(*depthwise, dtype, 0.0)
-        self.squeeze = copy.deepcopy(squeeze).to(dtype)
-        self.project = folded(*project, dtype, None)
-        self.residual = residual
+        self.expand = folded(block.expand, block.expand_norm, dtype, 0.0)
+        self.depthwise = folded(block.depthwise, block.depthwise_norm, dtype, 0.0)
+        self.squeeze = copy.deepcopy(block.squeeze).to(dtype)
+        self.project = folded(block.project, block.project_norm, dtype, None)
+        self.residual = block.residual
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.squeeze(self.depthwise(self.expand(x)))
@@ -96,26 +88,19 @@ class _FusedDeformable(nn.Module):
         return y.add_(self.bias).relu_()
 
 
-class FusedBottleneck(nn.Module):
-    """A `Bottleneck`, its second convolution ordinary or deformable."""
+class _FusedBottleneck(nn.Module):
+    """A `_Bottleneck`, its second convolution ordinary or deformable."""
 
     conv2: nn.Module
 
-    def __init__(
-        self,
-        first: _Normed,
-        conv: nn.Module,
-        norm: nn.BatchNorm2d,
-        last: _Normed,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, block: _Bottleneck, dtype: torch.dtype) -> None:
         super().__init__()
-        self.conv1 = folded(*first, dtype, 0.0)
-        if isinstance(conv, DeformableConv2d):
-            self.conv2 = _FusedDeformable(conv, norm, dtype)
+        self.conv1 = folded(block.conv1, block.bn1, dtype, 0.0)
+        if isinstance(block.conv2, DeformableConv2d):
+            self.conv2 = _FusedDeformable(block.conv2, block.bn2, dtype)
         else:
-            self.conv2 = folded(cast(nn.Conv2d, conv), norm, dtype, 0.0)
-        self.conv3 = folded(*last, dtype, 0.0)
+            self.conv2 = folded(cast(nn.Conv2d, block.conv2), block.bn2, dtype, 0.0)
+        self.conv3 = folded(block.conv3, block.bn3, dtype, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv3(self.conv2(self.conv1(x)), x)
@@ -195,14 +180,7 @@ class InvertedResidual(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedInvertedResidual(
-            (self.expand, self.expand_norm),
-            (self.depthwise, self.depthwise_norm),
-            self.squeeze,
-            (self.project, self.project_norm),
-            self.residual,
-            dtype,
-        )
+        return _FusedInvertedResidual(self, dtype)
 
 
 def _depthwise(convolution: nn.Module, x: Tensor) -> Tensor:
@@ -279,7 +257,7 @@ class FeaturePyramid(nn.Module):
         return levels
 
 
-class Bottleneck(nn.Module):
+class _Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 is handed in."""
 
     def __init__(self, channels: Number, conv2: nn.Module) -> None:
@@ -298,8 +276,7 @@ class Bottleneck(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        first, third = (self.conv1, self.bn1), (self.conv3, self.bn3)
-        return FusedBottleneck(first, self.conv2, self.bn2, third, dtype)
+        return _FusedBottleneck(self, dtype)
 
 
 def _exchange(steps: int, source: Number, target: Number) -> nn.Module:
@@ -332,7 +309,7 @@ class AggregationModule(nn.Module):
         super().__init__()
         levels, sign = range(len(channels)), 1 if finest_first else -1
         self.branches = elastic.ModuleList(
-            [Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
+            [_Bottleneck(width, conv) for width, conv in zip(channels, convolutions, strict=True)],
             length=scale,
         )
         self.exchanges = elastic.ModuleList(

@@ -45,7 +45,7 @@ def _conv(in_channels: Width, out_channels: Width, kernel: int, stride: int) -> 
 class ResBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with batch norms."""
 
-    conv1: nn.Conv2d | SlicedConv2d
+    conv1: nn.Conv2d | _SlicedConv2d
 
     def __init__(self, in_channels: Width, out_channels: Width, stride: int = 1) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class ResBlock(nn.Module):
         return F.relu(y + x)
 
 
-class SlicedConv2d(nn.Module):
+class _SlicedConv2d(nn.Module):
     """A convolution without bias that uses its first input channels only."""
 
     def __init__(self, stored_channels: Width, out_channels: Width, kernel: int) -> None:
@@ -85,8 +85,8 @@ class SlicedConv2d(nn.Module):
 def sliced_block(stored_channels: Width, out_channels: Width) -> ResBlock:
     """A ResBlock whose input may have fewer channels than are stored."""
     block = ResBlock(stored_channels, out_channels)
-    block.conv1 = SlicedConv2d(stored_channels, out_channels, 3)
-    cast(nn.Sequential, block.shortcut)[0] = SlicedConv2d(stored_channels, out_channels, 1)
+    block.conv1 = _SlicedConv2d(stored_channels, out_channels, 3)
+    cast(nn.Sequential, block.shortcut)[0] = _SlicedConv2d(stored_channels, out_channels, 1)
     return block
 
 
@@ -151,9 +151,9 @@ class _Hourglass(nn.Module):
             parts = up, flow, skips[level]
             iconv, head = getattr(self, f"iconv{level}"), getattr(self, f"{self.head}{level}")
             if by_parts and not level:
-                prediction = predict_finest(iconv, head, parts)
+                prediction = _predict_finest(iconv, head, parts)
             else:
-                x = convolve_joined(iconv, parts) if by_parts else iconv(torch.cat(parts, 1))
+                x = _convolve_joined(iconv, parts) if by_parts else iconv(torch.cat(parts, 1))
                 prediction = head(x)
             predictions.insert(0, self._refine(level, prediction, base))
         return predictions
@@ -214,17 +214,17 @@ class RefinementStage(_Hourglass):
         return tuple(F.relu(p) for p in self._encode_decode(skips, base))
 
 
-def convolve_joined(conv: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
+def _convolve_joined(conv: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
     """`conv(torch.cat(parts, 1))` for a 3x3 convolution with padding 1."""
     return _sum_of_parts(parts, *_parameters(conv))
 
 
-def predict_finest(conv: nn.Conv2d, head: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
+def _predict_finest(conv: nn.Conv2d, head: nn.Conv2d, parts: Sequence[Tensor]) -> Tensor:
     """`head(conv(torch.cat(parts, 1)))` for 3x3 convolutions with padding 1, one output channel."""
     weight, bias = _parameters(conv)
     taps = _parameters(head)[0][0].flatten(1)  # (C, 9)
     if len(taps) <= taps.shape[1]:
-        return head(convolve_joined(conv, parts))
+        return head(_convolve_joined(conv, parts))
     with torch.autocast(weight.device.type, enabled=False):
         weight = torch.einsum("ot,oikl->tikl", taps, weight)
         bias = taps.T @ bias
@@ -247,18 +247,18 @@ def _parameters(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
     return weight, cast(Tensor, bias)
 
 
-class FusedBlock(nn.Module):
+class _FusedBlock(nn.Module):
     """A `ResBlock`; `channels` is how many of the stored input channels come."""
 
     def __init__(self, block: ResBlock, dtype: torch.dtype, channels: int | None = None) -> None:
         super().__init__()
         self.stride = block.stride
-        self.conv1 = _folded(block.conv1, block.bn1, dtype, channels, self.stride, 0.0)
-        self.conv2 = _folded(block.conv2, block.bn2, dtype, None, 1, 0.0)
+        self.conv1 = _folded(block.conv1, block.bn1, dtype, 0.0, channels)
+        self.conv2 = _folded(block.conv2, block.bn2, dtype, 0.0)
         self.shortcut = None
         if block.shortcut is not None:
-            conv, norm = cast("tuple[nn.Conv2d | SlicedConv2d, nn.BatchNorm2d]", block.shortcut)
-            self.shortcut = _folded(conv, norm, dtype, channels, 1, None)
+            conv, norm = cast("tuple[nn.Conv2d | _SlicedConv2d, nn.BatchNorm2d]", block.shortcut)
+            self.shortcut = _folded(conv, norm, dtype, None, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(x)
@@ -268,17 +268,16 @@ class FusedBlock(nn.Module):
 
 
 def _folded(
-    conv: nn.Conv2d | SlicedConv2d,
+    conv: nn.Conv2d | _SlicedConv2d,
     norm: nn.BatchNorm2d,
     dtype: torch.dtype,
-    channels: int | None,
-    stride: int,
     slope: float | None,
+    channels: int | None = None,
 ) -> FusedConv2d:
-    if isinstance(conv, SlicedConv2d):
+    if isinstance(conv, _SlicedConv2d):
         conv = conv.conv
     weight, bias = fold_batch_norm(conv.weight[:, :channels], conv.bias, norm)
-    padding = cast("tuple[int, ...]", conv.padding)[0]
+    stride, padding = conv.stride[0], cast("tuple[int, ...]", conv.padding)[0]
     return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
 
 
@@ -299,8 +298,8 @@ class FusedEncoder(nn.Module):
     def __init__(self, encoder: FeatureEncoder | RefinementStage, dtype: torch.dtype) -> None:
         super().__init__()
         self.conv1 = _first(encoder.conv1, dtype)
-        self.conv2 = FusedBlock(encoder.conv2, dtype)
-        self.conv3 = FusedBlock(encoder.conv3, dtype)
+        self.conv2 = _FusedBlock(encoder.conv2, dtype)
+        self.conv3 = _FusedBlock(encoder.conv3, dtype)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         at_half = self.conv1(x)
@@ -393,8 +392,8 @@ class _FusedHourglass(nn.Module):
         super().__init__()
         self.down = nn.ModuleList(
             nn.Sequential(
-                FusedBlock(getattr(stage, f"conv{level}"), dtype),
-                FusedBlock(getattr(stage, f"conv{level}_1"), dtype),
+                _FusedBlock(getattr(stage, f"conv{level}"), dtype),
+                _FusedBlock(getattr(stage, f"conv{level}_1"), dtype),
             )
             for level in (4, 5, 6)
         )
@@ -449,9 +448,9 @@ class FusedCorrelationStage(_FusedHourglass):
 
     def __init__(self, stage: CorrelationStage, shifts: int, dtype: torch.dtype) -> None:
         super().__init__(stage, dtype)
-        self.conv_redir = FusedBlock(stage.conv_redir, dtype)
+        self.conv_redir = _FusedBlock(stage.conv_redir, dtype)
         channels = stage.conv_redir.conv2.out_channels + shifts
-        self.conv3_1 = FusedBlock(stage.conv3_1, dtype, channels)
+        self.conv3_1 = _FusedBlock(stage.conv3_1, dtype, channels)
 
     def forward(self, skips: list[Tensor], volume: Tensor) -> tuple[Tensor, ...]:
         fused = torch.cat((self.conv_redir(skips[3]), F.leaky_relu(volume, 0.1)), 1)
@@ -465,7 +464,7 @@ class FusedRefinementStage(_FusedHourglass):
     def __init__(self, stage: RefinementStage, dtype: torch.dtype) -> None:
         super().__init__(stage, dtype)
         self.encoder = FusedEncoder(stage, dtype)
-        self.conv3_1 = FusedBlock(stage.conv3_1, dtype)
+        self.conv3_1 = _FusedBlock(stage.conv3_1, dtype)
 
     def forward(self, inputs: tuple[Tensor, ...], base: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         joined = torch.cat([part.to(self.dtype) for part in inputs], 1)

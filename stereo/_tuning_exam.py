@@ -17,13 +17,13 @@ from .classical import semi_global_matching
 from .infer import StereoPredictor
 from .metrics import DisparityMetrics
 
-__all__ = ["Exam", "Marks"]
+__all__ = ["Exam"]
 
 _SURE = 2.0  # standard errors that held-out pairs have to gain, and generated scenes may lose
 _FORGOTTEN = 0.05  # share of the error on generated scenes that may be lost in any case
 
 
-class Marks(NamedTuple):
+class _Marks(NamedTuple):
     """How a network does where it does not learn, in pixels."""
 
     doubts: list[Tensor]  #: `disagreement` on each held-out pair
@@ -50,24 +50,24 @@ class Exam:
         self.scenes = [scenes[index] for index in range(len(scenes))]
         self.start = self.marks(net)
 
-    def marks(self, net: nn.Module) -> Marks:
+    def marks(self, net: nn.Module) -> _Marks:
         match = matcher(StereoPredictor(net, self.device))
         doubts = [disagreement(match, *pair) for pair in self.pairs]
         errors = []
         for scene in self.scenes:
             metrics = DisparityMetrics(self.limit)
-            found = match(scene["left"], scene["right"], 1)[None, None]
-            metrics.update(found, scene["disparity"][None], scene["valid"][None])
+            disparity = match(scene["left"], scene["right"], 1)[None, None]
+            metrics.update(disparity, scene["disparity"][None], scene["valid"][None])
             errors.append(float(metrics.compute()["epe"]))
-        return Marks(doubts, errors)
+        return _Marks(doubts, errors)
 
     def compare(self, net: nn.Module) -> dict[str, float]:
         """What `TuningReport.after` holds."""
-        found = self.marks(net)
-        gain, error = gained(self.start.doubts, found.doubts)
-        own = [old - new for old, new in zip(self.start.errors, found.errors, strict=True)]
+        marks = self.marks(net)
+        gain, error = gained(self.start.doubts, marks.doubts)
+        own = [old - new for old, new in zip(self.start.errors, marks.errors, strict=True)]
         return {
-            **found.means(),
+            **marks.means(),
             "gain": gain,
             "gain_error": error,
             "generated_gain": mean(own),

@@ -90,12 +90,12 @@ def _opened(
         raise ValueError(doubts[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is beyond reach is matched at a smaller size
-        found = predictor(*views, check=False)
-    left, right = ((255 * reduced(view, found.scale)[0]).round().byte() for view in views)
+        result = predictor(*views, check=False)
+    left, right = ((255 * reduced(view, result.scale)[0]).round().byte() for view in views)
     why = ""
-    if found.scale < 1:
+    if result.scale < 1:
         width, height = given[0].shape[:0:-1]
-        largest = np.quantile(found.disparity, 0.99) / share
+        largest = np.quantile(result.disparity, 0.99) / share
         why = f" (of {width}x{height}, reduced because disparities reach {largest:.0f} px)"
     height, width = left.shape[1:]
     if height < crop[0] or width < crop[1]:
@@ -133,20 +133,20 @@ def labelled(
         ValueError: it is sure of nothing.
     """
     match = matcher(predictor)
-    found: list[OwnPair] = []
+    with_labels: list[OwnPair] = []
     shares = []
     for pair in pairs:
-        report("labels", len(found), len(pairs))
+        report("labels", len(with_labels), len(pairs))
         disparity, sure = agreed(match, *pair.views())
-        found.append(pair._replace(disparity=torch.where(sure, disparity, 0)[None].half()))
+        with_labels.append(pair._replace(disparity=torch.where(sure, disparity, 0)[None].half()))
         shares.append(float(sure.float().mean()))
-    report("labels", len(found), len(pairs))
+    report("labels", len(with_labels), len(pairs))
     if not any(shares):
         raise ValueError(
             "the network is sure of nothing in these pairs: its views and sizes disagree; look at "
             "what `vizoo infer stereo` finds, or start from other weights"
         )
-    return found, mean(shares)
+    return with_labels, mean(shares)
 
 
 def batches(

@@ -41,7 +41,7 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
         ValueError: an image cannot be read, sizes differ, too little matches, or what matches fits
             no two pinhole cameras.
     """
-    size, found = None, []
+    size, matched = None, []
     for left, right in pairs:
         images = [to_bytes(as_image(image)) for image in (left, right)]
         for image in images:
@@ -51,8 +51,8 @@ def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
                     f"images of {image.shape[1]}x{image.shape[0]} and {size[1]}x{size[0]} pixels "
                     "are not of the same two cameras"
                 )
-        found.append(np.concatenate(matched_points(*images), 1))
-    every = np.concatenate(found) if found else np.empty((0, 4))
+        matched.append(np.concatenate(matched_points(*images), 1))
+    every = np.concatenate(matched) if matched else np.empty((0, 4))
     matches = _consistent(every)
     if size is None or len(matches) < _FEWEST:
         raise ValueError(

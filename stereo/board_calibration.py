@@ -24,7 +24,7 @@ from ..vision.viz.colour import draw_figure
 
 __all__ = ["Board", "BoardCalibration", "View", "calibrate_rig", "write_calibrated"]
 
-BOARDS = ("chessboard", "charuco")
+_BOARDS = ("chessboard", "charuco")
 LENSES = ("pinhole", "rational", "fisheye")
 _FEWEST_VIEWS, _FEWEST_CORNERS = 3, 8
 _FAR_OFF, _BAD = 3.0, 1.0  # times the median error, pixels
@@ -55,8 +55,8 @@ class Board:
     dictionary: str = "DICT_4X4_50"
 
     def __post_init__(self) -> None:
-        if self.kind not in BOARDS:
-            raise ValueError(f"unknown board {self.kind!r}: {', '.join(BOARDS)}")
+        if self.kind not in _BOARDS:
+            raise ValueError(f"unknown board {self.kind!r}: {', '.join(_BOARDS)}")
         if min(self.columns, self.rows) < 4 or max(self.columns, self.rows) > 100:
             raise ValueError(
                 f"a board of {self.columns}x{self.rows} squares; from 4x4 to 100x100 are usable"
@@ -97,15 +97,15 @@ class Board:
     def find(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers (N,) and pixels (N, 2) of the inner corners in a picture (H, W, 3) uint8."""
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-        found = self._chessboard(grey) if self.kind == "chessboard" else self._charuco(grey)
-        numbers, pixels = found or (np.empty(0, int), np.empty(0))
+        corners = self._chessboard(grey) if self.kind == "chessboard" else self._charuco(grey)
+        numbers, pixels = corners or (np.empty(0, int), np.empty(0))
         return numbers.ravel(), pixels.reshape(-1, 2).astype(np.float64)
 
     def _chessboard(self, grey: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         size = (self.columns - 1, self.rows - 1)
         flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
-        found, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
-        return (np.arange(size[0] * size[1]), pixels) if found else None
+        seen, pixels = cv2.findChessboardCornersSB(grey, size, flags=flags)
+        return (np.arange(size[0] * size[1]), pixels) if seen else None
 
     def _charuco(self, grey: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         for legacy in (False, True):
@@ -257,11 +257,11 @@ def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], bo
 def _view(
     left: str, right: str, images: Sequence[np.ndarray], board: Board
 ) -> tuple[View | None, str]:
-    found = [board.find(image) for image in images]
-    for file, (numbers, _) in zip((left, right), found, strict=True):
+    corners = [board.find(image) for image in images]
+    for file, (numbers, _) in zip((left, right), corners, strict=True):
         if len(numbers) == 0:
             return None, f"no board found in {file}"
-    (first, ours), (second, theirs) = found
+    (first, ours), (second, theirs) = corners
     both, at, there = np.intersect1d(first, second, return_indices=True)
     ours, theirs = ours[at], theirs[there]
     # A chessboard that is turned by half looks the same: begin at the same end in both pictures.
@@ -372,31 +372,33 @@ def _notes(views: Sequence[View], size: tuple[int, int]) -> list[str]:
     return notes
 
 
-def write_calibrated(found: BoardCalibration, folder: str | os.PathLike) -> list[Path]:
+def write_calibrated(result: BoardCalibration, folder: str | os.PathLike) -> list[Path]:
     """Write ``calibration.yml``, ``calibration.json`` and a picture; return the files."""
     files = [Path(folder) / f"calibration.{suffix}" for suffix in ("yml", "json", "png")]
-    write_rig(files[0], found.rig)
-    write_json(files[1], found.to_json())
-    write_image(files[2], _picture(found))
+    write_rig(files[0], result.rig)
+    write_json(files[1], result.to_json())
+    write_image(files[2], _picture(result))
     return files
 
 
-def _picture(found: BoardCalibration) -> np.ndarray:
+def _picture(result: BoardCalibration) -> np.ndarray:
     """Draw the errors of each view, and where in the pictures corners were, (H, W, 3) uint8."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4), dpi=100, layout="constrained")
     bars, *maps = figure.subplots(1, 3)
-    places = np.arange(len(found.views))
+    places = np.arange(len(result.views))
     for side, name in enumerate(("left", "right")):
-        heights = [view.errors[side] for view in found.views]
+        heights = [view.errors[side] for view in result.views]
         bars.bar(places + 0.4 * side - 0.2, heights, 0.4, label=name)
-    bars.set(ylabel="error [px]", title=f"{found.error:.3f} px over all")
-    bars.set_xticks(places, [Path(view.name).stem for view in found.views], rotation=90, fontsize=7)
+    bars.set(ylabel="error [px]", title=f"{result.error:.3f} px over all")
+    bars.set_xticks(
+        places, [Path(view.name).stem for view in result.views], rotation=90, fontsize=7
+    )
     bars.legend()
-    for axes, lens, name in zip(maps, (found.rig.left, found.rig.right), ("left", "right"),
+    for axes, lens, name in zip(maps, (result.rig.left, result.rig.right), ("left", "right"),
                                 strict=True):  # fmt: skip
-        for view in found.views:
+        for view in result.views:
             axes.plot(*getattr(view, name).T, ".", markersize=3)
         limits = {"xlim": (0, lens.width), "ylim": (lens.height, 0)}
         axes.set(title=f"corners, {name}", aspect="equal", **limits)

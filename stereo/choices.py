@@ -50,9 +50,9 @@ class Network(StereoPredictor):
     def maps(self, left: Tensor, right: Tensor) -> Tensor:
         """As `StereoPredictor.maps`."""
         start = time.perf_counter()
-        found = super().maps(left, right)
+        result = super().maps(left, right)
         self.seconds += time.perf_counter() - start
-        return found
+        return result
 
 
 class Choices:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["matching_loss", "multiscale_loss", "pool_disparity", "upsampled_loss"]
+__all__ = ["matching_loss", "multiscale_loss", "upsampled_loss"]
 
 
-def pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+def _pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     """Average the known disparities of each cell, without rescaling them.
 
     Args:
@@ -59,7 +59,7 @@ def multiscale_loss(
     for scale, weight in enumerate(weights):
         if not weight:
             continue
-        target, known = pool_disparity(disparity, valid, 2**scale)
+        target, known = _pool_disparity(disparity, valid, 2**scale)
         kept = known & (target > 0) & (target < max_disparity)
         count = kept.sum().clamp(min=1)
         for stage in stages:

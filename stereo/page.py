@@ -100,7 +100,7 @@ def build_page(
         how: dict[str, Any] = {"both": both, "rectify": rectify, "least": least, "model": model}
         how |= {"calibration": calibration, "focal": focal, "baseline": baseline, "limit": limit}
         try:
-            found = trials.find(
+            result = trials.find(
                 left,
                 right,
                 folder,
@@ -109,10 +109,10 @@ def build_page(
             )
         except ValueError as error:
             raise gradio.Error(str(error), duration=20, print_exception=False) from error
-        pictures = (found.disparity, found.confidence, found.occluded)
-        shown = [None if path is None else str(path) for path in (*pictures, found.cloud)]
-        shown[2] = gradio.update(value=shown[2], visible=found.occluded is not None)
-        return [found.facts, *shown, str(found.results)]
+        pictures = (result.disparity, result.confidence, result.occluded)
+        shown = [None if path is None else str(path) for path in (*pictures, result.cloud)]
+        shown[2] = gradio.update(value=shown[2], visible=result.occluded is not None)
+        return [result.facts, *shown, str(result.results)]
 
     rows = [list(row) for row in write_examples(folder)]
     of_examples = [tuple(row[2:]) for row in rows]

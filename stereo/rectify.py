@@ -31,7 +31,7 @@ __all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify", "warn_of_raw"]
 Image = str | os.PathLike | np.ndarray | Tensor
 
 _WIDEST = math.radians(60)  # off the axis: farther out, a plane stretches a picture too much
-_EDGE = 65  # points along each side of a picture
+_EDGE = 65  # points along each side of a picture: a share of their grid is right to a percent
 _STRIP = 128  # rows whose places are found at a time, which bounds the memory
 _NOWHERE = -1e4  # the place of what is not in an image
 _ROWS_OFF = 1.0  # pixels by which rows of a good calibration do not differ
@@ -199,8 +199,8 @@ class RigRectifier(Rectifier):
             for of_four in (cv2.erode, cv2.dilate)
         )
         surface = (least > 0) & (most - least < _ONE_SURFACE * most)
-        found = np.where(surface, smooth, near) * self._inside(places)
-        return np.divide(factor, found, out=np.zeros_like(found), where=found > 0)
+        disparity = np.where(surface, smooth, near) * self._inside(places)
+        return np.divide(factor, disparity, out=np.zeros_like(disparity), where=disparity > 0)
 
     def in_raw(self, values: np.ndarray, beyond: float = 0) -> np.ndarray:
         """Return what the rectified left image has, such as confidence, for the raw one.
@@ -214,8 +214,8 @@ class RigRectifier(Rectifier):
         """
         places, _ = self._raw
         how = cv2.INTER_NEAREST if values.dtype == bool else cv2.INTER_LINEAR
-        found = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
-        return np.where(self._inside(places), found, beyond).astype(values.dtype)
+        moved = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
+        return np.where(self._inside(places), moved, beyond).astype(values.dtype)
 
     def _write(self, result: StereoResult, paths: Mapping[str, Path]) -> list[Path]:
         written = [*super()._write(result, paths), paths["depth_raw.npy"]]
@@ -233,7 +233,8 @@ class RigRectifier(Rectifier):
     def kept(self) -> float:
         """Part of the raw left image that is in the rectified one."""
         height, width = self.size
-        places, _ = self._from_raw(np.stack(np.meshgrid(*_grid(width, height)), -1))
+        grid = np.meshgrid(np.linspace(0, width - 1, _EDGE), np.linspace(0, height - 1, _EDGE))
+        places, _ = self._from_raw(np.stack(grid, -1))
         return float(self._inside(places).mean())
 
     def _inside(self, places: np.ndarray) -> np.ndarray:
@@ -385,11 +386,6 @@ def _pixels(start: int, height: int, width: int) -> np.ndarray:
     """The pixels of a strip of rows."""
     y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
     return np.stack([x, y], -1)
-
-
-def _grid(*lengths: int) -> list[np.ndarray]:
-    """So many positions that a share of them is right to a percent."""
-    return [np.linspace(0, length - 1, _EDGE) for length in lengths]
 
 
 def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

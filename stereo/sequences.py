@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..datasets.files import by_numbers
 from ..vision.io.images import SUFFIXES, read_image, to_bytes
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in
 from .bags import is_bag, open_bag
@@ -26,7 +27,7 @@ from .captures import LAYOUTS, open_captures, without_secrets
 
 __all__ = ["StereoFrame", "StereoSequence", "open_sequence"]
 
-Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+_Transform = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class StereoFrame(NamedTuple):
@@ -59,7 +60,7 @@ class StereoSequence:
         if close is not None:
             close()
 
-    def transform(self, change: Transform) -> None:
+    def transform(self, change: _Transform) -> None:
         """Change each pair that is still to come, left and right, as a `Rectifier` does."""
         self.frames = _transformed(self.frames, change)
 
@@ -88,7 +89,7 @@ def open_sequence(
     *,
     layout: str = "auto",
     topics: tuple[str, str] | None = None,
-    transform: Transform | None = None,
+    transform: _Transform | None = None,
 ) -> StereoSequence:
     """Open a sequence of rectified pairs.
 
@@ -154,7 +155,7 @@ def _source(word: str | os.PathLike | int) -> tuple[str, str]:
     return "a video", text
 
 
-def _transformed(frames: Iterator[StereoFrame], change: Transform) -> Iterator[StereoFrame]:
+def _transformed(frames: Iterator[StereoFrame], change: _Transform) -> Iterator[StereoFrame]:
     with closing(StereoSequence("", frames)):
         for frame in frames:
             left, right = change(frame.left, frame.right)
@@ -165,13 +166,13 @@ def _folders(words: list[str]) -> StereoSequence:
     root = Path(words[0])
     if len(words) == 1:
         inside = [(root / left, root / right) for left, right in SIDES]
-        found = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
-        if found is None:
+        both = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
+        if both is None:
             known = ", ".join(f"{left} and {right}" for left, right in SIDES)
             raise FileNotFoundError(
                 f"{words[0]}: RIGHT is missing, and alone this folder has none of {known} in it"
             )
-        words = [str(folder) for folder in found]
+        words = [str(folder) for folder in both]
     left, right = (_images(word) for word in words)
     if len(left) != len(right):
         raise ValueError(
@@ -195,12 +196,7 @@ def _images(word: str) -> list[Path]:
     files = [file for file in files if file.suffix.lower() in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{word}: no image there ({' '.join(SUFFIXES)})")
-
-    def key(path: Path) -> list[tuple[bool, int | str]]:
-        parts = re.split(r"(\d+)", str(path))
-        return [(not part.isdecimal(), int(part) if part.isdecimal() else part) for part in parts]
-
-    return sorted(files, key=key)
+    return sorted(files, key=lambda file: by_numbers(str(file)))
 
 
 def _read(pairs: list[tuple[Path, Path, str]], notes: list[str]) -> Iterator[StereoFrame]:
@@ -224,15 +220,15 @@ def passed_over(count: int, reason: str) -> str:
 
 
 def _captured(words: list[str], layout: str, live: bool) -> StereoSequence:
-    found = open_captures(words, layout, live)
+    captures = open_captures(words, layout, live)
     words = [without_secrets(word) for word in words]
     facts = dict(zip(("left", "right"), words, strict=False))
     if len(words) == 1:
-        facts["layout"] = found.layout
+        facts["layout"] = captures.layout
     name = re.sub(r"[^\w.-]+", "_", words[0].replace("camera:", "camera")) if live else ""
-    frames = _numbered(found.pairs())
+    frames = _numbered(captures.pairs())
     name = name or Path(words[0]).stem
-    return StereoSequence(name, frames, found.rate, found.length, live, facts, found.notes)
+    return StereoSequence(name, frames, captures.rate, captures.length, live, facts, captures.notes)
 
 
 def _bag(path: Path, topics: tuple[str, str] | None) -> StereoSequence:

@@ -103,17 +103,17 @@ def _drawings(
 ) -> dict[str, Draw]:
     """What is written of each frame as a PNG, by the endings of the folders' names."""
     writers: dict[str, Draw] = {
-        "disparity": lambda path, _, found: write_disparity(path, np.minimum(found, _PNG_MOST))
+        "disparity": lambda path, _, values: write_disparity(path, np.minimum(values, _PNG_MOST))
     }
     if calibration is not None or rectifier is not None:
         writers["left"] = lambda path, frame, _: write_image(path, frame.left)
     if calibration is not None:
         depth = partial(_depth, calibration)
-        writers["depth"] = lambda path, _, found: write_image(path, _millimetres(depth(found)))
+        writers["depth"] = lambda path, _, values: write_image(path, _millimetres(depth(values)))
         if isinstance(rectifier, RigRectifier):
             raw = rectifier.depth_in_raw
-            writers["depth_raw"] = lambda path, _, found: write_image(
-                path, _millimetres(raw(depth(found)))
+            writers["depth_raw"] = lambda path, _, values: write_image(
+                path, _millimetres(raw(depth(values)))
             )
     return writers
 

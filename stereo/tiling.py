@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["Tile", "least_pixels", "offsets", "refine", "tiles"]
+__all__ = ["least_pixels", "offsets", "refine", "tiles"]
 
 _OVERLAP = 64  # pixels that neighbouring tiles share on each side of their border
 _AGREE = 2.5  # pixels of the first matching, beyond one of the second
@@ -26,7 +26,7 @@ _MOST = 0.995  # share of the disparities that moved tiles cover
 _HALO = 32  # pixels round what a move is for that are matched with it
 
 
-class Tile(NamedTuple):
+class _Tile(NamedTuple):
     """A part of a picture: where it lies, and its weight, which fades towards its neighbours."""
 
     rows: slice
@@ -34,7 +34,7 @@ class Tile(NamedTuple):
     weight: Tensor  #: (h, w); those of all tiles add up to 1 everywhere
 
 
-def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[Tile]:
+def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[_Tile]:
     """Cover a picture by overlapping tiles.
 
     Args:
@@ -53,7 +53,7 @@ def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[
     for place in range(down):
         rows, vertical = _fade(height, down, place)
         for part, horizontal in columns:
-            yield Tile(rows, part, vertical[:, None] * horizontal)
+            yield _Tile(rows, part, vertical[:, None] * horizontal)
 
 
 def least_pixels(height: int, width: int, margin: int) -> int:

@@ -110,7 +110,7 @@ class Trials:
         """
         start = time.perf_counter()
         with self._one, collect_warnings(own_thread=True) as notes:
-            views = tuple(self._read(path, side) for path, side in _sides(left, right))
+            views = self._read(left, "left"), self._read(right, "right")
             open_pair(*views)
             if rectify:
                 views = _rectified(*views)
@@ -173,10 +173,6 @@ class Trials:
             return read_image(path)
         except (OSError, ValueError) as error:
             raise _nameless(error, path, f"the {side} image") from error
-
-
-def _sides(left: str | None, right: str | None) -> tuple[tuple[str | None, str], ...]:
-    return (left, "left"), (right, "right")
 
 
 def _nameless(error: Exception, path: str, name: str) -> ValueError:

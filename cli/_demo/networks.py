@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
 
 _SIZES = ("large subnet", "middle subnet", "small subnet")
-_SIDES = ("left", "right")
 _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
 
 
@@ -172,13 +171,9 @@ def _recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:
 
 @functools.cache
 def _batches() -> list[tuple[torch.Tensor, ...]]:
-    import torch
+    from torch.utils.data import DataLoader
 
     from ...datasets.stereo import GeneratedStereo
 
     scenes = GeneratedStereo(_SCENES, _HEIGHT, _WIDTH, seed=_SEED)
-    samples = [scenes[index] for index in range(_SCENES)]
-    return [
-        tuple(torch.stack([s[side] for s in samples[at : at + _BATCH]]) for side in _SIDES)
-        for at in range(0, _SCENES, _BATCH)
-    ]
+    return [(batch["left"], batch["right"]) for batch in DataLoader(scenes, _BATCH)]

@@ -150,24 +150,16 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
             is nothing to match in them.
     """
     from ...datasets.stereo.calibration import StereoCalibration, read_calibration
-    from ...stereo.rectification import check_pair, require_content
-    from ...vision.io.images import read_image, to_bytes
+    from ...stereo.infer import open_pair
+    from ...stereo.rectification import check_pair
+    from ...vision.io.images import to_bytes
 
-    views = read_image(left), read_image(right)
-    sizes = [f"{view.shape[2]}x{view.shape[1]}" for view in views]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"left and right differ in size: {left} {sizes[0]} against {right} {sizes[1]}; "
-            "a rectified pair has one size"
-        )
+    views = open_pair(left, right)
     height, width = views[0].shape[1:]
     if calibration is None:
         camera = StereoCalibration(focal=float(width), baseline=1.0, width=width, height=height)
     else:
-        camera = read_calibration(calibration)
-        if (camera.width, camera.height) not in ((None, None), (width, height)):
-            camera = camera.resized(width, height)
-    require_content(*views)
+        camera = read_calibration(calibration).fitted(width, height)
     notes = check_pair(*map(to_bytes, views))
     return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 

@@ -13,6 +13,7 @@ from ...vision.io.images import to_bytes
 from ...vision.viz.colour import colour_range, colourise
 from ...vision.viz.page import Legend, Picture, render
 from ...vision.viz.plot import Series, front_plot, loss_plot
+from .._tables import UNITS
 from .subnets import SUPERNET
 from .viewer import Cloud, cloud_view
 
@@ -36,12 +37,6 @@ _GUIDES = {
     "export": "export to ONNX",
 }
 _ERROR = Legend(0.0, 4.0, palette="inferno")
-_COSTS = {
-    "latency": (1.0, "latency [ms]"),
-    "parameters": (1e6, "parameters [millions]"),
-    "macs": (1e9, "multiply-adds [billions]"),
-    "memory": (1e6, "activations [MB]"),
-}
 _METRICS = {
     "epe": (1, "mean error (EPE) [px]"),
     **{f"bad{n}": (100, f"pixels wrong by over {n} px [%]") for n in (1, 2, 3)},
@@ -185,7 +180,7 @@ def _losses(training: Training) -> str:
 
 def _front(front: Front, subnets: list[Finding]) -> dict[str, Any]:
     cost = "latency" if all("latency" in row.costs for row in front.rows) else front.cost
-    size, x_label = _COSTS[cost]
+    size, x_label = UNITS[cost]
     factor, y_label = _METRICS.get(front.metric.rpartition("/")[2], (1, front.metric))
     places = {row.architecture: (row.costs[cost] / size, factor * row.error) for row in front.rows}
     marked = {f.name: places[f.architecture] for f in subnets if f.architecture in places}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...stereo.result import StereoResult
     from .pair import Sample
 
-__all__ = ["SUPERNET", "Subnet", "cut_subnets", "round_limits"]
+__all__ = ["SUPERNET", "Subnet", "cut_subnets"]
 
 SUPERNET = "easnet_scaled"
 _GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less than times scatter
@@ -91,7 +91,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     objective = None if evaluations is None else evaluations.objective(0)[0]
     ends = [latency(a) for a in (space.smallest(), space.largest())]
     subnets = []
-    for limit in round_limits(*ends):
+    for limit in _round_limits(*ends):
         tell(f"at most {limit:g} ms")
         cut = best_subnet(
             bench,
@@ -123,11 +123,11 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     return subnets
 
 
-def round_limits(fastest: float, slowest: float) -> list[float]:
+def _round_limits(fastest: float, slowest: float) -> list[float]:
     """Three limits at equal ratios between two latencies, to two digits.
 
     Example:
-        >>> round_limits(118.0, 390.0)
+        >>> _round_limits(118.0, 390.0)
         [140.0, 220.0, 350.0]
     """
     span = slowest / fastest

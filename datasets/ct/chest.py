@@ -21,10 +21,10 @@ from ..draws import Draws
 from .preparation import CTPreset, frames_of, take
 from .volume import CTVolume
 
-__all__ = ["CHEST_VERSION", "CLASSES", "Chest", "GeneratedCT"]
+__all__ = ["CLASSES", "Chest", "GeneratedCT"]
 
 #: Counted up when the same seed gives another chest.
-CHEST_VERSION = 1
+_VERSION = 1
 
 #: What a chest can have: ``covid`` ground-glass opacities, small, near the pleura, in both lungs;
 #: ``pneumonia`` a dense consolidation in one lung.
@@ -282,7 +282,7 @@ class GeneratedCT(MadeDataset):
         self.length, self.depth, self.seed, self.preset = length, depth, seed, preset
         self.classes, self.paired = CLASSES[classes], paired
         kind = f"{seed}-{classes}-{depth}" + ("-paired" if paired else "")
-        name = f"chests{CHEST_VERSION}-{kind}-{preset}".replace(" ", "")
+        name = f"chests{_VERSION}-{kind}-{preset}".replace(" ", "")
         self.cache = SampleCache(cache, name, [])
 
     @property

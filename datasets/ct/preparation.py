@@ -34,12 +34,9 @@ __all__ = [
     "SAMPLERS",
     "frames_of",
     "prepare",
-    "published_slices",
-    "random_slices",
     "take",
     "to_scan",
     "to_slices",
-    "uniform_slices",
 ]
 
 _CHUNK = 16  # slices at a time, which bounds the memory
@@ -226,7 +223,7 @@ def _turned(sample: dict) -> tuple[tuple[int, ...], np.ndarray]:
 def _choose(available: int, preset: CTPreset, generator: Generator | None) -> Tensor:
     if generator is None:
         return SAMPLERS[preset.sampler](available, preset.slices)
-    return random_slices(available, preset.slices, generator)
+    return _random_slices(available, preset.slices, generator)
 
 
 def _sample(frames: dict[str, Tensor], slices: Tensor) -> dict:
@@ -279,7 +276,7 @@ def _linear(values: np.ndarray, places: np.ndarray, seen: np.ndarray, axis: int)
     return low
 
 
-def uniform_slices(available: int, wanted: int) -> Tensor:
+def _uniform_slices(available: int, wanted: int) -> Tensor:
     """Slices at even distances from the first to the last, repeated where there are too few."""
     _check(available, wanted)
     if wanted == 1:
@@ -287,7 +284,7 @@ def uniform_slices(available: int, wanted: int) -> Tensor:
     return torch.linspace(0, available - 1, wanted, dtype=torch.float64).round().long()
 
 
-def published_slices(available: int, wanted: int) -> Tensor:
+def _published_slices(available: int, wanted: int) -> Tensor:
     """Slices around the middle one, a whole number apart, as CovidNet3D was evaluated.
 
     With fewer than twice as many as wanted this is a crop of the middle, which can leave out almost
@@ -304,7 +301,7 @@ def published_slices(available: int, wanted: int) -> Tensor:
     return slices.sort().values
 
 
-def random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
+def _random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
     """Random slices in their order: some dropped, or some doubled where there are too few."""
     _check(available, wanted)
     repeats, extra = divmod(wanted, available)
@@ -314,8 +311,8 @@ def random_slices(available: int, wanted: int, generator: Generator | None = Non
 
 #: What evaluation takes, by name.
 SAMPLERS: dict[str, Callable[[int, int], Tensor]] = {
-    "uniform": uniform_slices,
-    "published": published_slices,
+    "uniform": _uniform_slices,
+    "published": _published_slices,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...vision.io.images import SUFFIXES, read_pixels
+from ..files import by_numbers
 from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
 from .volume import CTVolume, check_units
@@ -83,16 +83,6 @@ def read_slices(
     )
 
 
-def _in_order(names: Sequence[Path]) -> list[Path]:
-    """Sort files by the numbers in their names: ``2.png`` before ``10.png``."""
-
-    def key(path: Path) -> list[tuple[int, str]]:
-        parts = re.split(r"(\d+)", path.name)
-        return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
-
-    return sorted(names, key=key)
-
-
 def _plane(path: str | os.PathLike) -> np.ndarray:
     pixels = read_pixels(path)
     return pixels if pixels.ndim == 2 else pixels[:, :, 0]
@@ -123,31 +113,23 @@ def read_scan(
         ValueError: it is no scan that can be used, or its values are no Hounsfield units; one line
             says why.
     """
-    volume = _read(Path(path), series, value_range, threads, order, resample)
-    check_units(volume)
-    return volume
-
-
-def _read(
-    path: Path,
-    series: str | None,
-    value_range: tuple[float, float] | None,
-    threads: int,
-    order: str | None,
-    resample: bool,
-) -> CTVolume:
+    path = Path(path)
     kind = scan_kind(path)
     if kind != "DICOM":
         _check_unused(path, kind, series=series)
     if kind != "pictures":
         _check_unused(path, kind, value_range=value_range, order=order)
     if kind == "NIfTI":
-        return read_nifti(path)
-    if kind == "pictures":
-        return read_slices(_in_order(_pictures(path)), value_range, threads, order)
-    if path.is_file():
-        return read_dicom(path.parent, series or series_of(path), threads, resample)
-    return read_dicom(path, series, threads, resample)
+        volume = read_nifti(path)
+    elif kind == "pictures":
+        slices = sorted(_pictures(path), key=lambda file: by_numbers(file.name))
+        volume = read_slices(slices, value_range, threads, order)
+    elif path.is_file():
+        volume = read_dicom(path.parent, series or series_of(path), threads, resample)
+    else:
+        volume = read_dicom(path, series, threads, resample)
+    check_units(volume)
+    return volume
 
 
 def scan_kind(path: Path) -> str:

@@ -15,7 +15,7 @@ from ..files import check_choice, check_files, expand_path
 from .dataset import ImageDataset, ImageRecord
 from .preparation import ImagePreset
 
-__all__ = ["ImageFolders", "ListedImages", "part_of", "split_groups"]
+__all__ = ["ImageFolders", "ListedImages", "split_groups"]
 
 
 class ImageFolders(ImageDataset):
@@ -67,7 +67,7 @@ class ImageFolders(ImageDataset):
             for file in files:
                 title = file.relative_to(where).as_posix()
                 records.append(ImageRecord(title, str(file), label, _source(title, source)))
-        records = part_of(records, part, shares, folds, fold, seed)
+        records = _part_of(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(where))
 
 
@@ -117,7 +117,7 @@ class ListedImages(ImageDataset):
         check_files("images", where, {"images": paths}, f"those of {listed}", what="images")
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
-        records = part_of(records, part, shares, folds, fold, seed)
+        records = _part_of(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(listed))
 
 
@@ -217,7 +217,7 @@ def split_groups(
     return [sorted(part) for part in parts]
 
 
-def part_of(
+def _part_of(
     records: list[ImageRecord],
     part: str,
     shares: Sequence[float],

@@ -37,7 +37,7 @@ from .colmap_model import Camera, Model, find_model, read_model
 from .pairs import pair_by_poses, pairs_from_scores, score_by_points
 from .scene import Scene, View, known_depth
 
-__all__ = ["FOLDERS", "open_colmap", "open_eth3d", "rotation_of"]
+__all__ = ["FOLDERS", "open_colmap", "open_eth3d"]
 
 _FOCALS = {"SIMPLE_PINHOLE": 1, "PINHOLE": 2, "SIMPLE_RADIAL": 1, "RADIAL": 1}
 _FOCALS |= {"OPENCV": 2, "FULL_OPENCV": 2}
@@ -82,7 +82,7 @@ def _scene_of_model(
         where = f"{model.file('cameras')}: camera {photograph.camera}"
         file = f"{model.file('images')}: {photograph.name}"
         extrinsics = torch.eye(4, dtype=torch.float64)
-        extrinsics[:3, :3] = rotation_of(photograph.quaternion, file)
+        extrinsics[:3, :3] = _rotation_of(photograph.quaternion, file)
         extrinsics[:3, 3] = torch.tensor(photograph.shift, dtype=torch.float64)
         views.append(
             View(
@@ -105,7 +105,7 @@ def _scene_of_model(
     return scene
 
 
-def rotation_of(quaternion: tuple[float, ...], where: str) -> Tensor:
+def _rotation_of(quaternion: tuple[float, ...], where: str) -> Tensor:
     """Return the rotation (3, 3) float64 of a quaternion (w, x, y, z).
 
     Raises:

@@ -26,7 +26,6 @@ __all__ = [
     "Model",
     "Photograph",
     "find_model",
-    "quaternion_of",
     "read_model",
     "write_model",
 ]
@@ -316,7 +315,7 @@ def write_model(
             members[point].append((index + 1, place))
         keypoints = [(x, y, p + 1) for (x, y), p in zip((pixels + 0.5).tolist(), seen, strict=True)]
         extrinsics = view.extrinsics.double()
-        pose = (*quaternion_of(extrinsics[:3, :3]), *extrinsics[:3, 3].tolist())
+        pose = (*_quaternion_of(extrinsics[:3, :3]), *extrinsics[:3, 3].tolist())
         images.append((index + 1, pose, index + 1, names[index], keypoints))
     places, numbers = points.double().tolist(), range(1, len(points) + 1)
     rows = list(zip(numbers, places, colours.tolist(), members, strict=True))
@@ -324,7 +323,7 @@ def write_model(
     write(folder, cameras, images, rows)
 
 
-def quaternion_of(rotation: Tensor) -> tuple[float, ...]:
+def _quaternion_of(rotation: Tensor) -> tuple[float, ...]:
     """Return the quaternion (w, x, y, z), w not negative, of a rotation (3, 3)."""
     r = rotation.double().tolist()
     # The eigenvector of the largest eigenvalue is right for every rotation, however large.

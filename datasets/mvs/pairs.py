@@ -16,11 +16,9 @@ from .cameras import camera_centre, invert_intrinsics, invert_pose, project
 from .scene import Scene, derive_range
 
 __all__ = [
-    "angle_score",
     "pair_by_poses",
     "pairs_from_scores",
     "score_by_points",
-    "score_by_poses",
 ]
 
 _BEST_ANGLE = 5.0  # degrees
@@ -29,7 +27,7 @@ _GRID = 8  # imagined points along each side of a photograph
 _DEPTHS = 4
 
 
-def angle_score(cosine: Tensor) -> Tensor:
+def _angle_score(cosine: Tensor) -> Tensor:
     """Return how well an angle between two rays, given by its cosine, suits matching: 0 to 1."""
     angle = torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
     sigma = torch.where(angle <= _BEST_ANGLE, _SIGMA_BELOW, _SIGMA_ABOVE)
@@ -54,11 +52,11 @@ def score_by_points(points: Tensor, tracks: Sequence[Tensor], centres: Tensor) -
             other = torch.unique(tracks[b])
             shared = points[other[seen[other]]]
             if len(shared):
-                scores[a, b] = angle_score(_cosine(shared, centres[a], centres[b])).sum()
+                scores[a, b] = _angle_score(_cosine(shared, centres[a], centres[b])).sum()
     return scores + scores.T
 
 
-def score_by_poses(
+def _score_by_poses(
     intrinsics: Tensor,
     extrinsics: Tensor,
     sizes: Sequence[tuple[int, int]],
@@ -84,14 +82,14 @@ def score_by_poses(
         inside = (pixels >= -0.5) & (pixels <= limits.flip(1)[:, None] - 0.5)
         shared = (depth > 0) & inside.all(-1)
         cosine = _cosine(points[None], centres[a], centres[:, None])
-        scores[a] = (angle_score(cosine) * shared).sum(1)
+        scores[a] = (_angle_score(cosine) * shared).sum(1)
     return ((scores + scores.T) / 2).fill_diagonal_(0)
 
 
 def pair_by_poses(scene: Scene) -> Scene:
     """Return the scene with pairs scored by its cameras alone."""
     views, count = scene.views, range(len(scene))
-    scores = score_by_poses(
+    scores = _score_by_poses(
         torch.stack([view.intrinsics for view in views]),
         torch.stack([view.extrinsics for view in views]),
         [views[index].size or scene.size(index) for index in count],

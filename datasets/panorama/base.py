@@ -91,7 +91,7 @@ class PanoramaDataset(Kept, Dataset):
         self.max_depth, self.transform = max_depth, transform
         self.cache = SampleCache(None, None, ["image"])  # nobody knows what `read_depth` does
         for index in range(0, len(self.records), max(1, -(-len(self.records) // _PROBES))):
-            self._read(self.records[index])
+            self._read(index)
 
     @property
     def has_truth(self) -> bool:
@@ -110,15 +110,13 @@ class PanoramaDataset(Kept, Dataset):
                 its depth is beyond `max_depth`, as in a wrong unit; the message names the file.
         """
         sample: dict[str, Tensor | str] = {
-            **self.cache.recall(index, self._sample),
+            **self.cache.recall(index, self._read),
             "name": self.records[index].name,
         }
         return sample if self.transform is None else self.transform(sample)
 
-    def _sample(self, index: int) -> dict[str, Tensor]:
-        return self._read(self.records[index])
-
-    def _read(self, record: PanoramaRecord) -> dict[str, Tensor]:
+    def _read(self, index: int) -> dict[str, Tensor]:
+        record = self.records[index]
         image = _read_colours(record.image)
         if self.size is not None and image.shape[1:] != self.size:
             image = F.interpolate(image[None], self.size, mode="bicubic", antialias=True)[0]

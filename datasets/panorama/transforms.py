@@ -16,7 +16,7 @@ from torchvision.transforms.v2 import functional as F
 
 from ..files import check_choice
 
-__all__ = ["SphereAugmentation", "augmentation", "sphere_rotation"]
+__all__ = ["SphereAugmentation", "augmentation"]
 
 
 class SphereAugmentation:
@@ -41,7 +41,7 @@ class SphereAugmentation:
         draws = torch.rand(9, generator=generator, dtype=torch.float64).tolist()
         yaw, towards = (2 * math.pi * draw for draw in draws[:2])
         tilt = math.radians(self.tilt) * draws[2]
-        rotation = sphere_rotation(yaw, tilt, towards, draws[3] < 0.5)
+        rotation = _sphere_rotation(yaw, tilt, towards, draws[3] < 0.5)
         image = sample["image"]
         if draws[4] < 0.5:
             brightness, contrast, saturation = (0.8 + 0.4 * draw for draw in draws[5:8])
@@ -50,7 +50,7 @@ class SphereAugmentation:
         return {**sample, "image": image, "rotation": rotation.float()}
 
 
-def sphere_rotation(
+def _sphere_rotation(
     yaw: float, tilt: float = 0.0, towards: float = 0.0, mirrored: bool = False
 ) -> Tensor:
     """An orthogonal matrix of the sphere, x right, y up, z forward.

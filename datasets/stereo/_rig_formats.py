@@ -113,14 +113,14 @@ def numbers(value: Any, name: str, count: int | None = None) -> np.ndarray:
     for _ in range(3):
         words = [w for word in words for w in (word if isinstance(word, list) else [word])]
     try:
-        found = np.array([float(w) for word in words for w in re.split(r"[\s,]+", word.strip())])
+        values = np.array([float(w) for word in words for w in re.split(r"[\s,]+", word.strip())])
     except (AttributeError, TypeError, ValueError):
         raise ValueError(f"{name} holds something that is no number") from None
-    if count is not None and len(found) != count:
-        raise ValueError(f"{name} has {len(found)} numbers, it should have {count}")
-    if not np.isfinite(found).all():
+    if count is not None and len(values) != count:
+        raise ValueError(f"{name} has {len(values)} numbers, it should have {count}")
+    if not np.isfinite(values).all():
         raise ValueError(f"{name} is not finite")
-    return found
+    return values
 
 
 def find(data: Mapping[str, Any], names: Sequence[str]) -> Any:

@@ -26,7 +26,7 @@ from ..files import read_text
 __all__ = ["StereoCalibration", "read_calibration", "scaling_notes", "write_calibration"]
 
 _FILE_LIMIT = 1 << 16  # bytes
-_PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
+PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
 _FIELD = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*?)\s*$")
 _KITTI_PAIRS = (("P_rect_02", "P_rect_03"), ("P2", "P3"), ("P_rect_00", "P_rect_01"), ("P0", "P1"))
 
@@ -127,14 +127,14 @@ def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> Ster
         ValueError: the file is not one of these, or its cameras are impossible (a singular matrix,
             a baseline that is not positive).
     """
-    if baseline_unit not in _PER_METRE:
-        raise ValueError(f"baseline unit {baseline_unit!r} is not one of {', '.join(_PER_METRE)}")
+    if baseline_unit not in PER_METRE:
+        raise ValueError(f"baseline unit {baseline_unit!r} is not one of {', '.join(PER_METRE)}")
     text = read_text(path, "calibration", _FILE_LIMIT)
     lines = (_FIELD.match(line) for line in text.splitlines())
     fields = {line[1]: line[2] for line in lines if line}
     try:
         if "cam0" in fields:
-            return _from_middlebury(fields, _PER_METRE[baseline_unit])
+            return _from_middlebury(fields, PER_METRE[baseline_unit])
         for left, right in _KITTI_PAIRS:
             if left in fields and right in fields:
                 return _from_kitti(fields, left, right)

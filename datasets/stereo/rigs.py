@@ -31,14 +31,13 @@ from ...common.files import atomic_write
 from ...vision.lenses import Lens
 from ..files import check_choice, read_text
 from . import _rig_formats as formats
-from .calibration import read_calibration, scaling_notes
+from .calibration import PER_METRE, read_calibration, scaling_notes
 
 __all__ = ["StereoRig", "read_rig", "write_rig"]
 
 T = TypeVar("T")
 
 _FILE_LIMIT = 1 << 18  # bytes
-_PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
 _METRES_BELOW = 2.0  # an OpenCV baseline beyond is no number of metres
 
 #: What a file of one camera is called, and the file of the other one, or of the rest.
@@ -149,7 +148,7 @@ def read_rig(
             `StereoRig`).
     """
     if baseline_unit is not None:
-        check_choice("baseline unit", baseline_unit, list(_PER_METRE))
+        check_choice("baseline unit", baseline_unit, list(PER_METRE))
     if lens is not None:
         check_choice("lens", lens, formats.LENSES)
     if cameras is not None and len(set(cameras)) != 2:
@@ -228,13 +227,13 @@ def _in_folder(path: Path) -> Path:
     if not path.is_dir():
         return path
     chains = sorted(path.glob("*camchain*.yaml"))
-    found = [file for name in _IN_FOLDERS if (file := path / name).is_file()] or chains
-    if not found:
+    files = [file for name in _IN_FOLDERS if (file := path / name).is_file()] or chains
+    if not files:
         raise FileNotFoundError(
             f"{path}: no calibration in this folder by a usual name ({' '.join(_IN_FOLDERS)}, "
             "*camchain*.yaml); name the file"
         )
-    return found[0]
+    return files[0]
 
 
 def _other(path: Path, second: str | os.PathLike | None) -> Path | None:
@@ -283,10 +282,10 @@ def _rig(found: formats.Cameras, unit: Any) -> StereoRig:
     if unit is None:
         unit = "m" if length <= _METRES_BELOW else "mm"
         notes += (f"the baseline is taken as {length:.4g} {unit} (else give baseline_unit)",)
-    elif unit not in list(_PER_METRE):
+    elif unit not in list(PER_METRE):
         raise ValueError(f"the unit {unit!r} is none of m, cm, mm (else give baseline_unit)")
     try:
-        return StereoRig(left, right, between[:3, :3], between[:3, 3] / _PER_METRE[unit], notes)
+        return StereoRig(left, right, between[:3, :3], between[:3, 3] / PER_METRE[unit], notes)
     except _SwappedError as error:
         raise ValueError(f"{error} (cameras {numbers[1]} {numbers[0]})") from None
 

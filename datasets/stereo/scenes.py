@@ -23,10 +23,10 @@ from .scene_camera import photograph
 from .scene_layers import BACKGROUNDS, LAYERS, coverage, draw_scene, sample
 from .scene_textures import SIZE, TextureBank, texture_bank
 
-__all__ = ["GeneratedStereo", "SCENES_VERSION", "generate_scenes"]
+__all__ = ["GeneratedStereo", "generate_scenes"]
 
 # Raise it with every change that makes other scenes of a seed: caches hold the scenes they made.
-SCENES_VERSION = 1
+_VERSION = 1
 
 _NEWTON_STEPS = 4
 
@@ -374,7 +374,7 @@ class GeneratedStereo(MadeDataset):
             "clutter": clutter,
         }
         limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
-        name = f"v{SCENES_VERSION}-{seed}-{height}x{width}-{limits}"
+        name = f"v{_VERSION}-{seed}-{height}x{width}-{limits}"
         # Pictures with photometric changes come in steps of 1/255: a byte loses nothing.
         self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
 

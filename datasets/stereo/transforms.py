@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,6 @@ from ...vision.windows import brightness
 from ..files import check_choice
 
 __all__ = [
-    "RECIPES",
     "ColourJitter",
     "Compose",
     "RandomCrop",
@@ -50,6 +50,7 @@ class Compose:
         return sample
 
 
+@dataclass(frozen=True)
 class RandomCrop:
     """Cut a window of fixed size at a random place.
 
@@ -63,8 +64,9 @@ class RandomCrop:
         ValueError: the image is smaller than the window.
     """
 
-    def __init__(self, height: int, width: int, top: float = 0.0) -> None:
-        self.height, self.width, self.top = height, width, top
+    height: int
+    width: int
+    top: float = 0.0
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample cut out of one place in both images."""
@@ -81,6 +83,7 @@ class RandomCrop:
         return _map(sample, lambda image: image[:, y : y + self.height, x : x + self.width])
 
 
+@dataclass(frozen=True)
 class RandomVerticalFlip:
     """Turn both images and the maps upside down; disparities keep their values.
 
@@ -88,8 +91,7 @@ class RandomVerticalFlip:
         probability: of a flip.
     """
 
-    def __init__(self, probability: float = 0.5) -> None:
-        self.probability = probability
+    probability: float = 0.5
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample upside down, or as it is."""
@@ -98,6 +100,7 @@ class RandomVerticalFlip:
         return _map(sample, lambda image: image.flip(1))
 
 
+@dataclass(frozen=True)
 class ColourJitter:
     """Lower brightness, contrast and saturation in random order, then add PCA lighting noise.
 
@@ -114,17 +117,11 @@ class ColourJitter:
             1 is the published FADNet recipe.
     """
 
-    def __init__(
-        self,
-        brightness: float = 0.4,
-        contrast: float = 0.4,
-        saturation: float = 0.4,
-        lighting: float = 0.1,
-        asymmetric: float = 1.0,
-    ) -> None:
-        self.shares = (brightness, contrast, saturation)
-        self.lighting = lighting
-        self.asymmetric = asymmetric
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    lighting: float = 0.1
+    asymmetric: float = 1.0
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample with other colours; the two images' differ at times."""
@@ -139,7 +136,8 @@ class ColourJitter:
 
     def _draw(self, generator: Generator | None) -> tuple[list[int], list[float], Tensor]:
         order = torch.randperm(3, generator=generator).tolist()
-        shares = [_uniform(0, most, generator) for most in self.shares]
+        largest = (self.brightness, self.contrast, self.saturation)
+        shares = [_uniform(0, most, generator) for most in largest]
         return order, shares, torch.randn(3, generator=generator) * self.lighting
 
     @staticmethod
@@ -155,6 +153,7 @@ class ColourJitter:
         return (image + light.view(3, 1, 1)).clamp(0, 1)
 
 
+@dataclass(frozen=True)
 class RandomErase:
     """Fill one or two rectangles of the right image with its mean colour, as if hidden there.
 
@@ -164,13 +163,9 @@ class RandomErase:
         largest: greatest side, pixels. The part outside the image is cut off.
     """
 
-    def __init__(
-        self,
-        probability: float = 0.5,
-        smallest: int = 50,
-        largest: int = 100,
-    ) -> None:
-        self.probability, self.smallest, self.largest = probability, smallest, largest
+    probability: float = 0.5
+    smallest: int = 50
+    largest: int = 100
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample, at times with rectangles of the right image in its mean colour."""
@@ -187,6 +182,7 @@ class RandomErase:
         return {**sample, "right": right}
 
 
+@dataclass(frozen=True)
 class RandomScale:
     """Resize by a random factor 2^u, disparities with it.
 
@@ -199,19 +195,16 @@ class RandomScale:
         width: the result has at least these columns.
     """
 
-    def __init__(
-        self,
-        low: float = -0.2,
-        high: float = 0.5,
-        stretch: float = 0.0,
-        probability: float = 1.0,
-        height: int = 1,
-        width: int = 1,
-    ) -> None:
-        if low > high:
-            raise ValueError(f"the least scale 2^{low} is above the greatest 2^{high}")
-        self.low, self.high, self.stretch = low, high, stretch
-        self.probability, self.height, self.width = probability, height, width
+    low: float = -0.2
+    high: float = 0.5
+    stretch: float = 0.0
+    probability: float = 1.0
+    height: int = 1
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"the least scale 2^{self.low} is above the greatest 2^{self.high}")
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample enlarged or reduced at random, disparities with it."""
@@ -277,7 +270,7 @@ def _strong(height: int, width: int) -> Compose:
 
 
 #: Recipes by name: each makes the augmentation of a crop of (height, width).
-RECIPES: dict[str, Callable[[int, int], Callable]] = {
+_RECIPES: dict[str, Callable[[int, int], Callable]] = {
     "crop": RandomCrop,
     "fadnet": lambda height, width: Compose([ColourJitter(), RandomCrop(height, width)]),
     "kitti": lambda height, width: RandomCrop(height, width, top=0.25),
@@ -299,12 +292,12 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
     Raises:
         ValueError: there is no recipe of that name, or the crop is empty.
     """
-    check_choice("augmentation", name, (*RECIPES, "none"))
+    check_choice("augmentation", name, (*_RECIPES, "none"))
     if name == "none":
         return None
     if height < 1 or width < 1:
         raise ValueError(f"a crop of {width}x{height} pixels is empty")
-    return RECIPES[name](height, width)
+    return _RECIPES[name](height, width)
 
 
 def _is_map(value: object) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
 from ..stereo.scene_camera import photograph
-from .cameras import Pinhole, View, largest_share
+from .cameras import Pinhole, View, coarse_hits
 from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
 from .stock import fingerprint, stock
 from .world import column
@@ -124,7 +124,8 @@ class WorldDataset(MadeDataset):
         while share > 0.99 or (share > _FULL and tries < _TRIES):
             place = self._place(index, draws)
             chosen = camera(place)
-            share = largest_share(place.world, chosen)
+            instance = coarse_hits(place.world, chosen).instance
+            share = float(instance.bincount().max()) / len(instance)
             tries += 1
         return place, chosen
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .world import Hits, World, column
 
-__all__ = ["Panorama", "Pinhole", "View", "frame", "largest_share", "render"]
+__all__ = ["Panorama", "Pinhole", "View", "coarse_hits", "frame", "render"]
 
 _JUMP = 0.03  # relative step of depth that counts as an edge
 _FOLD = 0.7  # cosine between normals below which an edge is seen
@@ -136,12 +136,11 @@ def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
     return np.stack([cos * right + sin * down, cos * down - sin * right, ahead])
 
 
-def largest_share(world: World, camera: _Camera) -> float:
-    """Share of the picture that one object or the sky takes, about."""
+def coarse_hits(world: World, camera: _Camera) -> Hits:
+    """What a coarse grid of a camera's rays hits."""
     steps = (torch.arange(24) + 0.5) / 24
     y, x = torch.meshgrid(steps * camera.height, steps * camera.width, indexing="ij")
-    instance = world.cast(column(camera.eye), camera.rays(x.flatten(), y.flatten())).instance
-    return float(instance.bincount().max()) / len(instance)
+    return world.cast(column(camera.eye), camera.rays(x.flatten(), y.flatten()))
 
 
 def render(world: World, camera: _Camera) -> View:

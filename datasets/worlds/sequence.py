@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..draws import Draws
 from .base import WorldDataset, quantile
-from .cameras import Pinhole, frame, render
+from .cameras import Pinhole, coarse_hits, frame, render
 from .layouts import Place
 from .stereo import occluded, pair_truth
 from .world import World, column
@@ -95,8 +95,8 @@ class WorldSequence(WorldDataset):
             return Pinhole.centred(place.eye, frame(place.gaze), self.height, self.width, focal)
 
         place, camera = self._view(0, draws, look)
-        first = place.world.cast(column(place.eye), _coarse(camera))
-        near = quantile(first.distance[first.distance.isfinite()], 0.05)
+        distance = coarse_hits(place.world, camera).distance
+        near = quantile(distance[distance.isfinite()], 0.05)
         places = np.stack([_swing(k / 64) @ camera.axes for k in range(1, 64)], axis=1)
         ways = torch.from_numpy(np.float32(_FAR * near * places))
         clear = place.world.cast(column(place.eye).expand_as(ways), ways).distance.min()
@@ -131,13 +131,6 @@ def _swing(turns: float) -> np.ndarray:
     """A place (3,) on a closed path, about 1 from its start at most, in a camera's frame."""
     angle = 2 * math.pi * turns
     return np.array([math.sin(angle), 0.2 * math.sin(2 * angle), 0.3 * (1 - math.cos(angle))])
-
-
-def _coarse(camera: Pinhole) -> Tensor:
-    """Rays (3, N) of a coarse grid."""
-    steps = (torch.arange(24) + 0.5) / 24
-    y, x = torch.meshgrid(steps * camera.height, steps * camera.width, indexing="ij")
-    return camera.rays(x.flatten(), y.flatten())
 
 
 def _seen_by(before: Pinhole, camera: Pinhole, distance: Tensor, seen: Tensor) -> Tensor:

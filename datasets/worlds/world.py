@@ -106,7 +106,7 @@ class World:
         self._corners = torch.from_numpy(corners.astype(np.float32))
         self._material = torch.arange(len(things)).repeat_interleave(sizes)
         self._instance = torch.tensor([t.instance for t in things]).repeat_interleave(sizes)
-        self._looks = torch.tensor([_flat(thing.material) for thing in things])
+        self._looks = torch.tensor([np.hstack(astuple(t.material)).tolist() for t in things])
         self._lights, self._ambient, self._sky = list(lights), column(ambient), sky
         self._bank = bank
         self._scene = o3d.t.geometry.RaycastingScene(nthreads=1)
@@ -262,11 +262,6 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 def column(values: np.ndarray) -> Tensor:
     """Numbers (3,) as a column (3, 1) float32."""
     return torch.from_numpy(np.asarray(values, np.float32))[:, None]
-
-
-def _flat(material: Material) -> list[float]:
-    """A material's numbers in one row."""
-    return np.hstack(astuple(material)).tolist()
 
 
 def _spread(count: int) -> Tensor:

@@ -8,7 +8,7 @@ from network_tester import ExportTester, NetworkTester, slow
 from torch import nn
 from torchvision.models import densenet121
 
-from vizoo.classification.ct_baselines import inflated
+from vizoo.classification.ct_baselines import _inflated
 from vizoo.common.counts import count_parameters
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
@@ -51,7 +51,7 @@ def test_inflation_is_the_image_network_in_each_slice():
     """With each kernel's middle slice alone, and nothing that halves depth, slices stay apart."""
     torch.manual_seed(0)
     flat = densenet121(weights=None).features.eval()
-    volumes = inflated(densenet121(weights=None).features).eval()
+    volumes = _inflated(densenet121(weights=None).features).eval()
     state = flat.state_dict()
     for name, module in volumes.named_modules():
         if isinstance(module, nn.Conv3d):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vizoo.__main__ import COMMANDS, main
-from vizoo.cli.completion import SHELLS, script
+from vizoo.cli.completion import _SHELLS, script
 from vizoo.vision.configs.builtin import list_configs
 
 _ASK = """
@@ -41,7 +41,7 @@ def test_commands(complete):
     assert complete("inf") == ["infer"]
     assert complete("infer", "") == list(COMMANDS["infer"])
     assert complete("") == list(COMMANDS)
-    assert complete("completion", "") == list(SHELLS)
+    assert complete("completion", "") == list(_SHELLS)
 
 
 def test_options_and_choices(complete):
@@ -85,7 +85,7 @@ def test_options_of_runs_exist(capsys):
             assert option in said
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", _SHELLS)
 def test_the_shells_own_check(capsys, tmp_path, shell):
     assert main(["completion", shell]) == 0
     path = tmp_path / f"script.{shell}"

@@ -175,7 +175,7 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("fastest", "slowest"), [(118.0, 390.0), (3.0, 4.0), (0.5, 12.0)])
 def test_limits_lie_between_the_ends(fastest, slowest):
-    limits = subnets.round_limits(fastest, slowest)
+    limits = subnets._round_limits(fastest, slowest)
     assert limits == sorted(limits) and len(set(limits)) == 3
     assert fastest < limits[0] and limits[-1] < 1.02 * slowest
 

@@ -8,7 +8,7 @@ import torch
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import generate_scenes
 from vizoo.stereo import tuning
-from vizoo.stereo._tuning_exam import Exam, Marks
+from vizoo.stereo._tuning_exam import Exam, _Marks
 from vizoo.stereo.tuning import TuningReport
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import read_weights
@@ -192,7 +192,7 @@ def test_an_interruption_leaves_nothing(pairs, monkeypatch, capsys):
 
 def test_the_whole_way(pairs, monkeypatch, capsys):
     """From files to weights that are loaded again, where the measure is told to be better."""
-    rows = [Marks([torch.full((64, 64), value)], [1.0, 1.0]) for value in (0.4, 0.3)]
+    rows = [_Marks([torch.full((64, 64), value)], [1.0, 1.0]) for value in (0.4, 0.3)]
     monkeypatch.setattr(Exam, "marks", lambda *_: rows.pop(0))
     (pairs / "left/1.png").write_bytes(b"no image")
     assert call("--steps", "1", "--device", "cpu") == 0

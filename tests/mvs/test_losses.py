@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vizoo.mvs.losses import normalized_inverse, sequence_loss
+from vizoo.mvs.losses import _normalized_inverse, sequence_loss
 
 
 def case(batch=2):
@@ -25,9 +25,9 @@ def test_equals_the_formula():
     wanted = 0.0
     for predictions, step in ((coarse, 4), (fine, 1)):
         known = valid[:, :, ::step, ::step]
-        truth = normalized_inverse(depth, depth_range)[:, :, ::step, ::step][known]
+        truth = _normalized_inverse(depth, depth_range)[:, :, ::step, ::step][known]
         for i, prediction in enumerate(predictions):
-            error = normalized_inverse(prediction, depth_range)[known] - truth
+            error = _normalized_inverse(prediction, depth_range)[known] - truth
             wanted += 0.9**i * error.abs().mean().item()
     loss = sequence_loss(coarse, fine, depth, valid, depth_range)
     assert loss.item() == pytest.approx(wanted, rel=1e-5)
@@ -35,7 +35,7 @@ def test_equals_the_formula():
 
 def test_ends_of_the_range():
     depth_range = torch.tensor([[1.0, 4.0]])
-    found = normalized_inverse(torch.tensor([1.0, 1.6, 4.0]).view(1, 1, 1, 3), depth_range)
+    found = _normalized_inverse(torch.tensor([1.0, 1.6, 4.0]).view(1, 1, 1, 3), depth_range)
     torch.testing.assert_close(found.flatten(), torch.tensor([1.0, 0.5, 0.0]), atol=1e-5, rtol=0)
 
 

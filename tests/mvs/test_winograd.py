@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from vizoo.mvs import _dispmvs_inference as winograd
-from vizoo.mvs._dispmvs_inference import WinogradConv2d, pays
+from vizoo.mvs._dispmvs_inference import _WinogradConv2d, pays
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 9), (1, 1), (21, 34)])
@@ -19,7 +19,7 @@ def test_equals_the_convolution(size, kernel, last, relu, monkeypatch):
     if last:
         x = x.contiguous(memory_format=torch.channels_last)
     wanted = F.conv2d(x, weight, bias, padding=(kernel[0] // 2, kernel[1] // 2))
-    found = WinogradConv2d(weight, bias, relu=relu)(x)
+    found = _WinogradConv2d(weight, bias, relu=relu)(x)
     wanted = wanted.relu() if relu else wanted
     assert found.shape == wanted.shape
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max() + 1e-5
@@ -27,14 +27,14 @@ def test_equals_the_convolution(size, kernel, last, relu, monkeypatch):
 
 def test_without_bias():
     weight, x = torch.randn(4, 6, 3, 3), torch.randn(1, 6, 10, 10)
-    found = WinogradConv2d(weight, None)(x)
+    found = _WinogradConv2d(weight, None)(x)
     torch.testing.assert_close(found, F.conv2d(x, weight, padding=1), rtol=1e-3, atol=1e-3)
 
 
 def test_sizes_may_change(monkeypatch):
     monkeypatch.setattr(winograd, "_CHUNK", 20_000)
     weight = torch.randn(16, 16, 3, 3)
-    conv = WinogradConv2d(weight, None)
+    conv = _WinogradConv2d(weight, None)
     for shape in ((1, 16, 9, 20), (3, 16, 33, 8), (1, 16, 9, 20)):
         x = torch.randn(shape)
         torch.testing.assert_close(conv(x), F.conv2d(x, weight, padding=1), rtol=1e-3, atol=1e-3)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vizoo.nas.supernet import activate, search_space
-from vizoo.stereo._fadnet_layers import convolve_joined, predict_finest
+from vizoo.stereo._fadnet_layers import _convolve_joined, _predict_finest
 from vizoo.vision.hub.create import create_model
 
 
@@ -20,8 +20,8 @@ def test_equals_the_layers(width, size):
     for part in parts:
         part.requires_grad_()
     wanted = conv(torch.cat(parts, 1))
-    torch.testing.assert_close(convolve_joined(conv, parts), wanted)
-    wanted, found = head(wanted), predict_finest(conv, head, parts)
+    torch.testing.assert_close(_convolve_joined(conv, parts), wanted)
+    wanted, found = head(wanted), _predict_finest(conv, head, parts)
     torch.testing.assert_close(found, wanted)
     leaves = *parts, *conv.parameters(), *head.parameters()
     weight = torch.randn_like(wanted)

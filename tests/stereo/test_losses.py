@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.stereo.losses import matching_loss, multiscale_loss, pool_disparity
+from vizoo.stereo.losses import _pool_disparity, matching_loss, multiscale_loss
 
 
 def test_pooling_of_dense_disparity_is_the_plain_average():
     disparity = torch.rand(2, 1, 8, 16) * 50 + 1
-    pooled, known = pool_disparity(disparity, torch.ones_like(disparity, dtype=torch.bool), 4)
+    pooled, known = _pool_disparity(disparity, torch.ones_like(disparity, dtype=torch.bool), 4)
     torch.testing.assert_close(pooled, F.avg_pool2d(disparity, 4))
     assert known.all()
 
@@ -19,16 +19,16 @@ def test_pooling_of_dense_disparity_is_the_plain_average():
 def test_pooling_takes_known_pixels_only():
     disparity = torch.tensor([[[[2.0, 6.0], [float("nan"), float("inf")]]]])
     valid = torch.tensor([[[[True, True], [False, False]]]])
-    pooled, known = pool_disparity(disparity, valid, 2)
+    pooled, known = _pool_disparity(disparity, valid, 2)
     assert pooled.item() == 4 and known.item()
-    pooled, known = pool_disparity(disparity, torch.zeros_like(valid), 2)
+    pooled, known = _pool_disparity(disparity, torch.zeros_like(valid), 2)
     assert pooled.item() == 0 and not known.item()
 
 
 def test_perfect_prediction_costs_nothing():
     disparity = torch.rand(1, 1, 8, 8) * 20 + 1
     valid = torch.ones_like(disparity, dtype=torch.bool)
-    stage = [disparity, pool_disparity(disparity, valid, 2)[0]]
+    stage = [disparity, _pool_disparity(disparity, valid, 2)[0]]
     assert multiscale_loss([stage, stage], disparity, valid, [1, 0.5]) == 0
 
 

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from vizoo.datasets.stereo import GeneratedStereo, generate_scenes
 from vizoo.datasets.stereo.transforms import recipe
 from vizoo.stereo import _tuning_pairs, tuning
-from vizoo.stereo._tuning_exam import Exam, Marks
+from vizoo.stereo._tuning_exam import Exam, _Marks
 from vizoo.stereo._tuning_pairs import OwnPair, batches, divided, labelled, usable_pairs
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.tuning import tune
@@ -72,7 +72,7 @@ def scripted(monkeypatch):
             noise = torch.randn(8, 8, generator=draws)
             noise = (noise - noise.mean()).repeat_interleave(32, 0).repeat_interleave(32, 1)
             apart = [scenes[0] + scenes[1] * sign for sign in (-1, 1, -1, 1)]
-            return Marks([pairs[0] + pairs[1] * noise], apart)
+            return _Marks([pairs[0] + pairs[1] * noise], apart)
 
         monkeypatch.setattr(Exam, "marks", marks)
 

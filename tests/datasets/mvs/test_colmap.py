@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.mvs import open_scene, write_scene
-from vizoo.datasets.mvs.colmap import _distort, rotation_of
-from vizoo.datasets.mvs.colmap_model import Camera, quaternion_of, read_model
+from vizoo.datasets.mvs.colmap import _distort, _rotation_of
+from vizoo.datasets.mvs.colmap_model import Camera, _quaternion_of, read_model
 
 CAMERAS = "# comment\n1 PINHOLE 64 48 70.5 71 32 24\n2 SIMPLE_RADIAL 64 48 70 32 24 0\n"
 IMAGES = "# comment\n1 1 0 0 0 0 0 0 1 b.png\n1.5 2 7 3 4 -1\n2 1 0 0 0 -1 0 0 2 a name.png\n\n"
@@ -119,7 +119,7 @@ def test_quaternions_there_and_back():
     turns += [np.diag(signs) for signs in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))]
     for turn in turns:
         turn = torch.from_numpy(np.array(turn, dtype=float))
-        torch.testing.assert_close(rotation_of(quaternion_of(turn), ""), turn)
+        torch.testing.assert_close(_rotation_of(_quaternion_of(turn), ""), turn)
 
 
 def test_principal_points_are_half_a_pixel_apart(tmp_path, scene):

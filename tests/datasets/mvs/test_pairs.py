@@ -12,10 +12,10 @@ from vizoo.datasets.mvs import Scene, View, derive_range
 from vizoo.datasets.mvs.cameras import camera_centre, range_from_cameras, range_from_points
 from vizoo.datasets.mvs.matching import Features, depths_in_common, range_from_features
 from vizoo.datasets.mvs.pairs import (
-    angle_score,
+    _angle_score,
+    _score_by_poses,
     pairs_from_scores,
     score_by_points,
-    score_by_poses,
 )
 from vizoo.datasets.mvs.scene import sparse_points
 from vizoo.datasets.worlds.views import WorldViews
@@ -30,7 +30,7 @@ def poses_at(*centres):
 def test_the_angles_score_is_the_published_one():
     angles = torch.tensor([5.0, 4.0, 3.0, 15.0, 25.0], dtype=torch.float64)
     expected = [1.0, math.exp(-0.5), math.exp(-2.0), math.exp(-0.5), math.exp(-2.0)]
-    assert angle_score(torch.cos(torch.deg2rad(angles))).tolist() == pytest.approx(expected)
+    assert _angle_score(torch.cos(torch.deg2rad(angles))).tolist() == pytest.approx(expected)
 
 
 def test_points_are_counted_for_views_that_share_them():
@@ -47,7 +47,7 @@ def test_points_are_counted_for_views_that_share_them():
 def test_poses_alone_prefer_overlap_and_some_baseline():
     extrinsics = poses_at([0.0, 0, 0], [0.01, 0, 0], [1.0, 0, 0], [40.0, 0, 0])
     intrinsics = torch.tensor([[100.0, 0, 50], [0, 100, 50], [0, 0, 1]]).repeat(4, 1, 1)
-    scores = score_by_poses(intrinsics, extrinsics, [(101, 101)] * 4, [(8.0, 12.0)] * 4)
+    scores = _score_by_poses(intrinsics, extrinsics, [(101, 101)] * 4, [(8.0, 12.0)] * 4)
     pairs = pairs_from_scores(scores)
     assert [source for source, _ in pairs[0]][0] == 2  # neither the same place nor the far one
     assert pairs[3] == [] and scores[0, 1] < 0.01 * scores[0, 2]

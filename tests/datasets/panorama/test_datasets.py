@@ -9,7 +9,7 @@ import torch
 from sphere import room_depth
 
 from vizoo.datasets.panorama import PanoramaDataModule
-from vizoo.datasets.panorama.transforms import SphereAugmentation, augmentation, sphere_rotation
+from vizoo.datasets.panorama.transforms import SphereAugmentation, _sphere_rotation, augmentation
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.panorama.sampling import pixel_directions, sample_equirectangular
 
@@ -18,22 +18,22 @@ F64 = torch.float64
 
 def test_rotations():
     forward, up = torch.tensor([0.0, 0, 1], dtype=F64), torch.tensor([0.0, 1, 0], dtype=F64)
-    turned = sphere_rotation(math.pi / 2)
+    turned = _sphere_rotation(math.pi / 2)
     torch.testing.assert_close(turned @ forward, torch.tensor([1.0, 0, 0], dtype=F64))
     torch.testing.assert_close(turned @ up, up)
     for mirrored in (False, True):
-        matrix = sphere_rotation(0.7, 0.2, 1.1, mirrored)
+        matrix = _sphere_rotation(0.7, 0.2, 1.1, mirrored)
         torch.testing.assert_close(matrix @ matrix.T, torch.eye(3, dtype=F64))
         assert torch.linalg.det(matrix).item() == pytest.approx(-1 if mirrored else 1)
         assert (matrix @ up)[1].item() == pytest.approx(math.cos(0.2))
-    mirror = sphere_rotation(0, mirrored=True)
+    mirror = _sphere_rotation(0, mirrored=True)
     torch.testing.assert_close(mirror, torch.diag(torch.tensor([-1.0, 1, 1], dtype=F64)))
 
 
 def test_a_turned_camera_sees_the_room_turned():
     """What the network would see along d by R is what a ray along R d finds."""
     looks = torch.nn.functional.normalize(torch.randn(500, 3, dtype=F64), dim=1)
-    turn = sphere_rotation(0.9, 0.3, 2.0, mirrored=True)
+    turn = _sphere_rotation(0.9, 0.3, 2.0, mirrored=True)
     depth = room_depth(pixel_directions(128, 256))[None, None]
     found = sample_equirectangular(depth, looks @ turn.T, "nearest")[0, :, 0]
     assert (found - room_depth(looks @ turn.T)).abs().median() < 0.02

@@ -198,7 +198,7 @@ def test_the_cache_belongs_to_a_version_of_the_scenes(tmp_path, monkeypatch):
 
     GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
     first = kept()
-    monkeypatch.setattr(module, "SCENES_VERSION", module.SCENES_VERSION + 1)
+    monkeypatch.setattr(module, "_VERSION", module._VERSION + 1)
     GeneratedStereo(1, 32, 64, max_disparity=24, cache=str(tmp_path))[0]
     assert len(first) == 1 and len(kept()) == 2
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vizoo.datasets.stereo.transforms import (
-    RECIPES,
+    _RECIPES,
     ColourJitter,
     Compose,
     RandomCrop,
@@ -98,7 +98,7 @@ def test_sample_keeps_its_form(sample, name):
     ).all()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", _RECIPES)
 def test_a_seed_decides(sample, name):
     transform = recipe(name, 40, 64)
     one, other = transform(sample, seeded(1)), transform(sample, seeded(1))
