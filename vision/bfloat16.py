@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["RightGradients", "keep_gradients_right"]
+__all__ = ["RightGradients"]
 
 
 class RightGradients(Callback):
@@ -22,7 +22,7 @@ class RightGradients(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the hooks, where the precision asks for them."""
         if pl_module.device.type == "cpu" and "bf16" in str(trainer.precision):
-            self._hooks = keep_gradients_right(pl_module)
+            self._hooks = _keep_gradients_right(pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove them."""
@@ -36,7 +36,7 @@ class RightGradients(Callback):
         self.on_fit_end(trainer, pl_module)
 
 
-def keep_gradients_right(net: nn.Module) -> list[RemovableHandle]:
+def _keep_gradients_right(net: nn.Module) -> list[RemovableHandle]:
     """Let dilated convolutions have right gradients in bfloat16 on a CPU, whatever their layout.
 
     oneDNN (3.13, that of torch 2.15) gives wrong ones of their weights, or none that are finite,

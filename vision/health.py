@@ -15,7 +15,7 @@ from pathlib import Path
 from ..common.extras import installs
 from ..common.system import bfloat16_instructions, compiler, installed_version, missing_library
 
-__all__ = ["CHECKS", "Check", "examine"]
+__all__ = ["Check", "examine"]
 
 _FREE_WANTED = 5e9
 """Bytes: PyTorch with its CUDA wheels, or some training runs."""
@@ -33,8 +33,8 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Run every one of `CHECKS`; one that fails to run is reported as missing."""
-    for name, check in CHECKS.items():
+    """Run every one of `_CHECKS`; one that fails to run is reported as missing."""
+    for name, check in _CHECKS.items():
         try:
             yield check()
         except Exception as error:
@@ -220,7 +220,7 @@ def _dicom() -> Check:
     return Check("compressed DICOM", False, f"cannot read {', '.join(missing)}", todo)
 
 
-CHECKS: dict[str, Callable[[], Check]] = {
+_CHECKS: dict[str, Callable[[], Check]] = {
     "Python": _python,
     "vizoo": _vizoo,
     "torch": _package("torch", "torch", core=True),

@@ -7,10 +7,10 @@ from vizoo.vision import health
 
 def test_looks_for_the_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    check = health.CHECKS["C++ compiler"]()
+    check = health._CHECKS["C++ compiler"]()
     assert not check.ok and check.found == "no no-such-compiler" and "apt install" in check.remedy
     monkeypatch.setenv("CXX", "sh")
-    assert health.CHECKS["C++ compiler"]().ok
+    assert health._CHECKS["C++ compiler"]().ok
 
 
 @pytest.mark.parametrize(
