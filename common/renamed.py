@@ -15,7 +15,7 @@ _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
     "curvature": ("eva", "factors", "kfac", "layers", "second_order"),
     "gradients": ("callbacks", "hooks", "norm", "regions", "sharded", "strategy"),
-    "recovery": ("buffers", "parity", "payload", "persist", "snapshot", "store"),
+    "recovery": ("buffers", "parity", "payload", "snapshot", "store"),
     "schedule": ("dear", "link", "merging", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
@@ -28,13 +28,16 @@ _JOINED = {
     "datasets.panorama": "matterport3d:base stanford2d3d:base threed60:base",
     "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
     "mvs": "presets:fusion",
+    "nas.differentiable": "skips:logits",
     "panorama": "outputs:infer",
     "stereo": "callbacks:task",
+    "vision": "bfloat16:callbacks",
     "vision.configs": "parts:task",
     "vision.hub": "card:sharing sources:create",
     "vision.io": "pointcloud:ply",
 }
 _MERGED = {
+    ("persist", "recovery.persist"): "recovery.store",
     ("placement", "curvature.placement"): "curvature.factors",
     ("planner", "schedule.planner"): "schedule.simulator",
     ("registry", "gradients.registry"): "gradients.strategy",

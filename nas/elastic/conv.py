@@ -303,8 +303,7 @@ def Conv2d(
         ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
             channels do not fit the groups.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    return _build(ElasticConv2d, *sizes, bias, padding_mode, device, dtype, transform)
+    return _build(ElasticConv2d, **locals())
 
 
 def Conv3d(
@@ -326,8 +325,7 @@ def Conv3d(
 
     The matrix of a transform from 7 to 5 is 125 x 125.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    return _build(ElasticConv3d, *sizes, bias, padding_mode, device, dtype, transform)
+    return _build(ElasticConv3d, **locals())
 
 
 def ConvTranspose2d(
@@ -351,9 +349,7 @@ def ConvTranspose2d(
     The padding `half` multiplies the size by the stride, with `output_padding=1` where kernel
     minus stride is odd.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    rest = bias, padding_mode, device, dtype, transform
-    return _build(ElasticConvTranspose2d, *sizes, *rest, output_padding=output_padding)
+    return _build(ElasticConvTranspose2d, **locals())
 
 
 def ConvTranspose3d(
@@ -373,9 +369,7 @@ def ConvTranspose3d(
     transform: bool = False,
 ) -> nn.ConvTranspose3d:
     """`nn.ConvTranspose3d`, elastic where a number depends on a choice; see `ConvTranspose2d`."""
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    rest = bias, padding_mode, device, dtype, transform
-    return _build(ElasticConvTranspose3d, *sizes, *rest, output_padding=output_padding)
+    return _build(ElasticConvTranspose3d, **locals())
 
 
 def _build(
@@ -383,27 +377,20 @@ def _build(
     in_channels: Number,
     out_channels: Number,
     kernel_size: Number | tuple[int, ...],
-    stride: Size,
-    padding: Size | str,
-    dilation: Size,
-    groups: Number,
-    bias: bool,
-    padding_mode: str,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
+    *,
     transform: bool,
-    **more: Any,
+    padding: Size | str,
+    **geometry: Any,
 ) -> Any:
-    """The elastic layer, or torch's own where every number is an int."""
-    sizes = (in_channels, out_channels, kernel_size)
-    more |= {"stride": stride, "dilation": dilation, "groups": groups, "bias": bias}
-    more |= {"padding_mode": padding_mode, "device": device, "dtype": dtype}
-    if is_elastic((*sizes, groups)) or isinstance(kernel_size, tuple) and is_elastic(kernel_size):
-        return elastic(*sizes, transform=transform, padding=padding, **more)
+    """The elastic layer, or torch's own where every number is an int; arguments by their names."""
+    sizes = in_channels, out_channels, kernel_size
+    kernels = kernel_size if isinstance(kernel_size, tuple) else ()
+    if is_elastic((*sizes, *kernels, geometry["groups"])):
+        return elastic(*sizes, transform=transform, padding=padding, **geometry)
     if padding == "half":
-        kernel, steps, gaps = (_tuple(s, elastic.dims) for s in (kernel_size, stride, dilation))
-        padding = _half_padding(kernel, steps, gaps, elastic.transposed)
-    return elastic.plain(*sizes, padding=padding, **more)
+        spans = kernel_size, geometry["stride"], geometry["dilation"]
+        padding = _half_padding(*(_tuple(s, elastic.dims) for s in spans), elastic.transposed)
+    return elastic.plain(*sizes, padding=padding, **geometry)
 
 
 def _half_padding(

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from vizoo import nas
-from vizoo.vision.bfloat16 import _keep_gradients_right
+from vizoo.vision.callbacks import _keep_gradients_right
 from vizoo.vision.training import OptimisedTask
 
 
