@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["RENAMED", "REPLACED", "install", "present_name"]
+__all__ = ["REPLACED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
@@ -47,7 +47,7 @@ _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, c
 _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
-RENAMED: dict[str, str] = {
+_RENAMED: dict[str, str] = {
     "classification.activation": "classification.cam",
     "classification.compare": "classification.comparison.compare",
     "classification.confusion": "classification.reports",
@@ -115,10 +115,10 @@ def present_name(name: str) -> str:
     if package != _PACKAGE:
         return name
     old, below = inner, ""
-    while old and old not in RENAMED:
+    while old and old not in _RENAMED:
         old, _, last = old.rpartition(".")
         below = f".{last}{below}"
-    return f"{package}.{RENAMED[old]}{below}" if old else name
+    return f"{package}.{_RENAMED[old]}{below}" if old else name
 
 
 class _Finder(MetaPathFinder):

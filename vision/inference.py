@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils._pytree import tree_map
 
 from ..nas.recalibration import evaluating
 from ..nas.supernet import active, extract, search_space
@@ -110,14 +111,12 @@ class _Frozen(nn.Module):
         return _cast(call(*args, **kwargs), torch.float32)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_cast(item, dtype) for item in value)
-    return value
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    def cast(value: Any) -> Any:
+        real = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype) if real else value
+
+    return tree_map(cast, values)
 
 
 def folded(net: nn.Module) -> nn.Module:
