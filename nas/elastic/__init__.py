@@ -14,8 +14,15 @@ from ...common.lazy import lazy
 if TYPE_CHECKING:
     from .base import ElasticModule
     from .containers import ModuleList, Sequential
-    from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, SqueezeExcite, weight_in_use
-    from .linear import Linear
+    from .conv import (
+        Conv2d,
+        Conv3d,
+        ConvTranspose2d,
+        ConvTranspose3d,
+        Linear,
+        SqueezeExcite,
+        weight_in_use,
+    )
     from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
     from .operation import Operation
 
