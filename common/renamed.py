@@ -29,7 +29,7 @@ _JOINED = {
     "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
     "mvs": "presets:fusion",
     "nas.differentiable": "skips:logits",
-    "nas.elastic": "linear:conv squeeze:conv",
+    "nas.elastic": "linear:conv operation:containers squeeze:conv",
     "panorama": "outputs:infer",
     "stereo": "callbacks:task",
     "vision": "bfloat16:callbacks",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..elastic.base import ElasticModule
-from ..elastic.operation import ElasticOperation
+from ..elastic.containers import ElasticOperation
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import elastic_modules
 from .samplers import MixtureSampler, Softmax, Weights

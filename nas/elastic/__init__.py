@@ -13,7 +13,7 @@ from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .base import ElasticModule
-    from .containers import ModuleList, Sequential
+    from .containers import ModuleList, Operation, Sequential
     from .conv import (
         Conv2d,
         Conv3d,
@@ -24,6 +24,5 @@ if TYPE_CHECKING:
         weight_in_use,
     )
     from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
-    from .operation import Operation
 
 __all__, __getattr__, __dir__ = lazy(__name__)
