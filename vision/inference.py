@@ -165,7 +165,8 @@ def _fold_batch_norms(module: nn.Module) -> None:
             continue
         names = str(conv_node.target), str(node.target)
         conv, norm = cast("tuple[Any, Any]", map(children.get, names))
-        if _FOLDS.get(type(conv)) is type(norm) and norm.track_running_stats:
+        fits = _FOLDS.get(type(conv)) is type(norm)
+        if fits and norm.track_running_stats:
             setattr(module, names[0], fuse_conv_bn_eval(conv, norm, conv.transposed))
             setattr(module, names[1], nn.Identity())
 

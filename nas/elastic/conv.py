@@ -458,7 +458,8 @@ def _build(
         return elastic(*sizes, transform=transform, padding=padding, **geometry)
     if padding == "half":
         spans = kernel_size, geometry["stride"], geometry["dilation"]
-        padding = _half_padding(*(_tuple(s, elastic.dims) for s in spans), elastic.transposed)
+        kernel, stride, dilation = (_tuple(span, elastic.dims) for span in spans)
+        padding = _half_padding(kernel, stride, dilation, elastic.transposed)
     return elastic.plain(*sizes, padding=padding, **geometry)
 
 
