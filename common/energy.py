@@ -20,7 +20,7 @@ from .timing import now
 __all__ = ["Energy", "joules"]
 
 _POWERCAP = Path("/sys/class/powercap")
-_LEAST_SECONDS = 1.0  # RAPL moves every millisecond, NVML's counter several times a second
+_SECONDS = 1.0  # RAPL moves every millisecond, NVML's counter several times a second
 _PACKAGE = "package"  # psys holds the packages, core, uncore and dram are within or beside them
 
 
@@ -51,26 +51,23 @@ class _Unmeasurable(Exception):
     """Why there is no counter."""
 
 
-def joules(
-    call: Callable[[], Any], device: torch.device | str = "cpu", *, seconds: float = 0.0
-) -> Energy:
-    """Energy of one call: the mean over calls one after the other, after one that warms up.
+def joules(call: Callable[[], Any], device: torch.device | str = "cpu") -> Energy:
+    """Energy of one call: the mean over a second of calls, after one that warms up.
 
     Of a CPU it is that of all processor packages, of a GPU that of its board. Idle power is not
     subtracted, and what other programs do meanwhile counts too.
 
     Args:
         call: without arguments.
-        device: what it computes on.
-        seconds: go on at least so long, and for a second anyway; several minutes for one call are
-            beyond what the counters can tell.
+        device: what it computes on; several minutes for one call are beyond what its counters can
+            tell.
     """
     try:
         counters = _counters(torch.device(device))
         with torch.inference_mode():
             call()
             start, calls, before = now(device), 0, counters.read()
-            while not calls or now(device) < start + max(seconds, _LEAST_SECONDS):
+            while not calls or now(device) < start + _SECONDS:
                 call()
                 calls += 1
             now(device)

@@ -9,13 +9,13 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["RENAMED", "REPLACED", "install", "present_name"]
+__all__ = ["REPLACED", "install", "present_name"]
 
 _DISTRIBUTED = {
     "compression": ("lowrank", "signs", "sparse"),
     "curvature": ("eva", "factors", "kfac", "layers", "second_order"),
     "gradients": ("callbacks", "hooks", "norm", "regions", "sharded", "strategy"),
-    "recovery": ("buffers", "parity", "payload", "persist", "snapshot", "store"),
+    "recovery": ("buffers", "parity", "payload", "snapshot", "store"),
     "schedule": ("dear", "link", "merging", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
@@ -28,13 +28,17 @@ _JOINED = {
     "datasets.panorama": "matterport3d:base stanford2d3d:base threed60:base",
     "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
     "mvs": "presets:fusion",
+    "nas.differentiable": "skips:logits",
+    "nas.elastic": "linear:conv operation:containers squeeze:conv",
     "panorama": "outputs:infer",
     "stereo": "callbacks:task",
+    "vision": "bfloat16:callbacks",
     "vision.configs": "parts:task",
     "vision.hub": "card:sharing sources:create",
     "vision.io": "pointcloud:ply",
 }
 _MERGED = {
+    ("persist", "recovery.persist"): "recovery.store",
     ("placement", "curvature.placement"): "curvature.factors",
     ("planner", "schedule.planner"): "schedule.simulator",
     ("registry", "gradients.registry"): "gradients.strategy",
@@ -44,7 +48,7 @@ _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, c
 _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
-RENAMED: dict[str, str] = {
+_RENAMED: dict[str, str] = {
     "classification.activation": "classification.cam",
     "classification.compare": "classification.comparison.compare",
     "classification.confusion": "classification.reports",
@@ -67,7 +71,6 @@ RENAMED: dict[str, str] = {
     },
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
-    "nas.elastic.squeeze": "nas.elastic.conv",
     "nas.files": "common.files",
     "nas.lid.ranking": "nas.search.predictor",
     "nas.lid.similarities": "nas.lid.partitions",
@@ -112,10 +115,10 @@ def present_name(name: str) -> str:
     if package != _PACKAGE:
         return name
     old, below = inner, ""
-    while old and old not in RENAMED:
+    while old and old not in _RENAMED:
         old, _, last = old.rpartition(".")
         below = f".{last}{below}"
-    return f"{package}.{RENAMED[old]}{below}" if old else name
+    return f"{package}.{_RENAMED[old]}{below}" if old else name
 
 
 class _Finder(MetaPathFinder):

@@ -10,14 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 __all__ = [
-    "DEBIAN",
     "bfloat16_instructions",
     "compiler",
     "installed_version",
     "missing_library",
 ]
 
-DEBIAN = {
+_DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
     "libGL.so.1": "libgl1",
     "libEGL.so.1": "libegl1",
@@ -50,9 +49,9 @@ def missing_library(error: Exception) -> str | None:
     library = re.search(r"(lib[\w.+-]+\.so[.\d]*): cannot open", str(error))
     if library is None:
         return None
-    if library[1] not in DEBIAN:
+    if library[1] not in _DEBIAN:
         return f"install the system package that has {library[1]}"
-    return f"on Debian or Ubuntu: apt-get install {DEBIAN[library[1]]} ({library[1]} is missing)"
+    return f"on Debian or Ubuntu: apt-get install {_DEBIAN[library[1]]} ({library[1]} is missing)"
 
 
 def bfloat16_instructions() -> list[str]:

@@ -21,7 +21,7 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
         own_thread: leave those of other threads to whom they would go without the block.
     """
     notes: list[str] = []
-    found: list[str] = []
+    messages: list[str] = []
     thread = threading.get_ident() if own_thread else None
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -33,8 +33,8 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
             if thread not in (None, threading.get_ident()):
                 show(message, category, *place, **how)
             elif category is UserWarning:
-                found.append(str(message))
+                messages.append(str(message))
 
         warnings.showwarning = collect
         yield notes
-    notes += dict.fromkeys(found)
+    notes += dict.fromkeys(messages)

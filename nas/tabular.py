@@ -61,15 +61,6 @@ class Tabular:
         """100 − accuracy as an objective for the searches, which minimise."""
         return lambda networks: [100 - self.look_up(a, column) for a in networks]
 
-    def expected_best(self, column: str, count: int) -> float:
-        """The mean of the best of `count` networks drawn at random, exactly.
-
-        Source: the order statistics of draws with replacement.
-        """
-        values = np.sort(self.columns[column])
-        ranks = np.arange(len(values) + 1) / len(values)
-        return float((values * np.diff(ranks**count)).sum())
-
 
 def nasbench201(path: str | os.PathLike[str]) -> Tabular:
     """The 15,625 cells of NASBench-201.

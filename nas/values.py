@@ -28,7 +28,6 @@ __all__ = [
     "Central",
     "Choice",
     "Computed",
-    "Concatenation",
     "Place",
     "Placed",
     "Selection",
@@ -155,27 +154,16 @@ class Computed(Value):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """Those of all operands, each once."""
-        return _choices(self.operands)
+        return tuple(dict.fromkeys(c for one in self.operands for c in choices_of(one)))
 
     def at(self, values: Mapping[str, Any]) -> Any:
         """The function of the operands' values."""
-        return self.function(*(_at(operand, values) for operand in self.operands))
+        given = (o.at(values) if isinstance(o, Value) else o for o in self.operands)
+        return self.function(*given)
 
 
-@dataclass(frozen=True)
-class Concatenation(Value):
-    """The channels of a concatenation, part by part; made by :func:`concat`."""
-
-    parts: tuple[Value | int, ...]
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """Those of all parts, each once."""
-        return _choices(self.parts)
-
-    def at(self, values: Mapping[str, Any]) -> Any:
-        """The sum of the parts."""
-        return sum(_at(part, values) for part in self.parts)
+class _Concatenation(Computed):
+    """The channels of a concatenation, part by part, and their sum; made by :func:`concat`."""
 
 
 class Placed(Value):
@@ -265,12 +253,12 @@ def concat(*parts: Value | int) -> Value | int:
     flat = tuple(itertools.chain.from_iterable(segments(part) for part in parts))
     if all(not isinstance(part, Value) for part in flat):
         return sum(flat)
-    return flat[0] if len(flat) == 1 else Concatenation(flat)
+    return flat[0] if len(flat) == 1 else _Concatenation(_total, flat)
 
 
 def segments(value: Value | int) -> list[Value | int]:
     """The parts of a concatenation in order; a list of the value itself for any other."""
-    return list(value.parts) if isinstance(value, Concatenation) else [value]
+    return list(value.operands) if isinstance(value, _Concatenation) else [value]
 
 
 def choices_of(value: Value | int) -> tuple[Choice, ...]:
@@ -318,8 +306,8 @@ def _largest(value: Value | int, fixed: Mapping[str, Any]) -> int:
     if isinstance(value, Choice):  # whose values ascend
         given = fixed.get(value.name)
         return _integer(value.largest if given is None else given, [value.name])
-    if isinstance(value, Concatenation):
-        return sum(_largest(part, fixed) for part in value.parts)
+    if isinstance(value, _Concatenation):
+        return sum(_largest(part, fixed) for part in value.operands)
     names, open_values = [], []
     for choice in value.choices:
         names.append(choice.name)
@@ -338,9 +326,5 @@ def _integer(number: Any, names: list[str]) -> int:
     return operator.index(number)
 
 
-def _at(operand: Value | int, values: Mapping[str, Any]) -> Any:
-    return operand.at(values) if isinstance(operand, Value) else operand
-
-
-def _choices(operands: tuple[Value | int, ...]) -> tuple[Choice, ...]:
-    return tuple(dict.fromkeys(c for operand in operands for c in choices_of(operand)))
+def _total(*parts: int) -> int:
+    return sum(parts)

@@ -1,4 +1,4 @@
-"""What training runs share: checkpoints, one end for all processes, parts that stay."""
+"""What training runs share: checkpoints, one end for all processes, parts that stay, bfloat16."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
 
 from ..common.files import write_bytes
 from .schedule import run_steps, steps_of
@@ -31,6 +32,7 @@ __all__ = [
     "FixedStatistics",
     "Frozen",
     "KeepLast",
+    "RightGradients",
     "StopTogether",
     "WholeCheckpoints",
 ]
@@ -115,7 +117,7 @@ class Frozen(Callback):
         for part in self._parts(pl_module):
             part.eval()
 
-    def _parts(self, task: LightningModule) -> list[torch.nn.Module]:
+    def _parts(self, task: LightningModule) -> list[nn.Module]:
         known = dict(task.named_modules())
         for name in self.modules:
             if name not in known:
@@ -137,6 +139,29 @@ class FixedStatistics(Callback):
         for module in pl_module.modules():
             if isinstance(module, _BatchNorm):
                 module.eval()
+
+
+class RightGradients(Callback):
+    """Keeps gradients right while a task is trained in bfloat16 on a CPU, and not after."""
+
+    def __init__(self) -> None:
+        self._hooks: list[RemovableHandle] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the hooks, where the precision asks for them."""
+        if pl_module.device.type == "cpu" and "bf16" in str(trainer.precision):
+            self._hooks = _keep_gradients_right(pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove them."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Remove them."""
+        self.on_fit_end(trainer, pl_module)
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -305,7 +330,34 @@ class KeepLast(Checkpoint):
         return path.stat().st_mtime_ns if path is not None and path.is_file() else None
 
 
-def _not_finite(module: torch.nn.Module) -> str | None:
+def _not_finite(module: nn.Module) -> str | None:
     """The name of a parameter that holds a number which is none."""
     named = module.named_parameters()
     return next((name for name, values in named if not bool(values.isfinite().all())), None)
+
+
+def _keep_gradients_right(net: nn.Module) -> list[RemovableHandle]:
+    """Let dilated convolutions have right gradients in bfloat16 on a CPU, whatever their layout.
+
+    oneDNN (3.13, that of torch 2.15) gives wrong ones of their weights, or none that are finite,
+    where images are channels-last and channels in groups, or in no multiple of 16.
+
+    Returns:
+        The hooks that it sets.
+    """
+    hooks = []
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d) and max(module.dilation) > 1:
+            if _contiguous in module._forward_pre_hooks.values():
+                continue
+            # A channels-last weight would make images so again.
+            for weight in module.parameters(recurse=False):
+                weight.data = weight.data.clone(memory_format=torch.contiguous_format)
+            hooks.append(module.register_forward_pre_hook(_contiguous))
+    return hooks
+
+
+def _contiguous(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    image, *others = inputs
+    fits = module.groups == 1 and image.shape[1] % 16 == 0
+    return None if fits else (image.contiguous(), *others)

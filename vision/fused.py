@@ -21,7 +21,6 @@ __all__ = [
     "blocked_weight",
     "depth_to_space",
     "fold_batch_norm",
-    "space_to_depth",
 ]
 
 
@@ -77,7 +76,7 @@ def depth_to_space(x: Tensor, block: tuple[int, int]) -> Tensor:
     return x.flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
 
 
-def space_to_depth(x: Tensor) -> Tensor:
+def _space_to_depth(x: Tensor) -> Tensor:
     """(B, C, 2 H, 2 W) to (B, 4 C, H, W), undone by `depth_to_space(…, (2, 2))`."""
     x = x.permute(0, 2, 3, 1).unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
     return x.transpose(2, 3).flatten(3).permute(0, 3, 1, 2)
@@ -272,7 +271,7 @@ class FusedUpsampling2d(nn.Module):
 
     def blocked(self, x: Tensor) -> Tensor:
         """The same with 2x2 pixels in the channels: (B, 4 out, H, W)."""
-        return space_to_depth(self(x)) if self.narrow is None else self.narrow(x)
+        return _space_to_depth(self(x)) if self.narrow is None else self.narrow(x)
 
 
 def _activation(slope: float | None) -> tuple[str, list[float]]:

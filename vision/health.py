@@ -15,7 +15,7 @@ from pathlib import Path
 from ..common.extras import installs
 from ..common.system import bfloat16_instructions, compiler, installed_version, missing_library
 
-__all__ = ["CHECKS", "Check", "examine"]
+__all__ = ["Check", "examine"]
 
 _FREE_WANTED = 5e9
 """Bytes: PyTorch with its CUDA wheels, or some training runs."""
@@ -33,8 +33,8 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Run every one of `CHECKS`; one that fails to run is reported as missing."""
-    for name, check in CHECKS.items():
+    """Run every one of `_CHECKS`; one that fails to run is reported as missing."""
+    for name, check in _CHECKS.items():
         try:
             yield check()
         except Exception as error:
@@ -75,7 +75,7 @@ def _extra(module: str, extra: str) -> Callable[[], Check]:
     def check() -> Check:
         if find_spec(module) is not None:
             return _package(module, module)()
-        return Check(module, False, f"not installed; for {_EXTRAS[extra]}", installs(extra))
+        return Check(module, False, f"not installed; for {_EXTRAS[extra][0]}", installs(extra))
 
     return check
 
@@ -121,17 +121,18 @@ def _gather() -> Check:
 
 
 _EXTRAS = {
-    "scipy": "vizoo evaluate mvs and vizoo ensemble",
-    "tensorboard": "curves and pictures of a training in a browser",
-    "export": "ONNX files",
-    "ct": "DICOM, NIfTI and augmentation of CT scans",
-    "detection": "mean average precision of detectors",
-    "optuna": "vizoo search --storage and --sampler",
-    "ros": "stereo pairs of ROS bags",
-    "viewer": "recordings of stereo sequences for rerun",
-    "serve": "the page of vizoo serve",
+    "tensorboard": ("curves and pictures of a training in a browser", ("tensorboard",)),
+    "scipy": ("vizoo evaluate mvs and vizoo ensemble", ("scipy",)),
+    "export": ("ONNX files", ("onnx", "onnxscript", "onnxruntime")),
+    "openvino": ("networks run and written by OpenVINO", ("openvino", "nncf")),
+    "ct": ("DICOM, NIfTI and augmentation of CT scans", ("pydicom", "nibabel", "monai")),
+    "detection": ("mean average precision of detectors", ("pycocotools",)),
+    "optuna": ("vizoo search --storage and --sampler", ("optuna",)),
+    "ros": ("stereo pairs of ROS bags", ("rosbags",)),
+    "viewer": ("recordings of stereo sequences for rerun", ("rerun",)),
+    "serve": ("the page of vizoo serve", ("gradio",)),
 }
-"""Extra of pyproject.toml to what needs it."""
+"""Extra of pyproject.toml to what needs it, and the modules that are looked for."""
 
 _OPERATOR_REMEDY = (
     'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
@@ -220,7 +221,7 @@ def _dicom() -> Check:
     return Check("compressed DICOM", False, f"cannot read {', '.join(missing)}", todo)
 
 
-CHECKS: dict[str, Callable[[], Check]] = {
+_CHECKS: dict[str, Callable[[], Check]] = {
     "Python": _python,
     "vizoo": _vizoo,
     "torch": _package("torch", "torch", core=True),
@@ -232,22 +233,8 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "threads": _threads,
     "opencv": _package("cv2", "opencv-python-headless", core=True),
     "open3d": _package("open3d", "open3d"),
-    "tensorboard": _extra("tensorboard", "tensorboard"),
-    "scipy": _extra("scipy", "scipy"),
-    "onnx": _extra("onnx", "export"),
-    "onnxscript": _extra("onnxscript", "export"),
-    "onnxruntime": _extra("onnxruntime", "export"),
-    "openvino": _extra("openvino", "openvino"),
-    "nncf": _extra("nncf", "openvino"),
-    "pydicom": _extra("pydicom", "ct"),
+    **{m: _extra(m, extra) for extra, (_, modules) in _EXTRAS.items() for m in modules},
     "compressed DICOM": _dicom,
-    "nibabel": _extra("nibabel", "ct"),
-    "monai": _extra("monai", "ct"),
-    "pycocotools": _extra("pycocotools", "detection"),
-    "optuna": _extra("optuna", "optuna"),
-    "rosbags": _extra("rosbags", "ros"),
-    "rerun": _extra("rerun", "viewer"),
-    "gradio": _extra("gradio", "serve"),
     "C++ compiler": _compiler,
     "models": _models,
     "configs": _configs,

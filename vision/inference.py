@@ -10,25 +10,26 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils._pytree import tree_map
 
 from ..nas.recalibration import evaluating
 from ..nas.supernet import active, extract, search_space
 
 __all__ = ["check_prediction", "convert", "evaluating", "folded", "optimize", "standalone"]
 
-_FOLDS = (
-    (nn.Conv1d, nn.BatchNorm1d, False),
-    (nn.Conv2d, nn.BatchNorm2d, False),
-    (nn.Conv3d, nn.BatchNorm3d, False),
-    (nn.ConvTranspose1d, nn.BatchNorm1d, True),
-    (nn.ConvTranspose2d, nn.BatchNorm2d, True),
-    (nn.ConvTranspose3d, nn.BatchNorm3d, True),
-)
+_FOLDS: dict[type, type] = {
+    nn.Conv1d: nn.BatchNorm1d,
+    nn.Conv2d: nn.BatchNorm2d,
+    nn.Conv3d: nn.BatchNorm3d,
+    nn.ConvTranspose1d: nn.BatchNorm1d,
+    nn.ConvTranspose2d: nn.BatchNorm2d,
+    nn.ConvTranspose3d: nn.BatchNorm3d,
+}
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -110,14 +111,12 @@ class _Frozen(nn.Module):
         return _cast(call(*args, **kwargs), torch.float32)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_cast(item, dtype) for item in value)
-    return value
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    def cast(value: Any) -> Any:
+        real = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype) if real else value
+
+    return tree_map(cast, values)
 
 
 def folded(net: nn.Module) -> nn.Module:
@@ -165,11 +164,11 @@ def _fold_batch_norms(module: nn.Module) -> None:
         if calls[node.target] != 1 or calls[conv_node.target] != 1:
             continue
         names = str(conv_node.target), str(node.target)
-        conv, norm = (children.get(name) for name in names)
-        for conv_type, norm_type, transposed in _FOLDS:
-            if type(conv) is conv_type and type(norm) is norm_type and norm.track_running_stats:
-                setattr(module, names[0], fuse_conv_bn_eval(conv, norm, transposed))
-                setattr(module, names[1], nn.Identity())
+        conv, norm = cast("tuple[Any, Any]", map(children.get, names))
+        fits = _FOLDS.get(type(conv)) is type(norm)
+        if fits and norm.track_running_stats:
+            setattr(module, names[0], fuse_conv_bn_eval(conv, norm, conv.transposed))
+            setattr(module, names[1], nn.Identity())
 
 
 class _Tracer(fx.Tracer):

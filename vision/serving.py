@@ -209,14 +209,14 @@ class Store:
     def clear(self) -> None:
         """Delete what is too old or too much."""
         with self._one:
-            found = []
+            files = []
             for path in set(self.folder.iterdir()) - self._staying:
                 with contextlib.suppress(OSError):  # another request moved it
                     parts = [part.lstat() for part in (path, *path.rglob("*"))]
                     newest = max(part.st_mtime for part in parts)
-                    found.append((newest, sum(part.st_size for part in parts), path))
-            total = sum(size for _, size, _ in found)
-            for newest, size, path in sorted(found):
+                    files.append((newest, sum(part.st_size for part in parts), path))
+            total = sum(size for _, size, _ in files)
+            for newest, size, path in sorted(files):
                 if total <= self.most and time.time() - newest <= self.seconds:
                     break
                 total -= size

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
-from .bfloat16 import RightGradients
+from .callbacks import RightGradients
 from .hub.converted import as_supernet
 from .hub.create import create_model
 from .hub.registry import REMOTE

@@ -31,10 +31,17 @@ from ..training.task import SupernetTask, inserted
 from .costs import Cost
 from .data import TRANSFER_HOOKS, each_half, is_pair
 from .derive import draw_architectures, most_likely, rank
-from .logits import Draw, Logits, check_weighable, weighted
+from .logits import (
+    Draw,
+    Logits,
+    check_weighable,
+    drop_free,
+    free_values,
+    share_of_free,
+    weighted,
+)
 from .samplers import GumbelSoftmax, MixtureSampler
 from .schedules import Constant, Schedule
-from .skips import drop_free, free_values, share_of_free
 
 __all__ = ["DifferentiableSearch"]
 

@@ -19,12 +19,12 @@ from ..space import Architecture, SearchSpace
 from .operators import add_operators, operators_of, sum_of_operators
 from .table import LatencyTable, Sample
 
-__all__ = ["build", "plan", "spread_sample"]
+__all__ = ["build", "plan"]
 
 _SAVE_EVERY = 5
 
 
-def spread_sample(space: SearchSpace, rng: random.Random) -> Architecture:
+def _spread_sample(space: SearchSpace, rng: random.Random) -> Architecture:
     """An architecture from anywhere between the smallest and the largest.
 
     Uniform draws of many choices all cost about as much as the average. Here a size between 0 and
@@ -61,7 +61,7 @@ def plan(
         while len(chosen) < wanted:
             # Once most of a small space is known, only uniform draws find the rest soon.
             lean = len(chosen) % 2 and 2 * wanted < there
-            drawn = spread_sample(space, rng) if lean else space.sample(rng)
+            drawn = _spread_sample(space, rng) if lean else space.sample(rng)
             if drawn not in known:
                 known.add(drawn)
                 chosen.append(drawn)

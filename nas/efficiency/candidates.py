@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from ...common.counts import count, on_meta
 from ...common.files import JsonFile
 from ...common.timing import measure
-from ..elastic.operation import ElasticOperation
+from ..elastic.containers import ElasticOperation
 from ..space import Architecture, SearchSpace
 from ..supernet import activate, elastic_modules, extract, search_space
 from .provenance import software

@@ -13,10 +13,16 @@ from ...common.lazy import lazy
 
 if TYPE_CHECKING:
     from .base import ElasticModule
-    from .containers import ModuleList, Sequential
-    from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, SqueezeExcite, weight_in_use
-    from .linear import Linear
+    from .containers import ModuleList, Operation, Sequential
+    from .conv import (
+        Conv2d,
+        Conv3d,
+        ConvTranspose2d,
+        ConvTranspose3d,
+        Linear,
+        SqueezeExcite,
+        weight_in_use,
+    )
     from .norm import BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
-    from .operation import Operation
 
 __all__, __getattr__, __dir__ = lazy(__name__)

@@ -1,4 +1,4 @@
-"""Convolutions whose channels, kernel and depthwise groups depend on choices; squeeze-excite.
+"""Convolutions, linear layers and squeeze-excites whose channels and kernels depend on choices.
 
 Where every number is an int the functions return torch's own layer. Sliced as by once-for-all
 networks (Cai et al., ICLR 2020, arXiv 1908.09791): the leading channels, the centre of the
@@ -34,7 +34,7 @@ from .base import (
 
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
-__all__ += ["SqueezeExcite", "weight_in_use"]
+__all__ += ["ElasticLinear", "Linear", "SqueezeExcite", "weight_in_use"]
 
 Number = Value | int
 Size = int | tuple[int, ...]
@@ -275,6 +275,59 @@ class ElasticConvTranspose3d(_ElasticConvTranspose, nn.ConvTranspose3d):
     dims, plain, run = 3, nn.ConvTranspose3d, staticmethod(F.conv_transpose3d)
 
 
+class _LinearSettings(NamedTuple):
+    """What is active of a linear layer."""
+
+    in_features: int
+    out_features: int
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
+
+
+class ElasticLinear(ElasticModule, nn.Linear):
+    """What `Linear` returns where a number depends on a choice."""
+
+    def __init__(self, in_features: Value | int, out_features: Value | int, *rest: Any) -> None:
+        super().__init__(maximum(in_features), maximum(out_features), *rest)
+        self.set_numbers(in_features=in_features, out_features=out_features)
+
+    def settings(self, architecture: Setting) -> _LinearSettings:
+        """The active features and where they lie."""
+        numbers = self.numbers["in_features"], self.numbers["out_features"]
+        n_in, n_out = (number_of(value, architecture) for value in numbers)
+        columns, rows = (parts(value, architecture) for value in numbers)
+        return _LinearSettings(n_in, n_out, rows, columns)
+
+    def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:
+        # Contiguous, so that the product is computed alike here and in the extracted layer.
+        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
+        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, active inputs) to (…, active outputs)."""
+        check_channels(self, x.shape[-1], self.active.in_features)
+        return F.linear(x, *self._in_use(self.active))
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Linear:
+        """A plain linear layer with copies of the active weights."""
+        active = self.settings(architecture)
+        sizes = (active.in_features, active.out_features)
+        layer = nn.Linear(*sizes, self.bias is not None, device="meta")
+        with torch.no_grad():
+            weight, bias = self._in_use(active)
+        return fill(layer, self, weight=weight, bias=bias)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """Rows are written, columns are read."""
+        reads, writes = self.numbers["in_features"], self.numbers["out_features"]
+        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
+        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
+
+    def extra_repr(self) -> str:
+        """Torch's own line and the active numbers."""
+        return f"{super().extra_repr()}, active: {self.active[0]}->{self.active[1]}"
+
+
 def Conv2d(
     in_channels: Number,
     out_channels: Number,
@@ -303,8 +356,7 @@ def Conv2d(
         ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
             channels do not fit the groups.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    return _build(ElasticConv2d, *sizes, bias, padding_mode, device, dtype, transform)
+    return _build(ElasticConv2d, **locals())
 
 
 def Conv3d(
@@ -326,8 +378,7 @@ def Conv3d(
 
     The matrix of a transform from 7 to 5 is 125 x 125.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    return _build(ElasticConv3d, *sizes, bias, padding_mode, device, dtype, transform)
+    return _build(ElasticConv3d, **locals())
 
 
 def ConvTranspose2d(
@@ -351,9 +402,7 @@ def ConvTranspose2d(
     The padding `half` multiplies the size by the stride, with `output_padding=1` where kernel
     minus stride is odd.
     """
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    rest = bias, padding_mode, device, dtype, transform
-    return _build(ElasticConvTranspose2d, *sizes, *rest, output_padding=output_padding)
+    return _build(ElasticConvTranspose2d, **locals())
 
 
 def ConvTranspose3d(
@@ -373,9 +422,23 @@ def ConvTranspose3d(
     transform: bool = False,
 ) -> nn.ConvTranspose3d:
     """`nn.ConvTranspose3d`, elastic where a number depends on a choice; see `ConvTranspose2d`."""
-    sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
-    rest = bias, padding_mode, device, dtype, transform
-    return _build(ElasticConvTranspose3d, *sizes, *rest, output_padding=output_padding)
+    return _build(ElasticConvTranspose3d, **locals())
+
+
+def Linear(
+    in_features: Value | int,
+    out_features: Value | int,
+    bias: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Linear:
+    """`nn.Linear`, elastic where a number depends on a choice.
+
+    Of a concatenation the leading features of each part are active.
+    """
+    if isinstance(in_features, Value) or isinstance(out_features, Value):
+        return ElasticLinear(in_features, out_features, bias, device, dtype)
+    return nn.Linear(in_features, out_features, bias, device, dtype)
 
 
 def _build(
@@ -383,27 +446,21 @@ def _build(
     in_channels: Number,
     out_channels: Number,
     kernel_size: Number | tuple[int, ...],
-    stride: Size,
-    padding: Size | str,
-    dilation: Size,
-    groups: Number,
-    bias: bool,
-    padding_mode: str,
-    device: torch.device | str | None,
-    dtype: torch.dtype | None,
+    *,
     transform: bool,
-    **more: Any,
+    padding: Size | str,
+    **geometry: Any,
 ) -> Any:
-    """The elastic layer, or torch's own where every number is an int."""
-    sizes = (in_channels, out_channels, kernel_size)
-    more |= {"stride": stride, "dilation": dilation, "groups": groups, "bias": bias}
-    more |= {"padding_mode": padding_mode, "device": device, "dtype": dtype}
-    if is_elastic((*sizes, groups)) or isinstance(kernel_size, tuple) and is_elastic(kernel_size):
-        return elastic(*sizes, transform=transform, padding=padding, **more)
+    """The elastic layer, or torch's own where every number is an int; arguments by their names."""
+    sizes = in_channels, out_channels, kernel_size
+    kernels = kernel_size if isinstance(kernel_size, tuple) else ()
+    if is_elastic((*sizes, *kernels, geometry["groups"])):
+        return elastic(*sizes, transform=transform, padding=padding, **geometry)
     if padding == "half":
-        kernel, steps, gaps = (_tuple(s, elastic.dims) for s in (kernel_size, stride, dilation))
-        padding = _half_padding(kernel, steps, gaps, elastic.transposed)
-    return elastic.plain(*sizes, padding=padding, **more)
+        spans = kernel_size, geometry["stride"], geometry["dilation"]
+        kernel, stride, dilation = (_tuple(span, elastic.dims) for span in spans)
+        padding = _half_padding(kernel, stride, dilation, elastic.transposed)
+    return elastic.plain(*sizes, padding=padding, **geometry)
 
 
 def _half_padding(

@@ -18,7 +18,6 @@ from .population import Evaluated, Progress, Scores, Settings, search
 __all__ = [
     "ParetoResult",
     "SearchResult",
-    "crowding_distances",
     "evolve",
     "evolve_pareto",
     "pareto_front",
@@ -150,7 +149,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     return sorted(front)
 
 
-def crowding_distances(points: Sequence[Sequence[float]]) -> list[float]:
+def _crowding_distances(points: Sequence[Sequence[float]]) -> list[float]:
     """How far each point's neighbours are apart, summed over scaled coordinates; ends infinite."""
     distances = [0.0] * len(points)
     for axis in zip(*points, strict=True):
@@ -216,7 +215,7 @@ def _least_dominated(scores: list[Scores], number: int) -> list[int]:
     while left and len(kept) < number:
         front = [left[i] for i in pareto_front([scores[i] for i in left])]
         if len(kept) + len(front) > number:
-            distances = crowding_distances([scores[i] for i in front])
+            distances = _crowding_distances([scores[i] for i in front])
             apart = sorted(range(len(front)), key=lambda k: -distances[k])
             front = [front[k] for k in apart[: number - len(kept)]]
         kept += front

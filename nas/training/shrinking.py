@@ -29,7 +29,7 @@ from ..supernet import extract
 from .sampling import Sampler, UniformSampler
 from .task import SupernetTask, checked_task
 
-__all__ = ["ProgressiveShrinking", "Stage", "StageCheckpoints"]
+__all__ = ["ProgressiveShrinking", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ProgressiveShrinking(SupernetTask):
             raise ValueError(f"progressive shrinking needs stages of different names, not {names}")
         self.stages = stages
         self.starts = [0, *accumulate(stage.epochs for stage in stages)]
-        self.spaces = stage_spaces(self.full_space, stages)
+        self.spaces = _stage_spaces(self.full_space, stages)
         self.stage = -1
 
     @property
@@ -146,7 +146,7 @@ class ProgressiveShrinking(SupernetTask):
         own = self.task_callbacks()
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
         has_files = any(isinstance(c, Checkpoint) for c in callbacks)
-        return [*own, StageCheckpoints()] if has_files else own
+        return [*own, _StageCheckpoints()] if has_files else own
 
     def setup(self, stage: str) -> None:
         """Let the stages say how many epochs there are."""
@@ -218,7 +218,7 @@ class ProgressiveShrinking(SupernetTask):
         self.distillation = "teacher"
 
 
-class StageCheckpoints(Checkpoint):
+class _StageCheckpoints(Checkpoint):
     """Writes `stage2_depth.ckpt` when a stage of progressive shrinking ends."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -238,7 +238,7 @@ class StageCheckpoints(Checkpoint):
         trainer.save_checkpoint(folder / name, weights_only=False)
 
 
-def stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpace]:
+def _stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpace]:
     """For each stage the part of the space that is open in it.
 
     Raises:

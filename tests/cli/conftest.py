@@ -45,4 +45,4 @@ def energy_counter(monkeypatch):
     steps = itertools.count()
     counters = energy._Counters("RAPL: package-0", lambda: [250 * next(steps)], [10**6], 1e-3)
     monkeypatch.setattr(energy, "_packages", lambda: counters)
-    monkeypatch.setattr(energy, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(energy, "_SECONDS", 0)

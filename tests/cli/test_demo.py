@@ -61,7 +61,7 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vizoo.matchers", module)
     monkeypatch.setattr(registry, "FAMILIES", {"match": "matchers"})
     monkeypatch.setattr(registry, "_ENTRIES", {})
-    monkeypatch.setattr(download, "ROOT", tmp_path)
+    monkeypatch.setattr(download, "_ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
     networks._batches.cache_clear()

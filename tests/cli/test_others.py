@@ -30,12 +30,12 @@ def test_doctor_says_what_to_do(monkeypatch, capsys):
     def absent(core):
         return health._package("no_such_module", "no-such-wheel", core=core)
 
-    monkeypatch.setattr(health, "CHECKS", {"absent": absent(False), "odd": lambda: 1 / 0})
+    monkeypatch.setattr(health, "_CHECKS", {"absent": absent(False), "odd": lambda: 1 / 0})
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "missing  no-such-wheel" in said and "-> pip install no-such-wheel" in said
     assert "ZeroDivisionError" in said
-    monkeypatch.setattr(health, "CHECKS", {"absent": absent(True)})
+    monkeypatch.setattr(health, "_CHECKS", {"absent": absent(True)})
     assert main(["doctor"]) == 1
 
 

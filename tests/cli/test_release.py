@@ -69,7 +69,7 @@ def test_the_record_to_paste_works(checkpoint, micro, capsys, monkeypatch, root)
 
     Path("weights").mkdir()
     Path("net/model.safetensors").rename("weights/micro.safetensors")
-    monkeypatch.setattr(download, "ROOT", Path.cwd())
+    monkeypatch.setattr(download, "_ROOT", Path.cwd())
     entry = registry.model_info("fadnet_plus_micro")
     registry.list_models()  # what is imported later would be forgotten with the copy
     monkeypatch.setattr(registry, "_ENTRIES", {**registry._ENTRIES})

@@ -9,17 +9,17 @@ import sys
 import pytest
 import torch
 
-from vizoo.common.renamed import RENAMED, REPLACED, present_name
+from vizoo.common.renamed import _RENAMED, REPLACED, present_name
 from vizoo.datasets.worlds.base import WorldDataset
 from vizoo.vision.configs.agreement import check_agreement
 from vizoo.vision.configs.task import instantiate
 
 
-@pytest.mark.parametrize("old", RENAMED)
+@pytest.mark.parametrize("old", _RENAMED)
 def test_an_old_name_is_the_same_module(old):
-    new = importlib.import_module(f"vizoo.{RENAMED[old]}")
+    new = importlib.import_module(f"vizoo.{_RENAMED[old]}")
     assert importlib.import_module(f"vizoo.{old}") is new
-    assert new.__spec__.name == new.__name__ == f"vizoo.{RENAMED[old]}"
+    assert new.__spec__.name == new.__name__ == f"vizoo.{_RENAMED[old]}"
 
 
 def test_a_module_below_a_renamed_package():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vizoo.common.system import DEBIAN, missing_library
+from vizoo.common.system import _DEBIAN, missing_library
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_remedies(message, says):
 def test_the_script_installs_the_same(root):
     script = (root / "scripts/system-libraries.sh").read_text()
     libraries = re.search(r'libraries="([^"]*)"', script)[1]
-    assert dict(pair.split(":") for pair in libraries.split()) == DEBIAN
+    assert dict(pair.split(":") for pair in libraries.split()) == _DEBIAN

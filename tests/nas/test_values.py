@@ -64,7 +64,7 @@ def test_what_does_not_matter_is_the_largest():
 
 def test_parts_of_a_concatenation():
     joined = concat(width, concat(kernel, 3), width * 2)
-    assert segments(joined) == [width, kernel, 3, joined.parts[3]]
+    assert segments(joined) == [width, kernel, 3, joined.operands[3]]
     assert [resolve(part, a) for part in segments(joined)] == [16, 7, 3, 32]
     assert segments(width) == [width] and segments(4) == [4]
     # Each part at its largest, though they are never so together.

@@ -14,7 +14,7 @@ from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, PairFolders
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import Stage
-from vizoo.nas.training.shrinking import stage_spaces
+from vizoo.nas.training.shrinking import _stage_spaces
 from vizoo.stereo.task import StereoTask
 from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.weights import load_weights
@@ -36,7 +36,7 @@ def test_the_stages_open_everything_bit_by_bit(config):
     space = search_space(StereoTask(**_task(settings)).net)
     entries = settings["model"]["init_args"]["stages"]
     stages = [Stage(**{**entry, "sampler": None}) for entry in entries]
-    spaces = stage_spaces(space, stages)
+    spaces = _stage_spaces(space, stages)
     counts = [part.count() for part in spaces]
     assert counts[0] == 1 and counts == sorted(set(counts)) and spaces[-1] == space
     sorting = [stage.sort_channels for stage in stages]

@@ -14,8 +14,8 @@ from vizoo.common.ranks import same_everywhere, tensor_digest
 from vizoo.nas.distributed.compression import sparse
 from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
 from vizoo.nas.distributed.compression.signs import EFSign
-from vizoo.nas.distributed.compression.sparse import GTopK, TopK, merged
-from vizoo.nas.distributed.gradients.strategy import make_hook
+from vizoo.nas.distributed.compression.sparse import GTopK, TopK, _merged
+from vizoo.nas.distributed.gradients.strategy import _make_hook
 
 HOOKS = {
     "topk": lambda: TopK(0.05, warmup=()),
@@ -197,7 +197,7 @@ def whole_density(rank, steps):
     found, ends, firsts = {}, {}, {}
     for name in ("dense", "topk", "gtopk"):
         hook = {
-            "dense": lambda: make_hook("dense"),
+            "dense": lambda: _make_hook("dense"),
             "topk": lambda: TopK(1.0, warmup=()),
             "gtopk": lambda: GTopK(1.0, warmup=()),
         }[name]()
@@ -230,11 +230,11 @@ def merges(rank):
         sets.append((index, values[index]))
     power = 1 << (len(sets).bit_length() - 1)
     for extra in range(power, len(sets)):
-        sets[extra - power] = merged(sets[extra - power], sets[extra])[0]
+        sets[extra - power] = _merged(sets[extra - power], sets[extra])[0]
     sets = sets[:power]
     while len(sets) > 1:
         pairs = zip(sets[::2], sets[1::2], strict=True)
-        sets = [merged(one, other)[0] for one, other in pairs]
+        sets = [_merged(one, other)[0] for one, other in pairs]
     expected = torch.zeros_like(u)
     expected[sets[0][0]] = sets[0][1] / len(everyone)
     hook.close()
@@ -287,7 +287,7 @@ def half(rank):
     """The largest entry of gradients in half precision, by factor of rank 1's loss and scale."""
     found = {}
     for factor, scale in ((1e9, 1.0), (math.inf, 1.0), (math.nan, 1.0), (1e9, 2.0)):
-        hook = make_hook("fp16")
+        hook = _make_hook("fp16")
         model, _ = distributed(hook)
         hook.loss_scale = lambda scale=scale: scale
         x, y = batch(rank, 0)
@@ -354,10 +354,10 @@ def losses(rank, steps):
     """
     found = {}
     makers = {
-        "dense": lambda: make_hook("dense"),
+        "dense": lambda: _make_hook("dense"),
         **HOOKS,
-        "fp16": lambda: make_hook("fp16"),
-        "bf16": lambda: make_hook("bf16"),
+        "fp16": lambda: _make_hook("fp16"),
+        "bf16": lambda: _make_hook("bf16"),
         "powersgd": lambda: PowerSGD(4, start_step=10),
     }
     for name, make in makers.items():
@@ -460,7 +460,7 @@ def many_buckets(rank):
     """Buckets of the last of three steps with twenty parameters, by hook."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
     plain = {
-        name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16", "subnet")
+        name: lambda name=name: _make_hook(name) for name in ("dense", "fp16", "bf16", "subnet")
     }
     found = {}
     for name, make in {**plain, **HOOKS}.items():

@@ -19,7 +19,7 @@ from toy_regression import Data, Net, Regression
 from vizoo.common.ranks import same_everywhere
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import HookDDPStrategy, ReplicaDriftCheck
-from vizoo.nas.distributed.gradients.strategy import make_hook
+from vizoo.nas.distributed.gradients.strategy import _make_hook
 from vizoo.nas.training import SupernetTask, UniformSampler
 
 
@@ -123,7 +123,7 @@ def facts(rank):
     torch.manual_seed(0)
     net = Net()
     space = search_space(net)
-    hook = make_hook("subnet")
+    hook = _make_hook("subnet")
     model = DistributedDataParallel(net, find_unused_parameters=True, bucket_cap_mb=0.0005)
     hook.setup(model.module, torch.device("cpu"))
     calls = []
@@ -161,7 +161,7 @@ def channels_last(rank):
 
     found, width = {}, Choice("width", (2, 8))
     for name, make in {
-        "subnet": lambda: make_hook("subnet"),
+        "subnet": lambda: _make_hook("subnet"),
         "topk": lambda: TopK(1.0, warmup=()),
     }.items():
         torch.manual_seed(0)

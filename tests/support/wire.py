@@ -12,7 +12,7 @@ from ranks import run_ranks
 from torch import nn
 
 from vizoo.nas.distributed.compression.lowrank import PowerSGD
-from vizoo.nas.distributed.gradients.strategy import make_hook
+from vizoo.nas.distributed.gradients.strategy import _make_hook
 
 # So large that what a message takes beside its content is little.
 SHAPES = [(512, 1024), (512,), (1024, 512), (1024,)]
@@ -38,7 +38,7 @@ def sent(rank):
     busy machine, only adds.
     """
     found = {}
-    makers = {name: lambda name=name: make_hook(name) for name in ("dense", "fp16", "bf16")}
+    makers = {name: lambda name=name: _make_hook(name) for name in ("dense", "fp16", "bf16")}
     makers["powersgd"] = lambda: PowerSGD(8, start_step=2)
     for name, make in {**makers, **HOOKS}.items():
         hook = make()

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from vizoo import nas
-from vizoo.vision.bfloat16 import keep_gradients_right
+from vizoo.vision.callbacks import _keep_gradients_right
 from vizoo.vision.training import OptimisedTask
 
 
@@ -38,7 +38,7 @@ def test_dilated_convolutions(layer):
     net = nn.Sequential(copy.deepcopy(layer)).to(memory_format=torch.channels_last)
     image = torch.randn(2, layer.in_channels, 48, 48).to(memory_format=torch.channels_last)
     right = gradients(copy.deepcopy(net), image, torch.float32)
-    keep_gradients_right(net)
+    _keep_gradients_right(net)
     for wanted, got in zip(right, gradients(net, image, torch.bfloat16), strict=True):
         assert (got - wanted).norm() < 0.02 * wanted.norm()
 

@@ -7,10 +7,10 @@ from vizoo.vision import health
 
 def test_looks_for_the_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    check = health.CHECKS["C++ compiler"]()
+    check = health._CHECKS["C++ compiler"]()
     assert not check.ok and check.found == "no no-such-compiler" and "apt install" in check.remedy
     monkeypatch.setenv("CXX", "sh")
-    assert health.CHECKS["C++ compiler"]().ok
+    assert health._CHECKS["C++ compiler"]().ok
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,12 @@ def test_remedies(monkeypatch, message, says):
 
     monkeypatch.setattr(health.importlib, "import_module", fail)
     assert says in health._package("open3d", "open3d", core=False)().remedy
+
+
+def test_names_what_each_missing_extra_is_for(monkeypatch):
+    monkeypatch.setattr(health, "find_spec", lambda name: None)
+    for extra, (purpose, modules) in health._EXTRAS.items():
+        for module in modules:
+            check = health._CHECKS[module]()
+            assert not check.ok and check.found == f"not installed; for {purpose}"
+            assert check.remedy == f"pip install 'vizoo[{extra}]'"

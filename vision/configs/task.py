@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch
@@ -59,11 +60,7 @@ class FitConfig:
             FileNotFoundError: no such config.
             ValueError: it has no model or no data, one cannot be made, or the model has no `net`.
         """
-        path = resolve_config(name)
-        with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
-        if not isinstance(content, dict):
-            raise ValueError(f"{name}: not a config of `vizoo fit`")
+        content = yaml.safe_load(Path(resolve_config(name)).read_text(encoding="utf-8"))
         # What trains a task as a supernet has the task as an argument, which evaluates as well.
         while isinstance(inner := _argument(content.get("model"), "task"), dict):
             content["model"] = inner

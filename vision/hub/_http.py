@@ -16,10 +16,10 @@ from typing import IO, Any
 TIMEOUT = 20.0
 """Seconds without a byte after which a connection counts as cut."""
 
-PAUSE = 0.5
+_PAUSE = 0.5
 """Seconds before the second attempt; twice as many before each further one."""
 
-ATTEMPTS = 4
+_ATTEMPTS = 4
 """Attempts in a row that bring no new byte, after which a source is given up."""
 
 _BLOCK = 1 << 18
@@ -60,11 +60,11 @@ def download(url: str, part: Path, size: int, progress: Progress) -> None:
             _attempt(url, part, size, progress)
         except _Passing as error:
             idle = 0 if _length(part) > before else idle + 1
-            if idle >= ATTEMPTS:
+            if idle >= _ATTEMPTS:
                 raise SourceError(_state(str(error), _length(part), size)) from error
             if idle:
                 progress.say(f"{progress.name}: {url}: {error}; trying again")
-            time.sleep(PAUSE * 2**idle)
+            time.sleep(_PAUSE * 2**idle)
 
 
 def _attempt(url: str, part: Path, size: int, progress: Progress) -> None:

@@ -20,7 +20,6 @@ from .record import Source, WeightsRecord, parse_source
 __all__ = [
     "DownloadError",
     "cache_folder",
-    "cached_path",
     "difference",
     "fetch",
     "find_local",
@@ -28,7 +27,7 @@ __all__ = [
     "sha256_of",
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 _OFF = ("", "0", "no", "off", "false")
 _WAIT = 2.0
 
@@ -116,7 +115,7 @@ def cache_folder() -> Path:
     return base / "vizoo" / "weights"
 
 
-def cached_path(record: WeightsRecord) -> Path:
+def _cached_path(record: WeightsRecord) -> Path:
     """Where a download of the record lies, or would lie: its name bears part of its SHA-256."""
     name = parse_source(record.sources[0]).file_name if record.sources else "weights"
     stem, dot, suffix = name.rpartition(".")
@@ -146,7 +145,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 def _downloaded(record: WeightsRecord) -> Path | None:
     """The file in the folder for downloads, unchecked, or None; that folder may be out of reach."""
     try:
-        path = cached_path(record)
+        path = _cached_path(record)
     except CacheError:
         return None
     return path if os.path.isfile(path) else None
@@ -154,7 +153,7 @@ def _downloaded(record: WeightsRecord) -> Path | None:
 
 def _local(source: Source) -> Path:
     if source.kind == "package":
-        path = ROOT.joinpath(*source.path.split("/"))
+        path = _ROOT.joinpath(*source.path.split("/"))
         if path.is_file():
             return path
         raise SourceError("not in this installation")
@@ -167,7 +166,7 @@ def _from_url(source: Source, record: WeightsRecord, name: str) -> Path:
     """Download one URL under a lock, so that processes that start at once fetch it once."""
     import filelock
 
-    path = cached_path(record)
+    path = _cached_path(record)
     part = path.with_name(f"{path.name}.part")
     lock = filelock.FileLock(path.with_name(f"{path.name}.lock"))
     try:
@@ -229,5 +228,5 @@ def _summary(name: str, record: WeightsRecord, failures: list[str], flag: str | 
     remedy = f"unset {flag.partition('=')[0]}, or " if flag else ""
     return (
         f"{name}: cannot get its weights: {tried}. What to do: {remedy}put a copy of the file at "
-        f"{cached_path(record)} (its SHA-256 is {record.sha256})"
+        f"{_cached_path(record)} (its SHA-256 is {record.sha256})"
     )

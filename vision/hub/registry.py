@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
-    "PAPERS",
     "REMOTE",
     "TIMM",
     "ModelEntry",
@@ -76,7 +75,7 @@ class Paper(NamedTuple):
         return f"https://arxiv.org/abs/{self.arxiv}"
 
 
-PAPERS: dict[str, Paper] = {
+_PAPERS: dict[str, Paper] = {
     "covidnet3d": Paper("CovidNet3D, AAAI 2021", "2101.05442"),
     "densenet3d": Paper("DenseNet, CVPR 2017", "1608.06993"),
     "dispmvs": Paper("DispMVS, AAAI 2023", "2211.16905"),
@@ -120,7 +119,7 @@ class ModelEntry:
     @property
     def paper(self) -> Paper | None:
         """Where its network was published; None if it was not."""
-        return PAPERS.get(_longest(self.name, PAPERS) or "")
+        return _PAPERS.get(_longest(self.name, _PAPERS) or "")
 
     @property
     def record(self) -> WeightsRecord | None:

@@ -45,7 +45,7 @@ __all__ = [
     "write_weights",
 ]
 
-KEY = "vizoo"
+_KEY = "vizoo"
 _FORMAT = 1
 
 
@@ -120,7 +120,7 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
-            save_file(tensors, os.fspath(temporary), metadata={"format": "pt", KEY: text})
+            save_file(tensors, os.fspath(temporary), metadata={"format": "pt", _KEY: text})
         except SafetensorError as error:
             raise OSError(f"{path}: {error}") from error
         temporary.chmod(mode)  # safetensors makes files that only their owner can read
@@ -232,7 +232,7 @@ def names_its_model(path: str | os.PathLike[str]) -> bool:
     path = existing_file(path)
     if path.suffix == ".safetensors":
         with open_safetensors(path) as file:
-            return KEY in (file.metadata() or {})
+            return _KEY in (file.metadata() or {})
     content = load_pickle(path, mmap=zipfile.is_zipfile(path))
     return isinstance(content, Mapping) and "pytorch-lightning_version" in content
 
@@ -306,10 +306,10 @@ def check_stored(stored: StoredWeights, path: str | os.PathLike[str]) -> None:
 
 def _read_safetensors(path: Path) -> StoredWeights:
     with open_safetensors(path) as file:
-        text = (file.metadata() or {}).get(KEY)
+        text = (file.metadata() or {}).get(_KEY)
         if text is None:
             raise ValueError(
-                f"{path}: has no '{KEY}' metadata, so it does not say which model it is for; "
+                f"{path}: has no '{_KEY}' metadata, so it does not say which model it is for; "
                 f"`vizoo convert {path.name} NEW.safetensors` may recognise it"
             )
         try:
@@ -320,7 +320,7 @@ def _read_safetensors(path: Path) -> StoredWeights:
             if not all(isinstance(value, kind) for kind, value in kinds):
                 raise TypeError("name, architecture or facts of a wrong type")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path}: its '{KEY}' metadata is damaged: {error}") from error
+            raise ValueError(f"{path}: its '{_KEY}' metadata is damaged: {error}") from error
         if header.get("format", _FORMAT) != _FORMAT:
             raise ValueError(
                 f"{path}: of format {header['format']!r}, and this vizoo reads {_FORMAT}: "

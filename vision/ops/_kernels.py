@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent / "kernels"
 TYPES = {torch.float32: "float", torch.float16: "Half", torch.bfloat16: "BFloat"}
 KERNELS: dict[str, tuple[str, ...]] = {}
 """For each file of ``kernels/`` its functions; ``{}`` stands for any of the number types."""
-DEVICE = "cuda"
+_DEVICE = "cuda"
 """Type of device whose tensors have kernels."""
 _LEAST = (8, 0)
 """Least compute capability: before it bfloat16 is not computed with."""
@@ -79,7 +79,7 @@ def choose(
         kind = tensor.device.type
         if asked == "torch" or kind == "meta":
             return reference(*arguments)
-        if kind != DEVICE:
+        if kind != _DEVICE:
             reason = f"no kernels for tensors on the {kind.upper()}"
         elif tensor.dtype not in TYPES:
             reason = f"no kernels for {str(tensor.dtype)[6:]}"
@@ -92,7 +92,7 @@ def choose(
             if reason is None:
                 try:
                     return kernel(*arguments)
-                except KernelMissing as error:
+                except _KernelMissing as error:
                     reason = _FAILED[operator] = str(error)
             if not asked:
                 _warn_once(f"{operator} takes its PyTorch reference, which is slower: {reason}")
@@ -103,7 +103,7 @@ def choose(
     return call
 
 
-class KernelMissing(RuntimeError):
+class _KernelMissing(RuntimeError):
     """A kernel could not be compiled or loaded."""
 
 
@@ -155,7 +155,7 @@ def launch(
             ``double``; a tensor first.
 
     Raises:
-        KernelMissing: it could not be compiled or loaded.
+        _KernelMissing: it could not be compiled or loaded.
     """
     if 0 in grid:
         return
@@ -171,12 +171,12 @@ def launch(
         _core().launch(stream, _configuration(grid, threads), function, *values)
 
 
-def source(file: str) -> str:
+def _source(file: str) -> str:
     """Text of a ``.cu`` file."""
     return (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
 
 
-def compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> Any:
+def _compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> Any:
     """Compiles functions of a ``.cu`` file; no GPU is needed.
 
     Args:
@@ -188,17 +188,19 @@ def compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> A
         ``cuda.core.ObjectCode`` with machine code.
 
     Raises:
-        KernelMissing: cuda-core or NVRTC is missing, or they refuse; with what they say.
+        _KernelMissing: cuda-core or NVRTC is missing, or they refuse; with what they say.
     """
     try:
         core = _core()
         options = core.ProgramOptions(
             name=f"{file}.cu", arch=architecture, include_path=str(FOLDER), **_OPTIONS
         )
-        return core.Program(source(file), "c++", options).compile("cubin", name_expressions=kernels)
+        return core.Program(_source(file), "c++", options).compile(
+            "cubin", name_expressions=kernels
+        )
     except Exception as error:  # whatever a driver, a library or the compiler has to say
         message = " ".join(str(error).split())
-        raise KernelMissing(f"{file}.cu: {type(error).__name__}: {message[:400]}") from error
+        raise _KernelMissing(f"{file}.cu: {type(error).__name__}: {message[:400]}") from error
 
 
 _OPTIONS = {"std": "c++17"}
@@ -274,18 +276,18 @@ def _stream(handle: int, index: int) -> Any:
 @functools.cache
 def _load(file: str, kernel: str, architecture: str) -> Any:
     """The kernel, from disk or compiled; one for all GPUs of an architecture."""
-    path = cache_path(file, kernel, architecture)
-    entry = read_entry(path)
+    path = _cache_path(file, kernel, architecture)
+    entry = _read_entry(path)
     if entry is None:
-        compiled = compile_kernels(file, (kernel,), architecture)
+        compiled = _compile_kernels(file, (kernel,), architecture)
         entry = compiled.symbol_mapping[kernel].decode(), compiled.code
-        write_entry(path, *entry)
+        _write_entry(path, *entry)
     name, code = entry
     try:
         with _loading():
             return _core().ObjectCode.from_cubin(code).get_kernel(name)
     except Exception as error:
-        raise KernelMissing(f"{kernel}: {type(error).__name__}: {error}") from error
+        raise _KernelMissing(f"{kernel}: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -303,12 +305,12 @@ def _loading() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
-def cache_path(file: str, kernel: str, architecture: str) -> Path:
+def _cache_path(file: str, kernel: str, architecture: str) -> Path:
     """Where a compiled kernel is kept: the name says all that it was made from."""
     digest = hashlib.sha256()
     for path in sorted(FOLDER.glob("*.cuh")):
         digest.update(path.read_bytes())
-    for part in (source(file), kernel, architecture, repr(_OPTIONS), _versions()):
+    for part in (_source(file), kernel, architecture, repr(_OPTIONS), _versions()):
         digest.update(part.encode() + b"\0")
     from ..hub.download import cache_folder
 
@@ -316,7 +318,7 @@ def cache_path(file: str, kernel: str, architecture: str) -> Path:
     return cache_folder().with_name("kernels") / name
 
 
-def read_entry(path: Path) -> tuple[str, bytes] | None:
+def _read_entry(path: Path) -> tuple[str, bytes] | None:
     """Name and machine code, or None where there is no entry or it is damaged."""
     try:
         data = path.read_bytes()
@@ -329,7 +331,7 @@ def read_entry(path: Path) -> tuple[str, bytes] | None:
     return json.loads(name), code
 
 
-def write_entry(path: Path, name: str, code: bytes) -> None:
+def _write_entry(path: Path, name: str, code: bytes) -> None:
     """Keeps a compiled kernel; several processes may write the same one."""
     payload = json.dumps(name).encode() + b"\n" + code
     try:

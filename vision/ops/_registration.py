@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._kernels import choose
 
-LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
+_LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
 
 
 def exporting() -> bool:
@@ -53,7 +53,7 @@ def define(name: str, schema: str, function: Callable[..., Any]) -> torch.librar
     """The operator ``vizoo::name``, which changes none of its arguments."""
     operator = torch.library.custom_op(f"vizoo::{name}", function, mutates_args=(), schema=schema)
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, _untraced(function), key)
+        _LIBRARY.impl(name, _untraced(function), key)
     return operator
 
 
@@ -164,7 +164,7 @@ def register_autocast(name: str, features: int) -> None:
             return call(*lowered, *given[features:])
 
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-        LIBRARY.impl(name, functools.partial(kernel, device), key)
+        _LIBRARY.impl(name, functools.partial(kernel, device), key)
 
 
 def register_composite(
@@ -228,6 +228,6 @@ def register_composite(
         return tuple(grads)
 
     operator.register_autograd(once, setup_context=keep)
-    LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     call = choose(name, function, operator, refuses=refuses)
-    LIBRARY.impl(name, call, "CompositeImplicitAutograd")
+    _LIBRARY.impl(name, call, "CompositeImplicitAutograd")

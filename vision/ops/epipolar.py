@@ -22,7 +22,7 @@ from ._registration import check_at_least, check_devices, define, exporting, reg
 
 __all__ = ["epipolar_correlation"]
 
-MEMORY = 16 << 20
+_MEMORY = 16 << 20
 _OVERHEAD = 24  # numbers that a sample takes at each level beside its channels
 
 _PARTS = (3, 4, 8)  # of 32 channels, which a warp keeps in registers
@@ -42,7 +42,7 @@ def epipolar_correlation(
     flow: Tensor,
     radius: int,
     *,
-    memory: int = MEMORY,
+    memory: int = _MEMORY,
 ) -> Tensor:
     """Correlates each reference pixel with 2 r + 1 places on its line in each of S views.
 

@@ -29,7 +29,7 @@ __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
 KERNELS["mesh"] = ("mesh_forward<{}>", "mesh_backward<{}>")
 _THREADS, _BLOCKS = 128, 1 << 16  # on a GPU: of a block, of a launch
 
-MEMORY = 32 << 20
+_MEMORY = 32 << 20
 _TERMS = 4  # the face, the sum of its neighbours, two sums of differences
 
 _CHUNK = 1 << 20  # bytes of combinations at once on a CPU, so that they stay in its cache
@@ -43,7 +43,7 @@ def mesh_convolution(
     neighbours: Tensor | None = None,
     inverse: Tensor | None = None,
     *,
-    memory: int = MEMORY,
+    memory: int = _MEMORY,
 ) -> Tensor:
     """Combines each face e with its neighbours e_1 … e_n, which form a cycle, by four matrices.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .base import Compressor, Item, write
 
-__all__ = ["EFSign", "pack_signs", "unpack_signs"]
+__all__ = ["EFSign"]
 
 
 class EFSign(Compressor):
@@ -31,12 +31,12 @@ class EFSign(Compressor):
         sizes = [u.numel() for u in corrected]
         flat = torch.cat([u.flatten() for u in corrected])
         scales = torch.stack([u.abs().mean() for u in corrected])
-        message = torch.cat([pack_signs(flat), scales.view(torch.uint8)])
+        message = torch.cat([_pack_signs(flat), scales.view(torch.uint8)])
         mean, finite = torch.zeros_like(flat), True
         for row in self.all_gathered(message):
             bits, own = row[: -4 * len(items)], row[-4 * len(items) :].clone().view(torch.float32)
             finite = finite and bool(torch.isfinite(own).all())
-            mean += unpack_signs(bits, len(flat)) * _spread(own, sizes)
+            mean += _unpack_signs(bits, len(flat)) * _spread(own, sizes)
         if not finite:
             write(items, mean.fill_(math.nan))
             return
@@ -45,14 +45,14 @@ class EFSign(Compressor):
         self.finish(items, mean.div_(self.world_size), left)
 
 
-def pack_signs(values: Tensor) -> Tensor:
+def _pack_signs(values: Tensor) -> Tensor:
     """Signs of a flat tensor, eight a byte (ceil(n / 8),); zero counts as positive."""
     bits = (values >= 0).to(torch.uint8)
     padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
     return (padded << _shifts(values)).sum(1, dtype=torch.uint8)
 
 
-def unpack_signs(packed: Tensor, count: int) -> Tensor:
+def _unpack_signs(packed: Tensor, count: int) -> Tensor:
     """The signs as 1 and -1 (count,), float32."""
     bits = (packed[:, None] >> _shifts(packed)) & 1
     return bits.flatten()[:count].float() * 2 - 1

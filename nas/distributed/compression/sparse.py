@@ -21,7 +21,7 @@ from ..schedule.link import SIZES, Link, fit_link, measure_all_reduce
 from ..schedule.timing import ReadyTimes
 from .base import Compressor, Item, write
 
-__all__ = ["GTopK", "TopK", "gaussian", "lags_densities", "largest", "merged", "pack", "unpack"]
+__all__ = ["GTopK", "TopK", "lags_densities"]
 
 _LEAST = 0.001
 _LEAST_BETA = 1e-15  # seconds a byte, where what was measured does not show any
@@ -185,10 +185,10 @@ class TopK(_Sparse):
             values = torch.where(_first_of_each(index), values, 0.0)
         if not torch.isfinite(u).all():
             values = torch.full_like(values, math.nan)
-        everyone = self.all_gathered(pack(index, values))
+        everyone = self.all_gathered(_pack(index, values))
         mean = torch.zeros_like(u)
         for message in everyone:
-            where, what = unpack(message)
+            where, what = _unpack(message)
             mean.index_add_(0, where, what)
         mean.div_(self.world_size)
         if not torch.isfinite(everyone[:, len(index) :]).all():
@@ -199,8 +199,8 @@ class TopK(_Sparse):
 
     def _select(self, u: Tensor, count: int) -> Tensor:
         if self.selector == "exact":
-            return largest(u, count)
-        return gaussian(u, count, min(u.numel(), math.ceil(4 * count / 3)))
+            return _largest(u, count)
+        return _gaussian(u, count, min(u.numel(), math.ceil(4 * count / 3)))
 
 
 class GTopK(_Sparse):
@@ -236,7 +236,7 @@ class GTopK(_Sparse):
         """Average the largest entries of all processes' sums, merged pair by pair."""
         u = self._flattened(items)
         count = self.count(u.numel())
-        own = largest(u, count).sort().values
+        own = _largest(u, count).sort().values
         values = u[own]
         if not torch.isfinite(u).all():
             values = torch.full_like(values, math.nan)
@@ -245,19 +245,19 @@ class GTopK(_Sparse):
         paired = 1 << (self.world_size.bit_length() - 1)  # ranks beyond are folded into others
         index, partner = own, self.rank ^ paired
         if self.rank >= paired:
-            self._send(pack(index, values), partner)
+            self._send(_pack(index, values), partner)
         else:
             if partner < self.world_size:
                 index, values = self._merge(index, values, self._receive(count, partner), left, 1)
             span = 1
             while span < paired:
-                other = self._exchange(pack(index, values), self.rank ^ span)
+                other = self._exchange(_pack(index, values), self.rank ^ span)
                 span *= 2
                 index, values = self._merge(index, values, other, left, span)
             if partner < self.world_size:
-                self._send(pack(index, values), partner)
+                self._send(_pack(index, values), partner)
         if self.rank >= paired:
-            index, values = unpack(self._receive(count, partner))
+            index, values = _unpack(self._receive(count, partner))
         mean = torch.zeros_like(u)
         mean[index] = values / self.world_size
         if not torch.isfinite(values).all():
@@ -271,7 +271,7 @@ class GTopK(_Sparse):
     def _merge(
         self, index: Tensor, values: Tensor, other: Tensor, left: Tensor, holders: int
     ) -> tuple[Tensor, Tensor]:
-        kept, dropped = merged((index, values), unpack(other))
+        kept, dropped = _merged((index, values), _unpack(other))
         if self.feedback == "conserve":
             left.index_add_(0, dropped[0], dropped[1] / holders)
         return kept
@@ -294,7 +294,7 @@ class GTopK(_Sparse):
         return received
 
 
-def largest(u: Tensor, count: int) -> Tensor:
+def _largest(u: Tensor, count: int) -> Tensor:
     """Places of the `count` largest entries of a flat tensor, by magnitude and exactly.
 
     A threshold from a sixty-fourth of the entries leaves few to sort where few are wanted.
@@ -309,7 +309,7 @@ def largest(u: Tensor, count: int) -> Tensor:
     return size.topk(count).indices
 
 
-def gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
+def _gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
     """Places of about the `count` largest entries, by a normal distribution's threshold.
 
     They are `capacity` places: of more candidates the largest, and where there are fewer the rest
@@ -339,7 +339,7 @@ def _check(*densities: float) -> None:
             raise ValueError(f"a density is more than 0 and at most 1, not {density}")
 
 
-def merged(
+def _merged(
     one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Add two sparse vectors, places and values, and keep as many of the largest as the first has.
@@ -357,12 +357,12 @@ def merged(
     return (places[kept], values[kept]), (places[dropped], values[dropped])
 
 
-def pack(index: Tensor, values: Tensor) -> Tensor:
+def _pack(index: Tensor, values: Tensor) -> Tensor:
     """Places and values as one message; the bits of places, since floats end at 2^24."""
     return torch.cat([index.to(torch.int32).view(torch.float32), values])
 
 
-def unpack(message: Tensor) -> tuple[Tensor, Tensor]:
+def _unpack(message: Tensor) -> tuple[Tensor, Tensor]:
     """Places and values of a message."""
     index, values = message.chunk(2)
     return index.view(torch.int32).long(), values

@@ -15,7 +15,7 @@ from torch import Tensor
 from .layers import Layer
 from .second_order import Preconditioner
 
-__all__ = ["Eva", "eva_gradient"]
+__all__ = ["Eva"]
 
 
 class Eva(Preconditioner):
@@ -87,7 +87,7 @@ class Eva(Preconditioner):
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
         """Each gradient (outputs, inputs) with its layer's rank-one curvature taken out."""
         return [
-            eva_gradient(gradient, *self.vectors(layer), self.damping)
+            _eva_gradient(gradient, *self.vectors(layer), self.damping)
             for layer, gradient in zip(layers, gradients, strict=True)
         ]
 
@@ -103,7 +103,7 @@ class Eva(Preconditioner):
         }
 
 
-def eva_gradient(gradient: Tensor, a: Tensor, b: Tensor, damping: float) -> Tensor:
+def _eva_gradient(gradient: Tensor, a: Tensor, b: Tensor, damping: float) -> Tensor:
     """(b b^T (x) a a^T + damping I)^-1 applied to a gradient, by Sherman and Morrison.
 
     The gradient is (outputs, inputs), a (inputs,) and b (outputs,).

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from ....common.ranks import same_everywhere, tensor_digest
+from ....common.ranks import broadcast_first, same_everywhere, tensor_digest
 
 __all__ = ["BytesSent", "ReplicaDriftCheck"]
 
@@ -55,8 +54,7 @@ class ReplicaDriftCheck(Callback):
                 "set OMP_NUM_THREADS=1, or take on_drift broadcast"
             )
         rank_zero_warn(f"step {step}: the processes' parameters differed; taking the first's")
-        for parameter in parameters:
-            dist.broadcast(parameter.data, 0)
+        broadcast_first(parameters)
 
 
 class BytesSent(Callback):

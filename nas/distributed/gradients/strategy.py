@@ -27,7 +27,7 @@ from ..schedule.merging import MergePlan, own_buffers
 from .hooks import AllReduce, CommHook, TorchHook
 from .norm import SyncedBatchNorm
 
-__all__ = ["HOOKS", "HookDDPStrategy", "make_hook"]
+__all__ = ["HOOKS", "HookDDPStrategy"]
 
 HOOKS: dict[str, Callable[[], CommHook]] = {
     "dense": AllReduce,
@@ -70,7 +70,7 @@ class HookDDPStrategy(DDPStrategy):
         self, hook: str | CommHook = "dense", plan: MergePlan | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.hook = self._plain_hook(hook) or make_hook(hook)
+        self.hook = self._plain_hook(hook) or _make_hook(hook)
         self.plan = plan
         self._epoch: int | None = None
         self._resuming = False
@@ -240,7 +240,7 @@ class HookDDPStrategy(DDPStrategy):
         super().teardown()
 
 
-def make_hook(hook: str | CommHook) -> CommHook:
+def _make_hook(hook: str | CommHook) -> CommHook:
     """The hook of a name, with its default arguments; a hook stays as it is."""
     if isinstance(hook, CommHook):
         return hook

@@ -74,21 +74,17 @@ def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict
     tensors: list[Tensor] = []
 
     def place(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            tensors.append(value.detach())
-            facts = {"shape": list(value.shape), "dtype": value.dtype, "order": _order(value)}
-            return {_PLACE: len(tensors) - 1, **facts}
-        if isinstance(value, Mapping):
-            return {key: place(inner) for key, inner in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(map(place, value))
-        return value
+        if not isinstance(value, Tensor):
+            return value
+        tensors.append(value.detach())
+        facts = {"shape": list(value.shape), "dtype": value.dtype, "order": _order(value)}
+        return {_PLACE: len(tensors) - 1, **facts}
 
     parameters = {
         name: place(value) if name in shared else value
         for name, value in checkpoint["state_dict"].items()
     }
-    states = place(checkpoint["optimizer_states"])
+    states = tree_map(place, checkpoint["optimizer_states"])
     return {**checkpoint, "state_dict": parameters, "optimizer_states": states}, tensors
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from .link import Link
 
-__all__ = ["EXACT", "WAYS", "Step", "bucket_groups", "plan_groups", "simulate"]
+__all__ = ["EXACT", "WAYS", "Step", "plan_groups", "simulate"]
 
 WAYS = {
     "plain": "PyTorch's buckets of 25 MB",
@@ -78,7 +78,7 @@ def simulate(
     """
     sizes = step.sizes
     ready = list(itertools.accumulate(step.ready, max))
-    whole = bucket_groups(sizes, BUCKET, FIRST_BUCKET)
+    whole = _bucket_groups(sizes, BUCKET, FIRST_BUCKET)
     plan = plan_groups(ready, sizes, link.alpha, link.beta)
     entries: Sequence[float] = step.active or [size / 4 for size in sizes]
     used = [size if count else 0.0 for size, count in zip(sizes, entries, strict=True)]
@@ -155,7 +155,7 @@ def plan_groups(
     return groups[::-1]
 
 
-def bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None) -> list[int]:
+def _bucket_groups(sizes: Sequence[float], cap: float, first: float | None = None) -> list[int]:
     """The groups of buckets that close once they hold `cap` bytes; the first one may be smaller."""
     groups: list[int] = []
     held, count = 0.0, 0

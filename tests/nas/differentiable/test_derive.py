@@ -23,7 +23,7 @@ from vizoo.nas.differentiable import (
     draw_architectures,
     most_likely,
 )
-from vizoo.nas.differentiable.skips import drop_free, free_values, share_of_free
+from vizoo.nas.differentiable.logits import drop_free, free_values, share_of_free
 from vizoo.nas.efficiency.candidates import CostTable
 from vizoo.nas.efficiency.provenance import Conditions
 from vizoo.nas.efficiency.table import LatencyTable, Sample

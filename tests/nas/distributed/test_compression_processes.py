@@ -16,16 +16,16 @@ from ranks import run_ranks
 
 from vizoo.nas.distributed import HookDDPStrategy
 from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
-from vizoo.nas.distributed.compression.signs import pack_signs, unpack_signs
+from vizoo.nas.distributed.compression.signs import _pack_signs, _unpack_signs
 from vizoo.nas.distributed.compression.sparse import (
     GTopK,
     TopK,
-    gaussian,
+    _gaussian,
+    _largest,
+    _merged,
+    _pack,
+    _unpack,
     lags_densities,
-    largest,
-    merged,
-    pack,
-    unpack,
 )
 from vizoo.nas.distributed.gradients.strategy import HOOKS
 from vizoo.nas.distributed.schedule.timing import alone
@@ -152,22 +152,22 @@ def test_training_gets_near_dense():
 def test_places_beyond_floats_survive():
     index = torch.tensor([0, 2**24 + 1, 2**31 - 1])
     values = torch.tensor([1.5, -2.0, 0.0])
-    found = unpack(pack(index, values))
+    found = _unpack(_pack(index, values))
     assert torch.equal(found[0], index) and torch.equal(found[1], values)
 
 
 def test_signs_survive():
     values = torch.randn(1003)
     values[5] = 0.0
-    packed = pack_signs(values)
+    packed = _pack_signs(values)
     assert packed.dtype == torch.uint8 and len(packed) == 126
-    assert torch.equal(unpack_signs(packed, 1003), torch.where(values < 0, -1.0, 1.0))
+    assert torch.equal(_unpack_signs(packed, 1003), torch.where(values < 0, -1.0, 1.0))
 
 
 def test_merges_keep_the_largest_of_the_sum():
     one = torch.tensor([1, 4, 9]), torch.tensor([1.0, -5.0, 2.0])
     other = torch.tensor([0, 4, 8]), torch.tensor([2.0, 4.5, -7.0])
-    (places, values), (dropped, rest) = merged(one, other)
+    (places, values), (dropped, rest) = _merged(one, other)
     assert places.tolist() == [0, 8, 9] and values.tolist() == [2.0, -7.0, 2.0]
     assert dropped.tolist() == [1, 4] and rest.tolist() == [1.0, -0.5]
 
@@ -180,7 +180,7 @@ def test_exact_selection_is_of_the_largest(kind, count):
         u[::64] *= 1e3  # all that a sample might look at
     elif kind == "few are not zero":
         u[50:] = 0.0
-    places = largest(u, count)
+    places = _largest(u, count)
     assert len(set(places.tolist())) == count
     wanted = u.abs().sort(descending=True).values[:count]
     assert torch.equal(u[places].abs().sort(descending=True).values, wanted)
@@ -196,7 +196,7 @@ def test_gaussian_selection_is_about_what_was_asked_for(kind):
         "constant": torch.ones(size),
         "one": torch.randn(1),
     }[kind]
-    places = gaussian(u, min(count, len(u)), min(len(u), 134))
+    places = _gaussian(u, min(count, len(u)), min(len(u), 134))
     assert len(places) == min(len(u), 134)
     chosen = places.unique()
     if kind in ("normal", "laplace", "shifted"):

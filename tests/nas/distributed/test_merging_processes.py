@@ -11,7 +11,7 @@ from ranks import run_ranks
 
 from vizoo.nas.distributed import HookDDPStrategy, MergePlan
 from vizoo.nas.distributed.schedule.merging import bucket_caps, has_bucket_caps
-from vizoo.nas.distributed.schedule.simulator import bucket_groups
+from vizoo.nas.distributed.schedule.simulator import _bucket_groups
 
 NAMES = ["4.bias", "4.weight", "2.bias", "2.weight", "0.bias", "0.weight"]
 caps = pytest.param("caps", marks=pytest.mark.skipif(not has_bucket_caps(), reason="old PyTorch"))
@@ -65,7 +65,7 @@ def test_caps_close_where_groups_do():
     assert limits == pytest.approx([8 - 0.5, 400 - 0.5, 1036 - 0.5])
     first = 0
     for limit, count in zip(limits, groups, strict=True):
-        assert bucket_groups(sizes[first:], int(limit))[0] == count
+        assert _bucket_groups(sizes[first:], int(limit))[0] == count
         first += count
 
 

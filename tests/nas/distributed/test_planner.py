@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from vizoo.nas.distributed.schedule.simulator import bucket_groups, plan_groups
+from vizoo.nas.distributed.schedule.simulator import _bucket_groups, plan_groups
 
 
 def _compositions(count):
@@ -50,9 +50,9 @@ def test_extremes_of_a_link():
 
 
 def test_buckets_close_when_they_are_full():
-    assert bucket_groups([4, 4, 4, 4, 4], 8) == [2, 2, 1]
-    assert bucket_groups([4, 4, 4, 4, 4], 8, first=4) == [1, 2, 2]
-    assert bucket_groups([100], 8) == [1] and bucket_groups([], 8) == []
+    assert _bucket_groups([4, 4, 4, 4, 4], 8) == [2, 2, 1]
+    assert _bucket_groups([4, 4, 4, 4, 4], 8, first=4) == [1, 2, 2]
+    assert _bucket_groups([100], 8) == [1] and _bucket_groups([], 8) == []
 
 
 def test_bad_plans():

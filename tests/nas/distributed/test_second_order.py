@@ -17,7 +17,7 @@ from toy_volumes import Net, Task, Volumes
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import Eva, KFACPreconditioner
-from vizoo.nas.distributed.curvature.eva import eva_gradient
+from vizoo.nas.distributed.curvature.eva import _eva_gradient
 from vizoo.nas.distributed.curvature.factors import (
     balanced,
     decompose,
@@ -66,7 +66,7 @@ def test_eva_is_the_inverse_of_its_curvature():
     g, a, b = (torch.randn(*n, dtype=torch.float64) for n in ((5, 7), (7,), (5,)))
     curvature = torch.kron(torch.outer(b, b), torch.outer(a, a)) + 0.03 * eye(35)
     expected = torch.linalg.solve(curvature, g.flatten()).view(5, 7)
-    close(eva_gradient(g, a, b, 0.03), expected, 1e-10)
+    close(_eva_gradient(g, a, b, 0.03), expected, 1e-10)
 
 
 def test_eigen_form_is_the_kronecker_solve_and_the_other_that_of_damped_factors():
@@ -173,7 +173,7 @@ def test_gradients_are_solved_and_clipped_layer_by_layer(kind):
         layer, g = layers[name], layers[name].gradient(torch.float32)
         rows = layer.output_rows(signal)
         if kind == "eva":
-            p = eva_gradient(g, layer.mean_input(kept[name][0]), rows.mean(0), 0.5)
+            p = _eva_gradient(g, layer.mean_input(kept[name][0]), rows.mean(0), 0.5)
         else:
             a, b = layer.input_moment(kept[name][0]), rows.T @ rows / len(rows)
             shifts = pi_damping(a, b, 0.5)

@@ -10,7 +10,7 @@ import toy_supernet
 from vizoo.common.counts import Counts, count
 from vizoo.common.timing import Timing
 from vizoo.nas.efficiency import build as building
-from vizoo.nas.efficiency.build import build, plan, spread_sample
+from vizoo.nas.efficiency.build import _spread_sample, build, plan
 from vizoo.nas.efficiency.provenance import Conditions, software
 from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.space import Choice, SearchSpace
@@ -75,7 +75,7 @@ def test_plan_is_repeatable_and_reaches_the_ends():
     sizes = [sum(architecture.values()) for architecture, _ in chosen]
     assert min(sizes[2:]) < 6 and max(sizes[2:]) > 30
     rng = random.Random(0)
-    assert all(spread_sample(space, rng) in space for _ in range(20))
+    assert all(_spread_sample(space, rng) in space for _ in range(20))
 
 
 def test_a_small_space_is_planned_whole():

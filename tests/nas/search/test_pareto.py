@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_spaces import growing, rugged, small_space
 
 from vizoo.nas.search import Constraint, each, evolve_pareto, pareto_front
-from vizoo.nas.search.evolution import crowding_distances
+from vizoo.nas.search.evolution import _crowding_distances
 
 SMALL = {"population": 50, "generations": 12}
 coordinates = st.integers(0, 5).map(float) | st.just(math.inf)
@@ -32,9 +32,9 @@ def test_points_that_are_not_numbers_stay_behind():
 
 def test_crowding():
     points = [(0.0, 4.0), (1.0, 2.0), (4.0, 0.0), (2.0, 1.0)]
-    assert crowding_distances(points) == [math.inf, 2 / 4 + 3 / 4, math.inf, 3 / 4 + 2 / 4]
-    assert crowding_distances([(1.0, 1.0)] * 3)[1] == 0
-    assert crowding_distances([]) == []
+    assert _crowding_distances(points) == [math.inf, 2 / 4 + 3 / 4, math.inf, 3 / 4 + 2 / 4]
+    assert _crowding_distances([(1.0, 1.0)] * 3)[1] == 0
+    assert _crowding_distances([]) == []
 
 
 def test_the_front_of_a_small_space_is_the_exhaustive_one():

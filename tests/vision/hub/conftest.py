@@ -57,7 +57,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(_http, "PAUSE", 0.001)
+    monkeypatch.setattr(_http, "_PAUSE", 0.001)
     return tmp_path / "home"
 
 

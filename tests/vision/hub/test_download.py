@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vizoo.vision.hub import _http, download
-from vizoo.vision.hub.download import DownloadError, cache_folder, cached_path, fetch, find_local
+from vizoo.vision.hub.download import DownloadError, _cached_path, cache_folder, fetch, find_local
 from vizoo.vision.hub.record import WeightsRecord
 
 CONTENT = bytes(range(256)) * 3000
@@ -37,7 +37,7 @@ def test_downloaded_once(server):
     assert find_local(wanted) is None
     path = fetch(wanted)
     assert path.read_bytes() == CONTENT and find_local(wanted) == path
-    assert path == cached_path(wanted) and path.parent == cache_folder()
+    assert path == _cached_path(wanted) and path.parent == cache_folder()
     assert re.fullmatch(r"tiny-[0-9a-f]{12}\.safetensors", path.name)
     assert fetch(wanted) == path and len(server.requests) == 1
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
@@ -64,7 +64,7 @@ def test_what_a_cut_left_is_continued_by_another_process(server):
     with pytest.raises(DownloadError, match=r"cut after 5,000 of 768,000 bytes.*run again") as e:
         fetch(wanted)
     assert server.url(PATH) in said(e)
-    part = cached_path(wanted).with_name(f"{cached_path(wanted).name}.part")
+    part = _cached_path(wanted).with_name(f"{_cached_path(wanted).name}.part")
     assert part.stat().st_size == 5000
     server.cuts.clear()
     server.requests.clear()
@@ -86,10 +86,10 @@ def test_what_a_cut_left_is_continued_by_another_process(server):
 def test_a_wrong_beginning_is_thrown_away(server):
     server.files[PATH] = CONTENT
     wanted = record(server.url(PATH))
-    part = cached_path(wanted).with_name(f"{cached_path(wanted).name}.part")
+    part = _cached_path(wanted).with_name(f"{_cached_path(wanted).name}.part")
     part.parent.mkdir(parents=True)
     for left in (b"x" * 700, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 5)):
-        cached_path(wanted).unlink(missing_ok=True)
+        _cached_path(wanted).unlink(missing_ok=True)
         part.write_bytes(left)
         assert fetch(wanted).read_bytes() == CONTENT
 
@@ -130,15 +130,15 @@ def test_every_failure_is_named_in_one_line(server, closed):
     assert f"{places[3]}: HTTP 503" in text
     assert f"{places[4]}: cannot be reached (Connection refused)" in text
     assert f"{places[5]}: not in this installation" in text
-    assert f"put a copy of the file at {cached_path(wanted)} (its SHA-256 is" in text
-    assert not cached_path(wanted).exists()
+    assert f"put a copy of the file at {_cached_path(wanted)} (its SHA-256 is" in text
+    assert not _cached_path(wanted).exists()
 
 
 def test_the_remedy_works(server):
     wanted = record(server.url("/missing"))
-    cached_path(wanted).parent.mkdir(parents=True)
-    cached_path(wanted).write_bytes(CONTENT)
-    assert fetch(wanted) == cached_path(wanted) and not server.requests
+    _cached_path(wanted).parent.mkdir(parents=True)
+    _cached_path(wanted).write_bytes(CONTENT)
+    assert fetch(wanted) == _cached_path(wanted) and not server.requests
 
 
 def test_a_damaged_file_in_the_cache_is_replaced(server):
@@ -253,7 +253,7 @@ def test_a_full_disk(server, monkeypatch):
         with pytest.raises(OSError, match="1 MB are needed and 0 MB are free.*VIZOO_HOME"):
             fetch(wanted)
     assert not server.requests
-    part = cached_path(wanted).with_name(f"{cached_path(wanted).name}.part")
+    part = _cached_path(wanted).with_name(f"{_cached_path(wanted).name}.part")
     part.symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"part: cannot be written \(No space left on device\): make"):
         fetch(wanted)
@@ -317,7 +317,7 @@ def test_refusals_are_named(server, status):
     with pytest.raises(DownloadError, match=f"{PATH}: HTTP {status} [A-Z]") as caught:
         fetch(record(server.url(PATH)))
     said(caught)
-    assert len(server.requests) == (_http.ATTEMPTS if status == 500 else 1)
+    assert len(server.requests) == (_http._ATTEMPTS if status == 500 else 1)
 
 
 def test_a_proxy(server, closed, monkeypatch):
@@ -338,7 +338,7 @@ def test_a_proxy(server, closed, monkeypatch):
 @pytest.fixture
 def packaged(monkeypatch, tmp_path):
     """Weights that came with the package."""
-    monkeypatch.setattr(download, "ROOT", tmp_path)
+    monkeypatch.setattr(download, "_ROOT", tmp_path)
     (tmp_path / "x.safetensors").write_bytes(CONTENT)
     return tmp_path / "x.safetensors"
 
@@ -381,7 +381,7 @@ def test_a_file_that_cannot_be_read_is_no_end(server, monkeypatch):
 
 
 def test_package_files_are_checked(monkeypatch, tmp_path):
-    monkeypatch.setattr(download, "ROOT", tmp_path)
+    monkeypatch.setattr(download, "_ROOT", tmp_path)
     wanted = record("package:stereo/weights/x.safetensors")
     assert find_local(wanted) is None
     path = tmp_path / "stereo/weights/x.safetensors"

@@ -14,7 +14,7 @@ from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.download import DownloadError
 from vizoo.vision.hub.record import Source
 from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, read_record, save_pretrained
-from vizoo.vision.hub.weights import KEY, load_weights, save_weights
+from vizoo.vision.hub.weights import _KEY, load_weights, save_weights
 
 FACTS = {
     "licence": "Apache-2.0",
@@ -207,7 +207,7 @@ def test_a_file_cannot_name_another_place(folder, model, monkeypatch):
     """The name in a file's metadata is a registered one, never one that downloads."""
     path = folder / "model.safetensors"
     header = {"name": model, "architecture": {}}
-    save_file(load_file(path), path, {KEY: json.dumps(header)})
+    save_file(load_file(path), path, {_KEY: json.dumps(header)})
     with pytest.raises(ValueError, match="model.safetensors: "):
         open_model(path)
 

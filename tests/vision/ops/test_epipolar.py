@@ -67,7 +67,7 @@ def ours(*arguments, **settings):
 
 
 @pytest.mark.parametrize("size", [(6, 7), (1, 4), (3, 1), (12, 17)])
-@pytest.mark.parametrize("memory", [1, 20_000, epipolar.MEMORY])
+@pytest.mark.parametrize("memory", [1, 20_000, epipolar._MEMORY])
 def test_equals_naive(size, memory):
     inputs = case(*size)
     torch.testing.assert_close(ours(*inputs, memory=memory), naive(*inputs))
@@ -97,7 +97,7 @@ def test_gradcheck():
 def test_opcheck():
     reference, pyramid, *lines = case(dtype=torch.float32)
     pyramid = [x.requires_grad_() for x in pyramid]
-    arguments = reference.requires_grad_(), pyramid, *lines, RADIUS, epipolar.MEMORY
+    arguments = reference.requires_grad_(), pyramid, *lines, RADIUS, epipolar._MEMORY
     torch.library.opcheck(torch.ops.vizoo.epipolar_correlation.default, arguments)
 
 

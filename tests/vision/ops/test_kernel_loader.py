@@ -37,14 +37,14 @@ def test_compiles(file, names, architecture):
     """Every kernel for every number type; the machine code names them all."""
     if _kernels._absent():
         pytest.skip(f"kernels were not compiled: {_kernels._absent()}")
-    code = _kernels.compile_kernels(file, names, architecture)
+    code = _kernels._compile_kernels(file, names, architecture)
     assert set(code.symbol_mapping) == set(names)
     for name in code.symbol_mapping.values():
         assert name in code.code
 
 
 def test_branches_are_compiled_on_both_sides():
-    branching = {file for file in KERNELS if "__CUDA_ARCH__ >=" in _kernels.source(file)}
+    branching = {file for file in KERNELS if "__CUDA_ARCH__ >=" in _kernels._source(file)}
     assert branching == set(BEFORE)
 
 
@@ -56,24 +56,24 @@ def test_every_file_has_its_kernels():
 def test_says_what_the_compiler_says():
     if _kernels._absent():
         pytest.skip("no NVRTC")
-    with pytest.raises(_kernels.KernelMissing, match="volume.cu: .*no_such_kernel"):
-        _kernels.compile_kernels("volume", ("no_such_kernel<float>",), "sm_90")
+    with pytest.raises(_kernels._KernelMissing, match="volume.cu: .*no_such_kernel"):
+        _kernels._compile_kernels("volume", ("no_such_kernel<float>",), "sm_90")
 
 
 def test_entries_are_kept(tmp_path):
     path = tmp_path / "new" / "entry.bin"
-    assert _kernels.read_entry(path) is None
+    assert _kernels._read_entry(path) is None
     code = bytes(range(256)) * 3
-    _kernels.write_entry(path, "_Z1kIfE", code)
-    assert _kernels.read_entry(path) == ("_Z1kIfE", code)
+    _kernels._write_entry(path, "_Z1kIfE", code)
+    assert _kernels._read_entry(path) == ("_Z1kIfE", code)
 
 
 @pytest.mark.parametrize("damage", [lambda x: x[:-1], lambda x: b"", lambda x: x[:40] + b"?" * 9])
 def test_damaged_entries_count_as_none(tmp_path, damage):
     path = tmp_path / "entry.bin"
-    _kernels.write_entry(path, "k", b"code" * 20)
+    _kernels._write_entry(path, "k", b"code" * 20)
     path.write_bytes(damage(path.read_bytes()))
-    assert _kernels.read_entry(path) is None
+    assert _kernels._read_entry(path) is None
 
 
 def test_several_may_write_the_same_entry(tmp_path):
@@ -83,8 +83,8 @@ def test_several_may_write_the_same_entry(tmp_path):
 
     def work():
         for _ in range(10):
-            _kernels.write_entry(path, *entry)
-            if _kernels.read_entry(path) != entry:
+            _kernels._write_entry(path, *entry)
+            if _kernels._read_entry(path) != entry:
                 wrong.append(1)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
@@ -99,7 +99,7 @@ def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(_kernels, "_WARNED", set())
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="cannot be kept .*VIZOO_HOME"):
-        _kernels.write_entry(tmp_path / "file" / "entry.bin", "k", b"code")
+        _kernels._write_entry(tmp_path / "file" / "entry.bin", "k", b"code")
 
 
 def test_name_of_an_entry_says_what_it_was_made_from(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_name_of_an_entry_says_what_it_was_made_from(tmp_path, monkeypatch):
     monkeypatch.setattr(_kernels, "FOLDER", tmp_path)
 
     def path(kernel="k<float>", architecture="sm_90"):
-        return _kernels.cache_path("a", kernel, architecture)
+        return _kernels._cache_path("a", kernel, architecture)
 
     first = path()
     assert first == path() and first.is_relative_to(tmp_path / "home" / "kernels")
@@ -135,7 +135,7 @@ class TestChoice:
         self.reason = None
         monkeypatch.setattr(_kernels, "_absent", lambda: self.reason)
         monkeypatch.setattr(_kernels, "_unsupported", lambda index: None)
-        monkeypatch.setattr(_kernels, "DEVICE", "cpu")
+        monkeypatch.setattr(_kernels, "_DEVICE", "cpu")
 
     def call(self, tensor=None, kernel=lambda x: "cuda", **settings):
         tensor = torch.zeros(1) if tensor is None else tensor
@@ -161,7 +161,7 @@ class TestChoice:
 
         def kernel(x):
             calls.append(1)
-            raise _kernels.KernelMissing("cannot be loaded")
+            raise _kernels._KernelMissing("cannot be loaded")
 
         with pytest.warns(UserWarning, match="cannot be loaded"):
             assert self.call(kernel=kernel) == self.call(kernel=kernel) == "torch"
@@ -197,7 +197,7 @@ class TestChoice:
                 self.call(atomics=True)
         finally:
             torch.use_deterministic_algorithms(False)
-        monkeypatch.setattr(_kernels, "DEVICE", "cuda")
+        monkeypatch.setattr(_kernels, "_DEVICE", "cuda")
         with pytest.raises(ValueError, match="no kernels for tensors on the CPU; unset VIZOO_OPS"):
             self.call()
         assert self.call(torch.zeros(1, device="meta")) == "torch"
@@ -218,8 +218,8 @@ def test_without_cuda_core(monkeypatch):
     monkeypatch.setattr(_kernels, "_core", missing)
     reason = _kernels._absent.__wrapped__()
     assert "No module named 'cuda'" in reason and 'pip install "cuda-core[cu' in reason
-    with pytest.raises(_kernels.KernelMissing, match="No module named 'cuda'"):
-        _kernels.compile_kernels("volume", ("concat_backward<float>",), "sm_90")
+    with pytest.raises(_kernels._KernelMissing, match="No module named 'cuda'"):
+        _kernels._compile_kernels("volume", ("concat_backward<float>",), "sm_90")
 
 
 def test_report_names_every_operator(monkeypatch):
@@ -279,9 +279,9 @@ def test_what_the_driver_is_told(tmp_path, monkeypatch):
         pytest.skip("no NVRTC, or no C++ compiler to build a driver with")
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     file, kernel = "regression", "soft_argmin_forward<float>"
-    code = _kernels.compile_kernels(file, (kernel,), "sm_90")
-    path = _kernels.cache_path(file, kernel, "sm_90")
-    _kernels.write_entry(path, code.symbol_mapping[kernel].decode(), code.code)
+    code = _kernels._compile_kernels(file, (kernel,), "sm_90")
+    path = _kernels._cache_path(file, kernel, "sm_90")
+    _kernels._write_entry(path, code.symbol_mapping[kernel].decode(), code.code)
     library = tmp_path / "driver" / "libcuda.so.1"
     library.parent.mkdir()
     source = HEADER.with_name("noting_driver.cpp")

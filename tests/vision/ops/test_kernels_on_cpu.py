@@ -346,7 +346,7 @@ def test_tables_that_name_no_face(emulator):
 @pytest.fixture
 def chosen(emulator, monkeypatch) -> Emulator:
     """Operators take their kernels for tensors on the CPU."""
-    monkeypatch.setattr(_kernels, "DEVICE", "cpu")
+    monkeypatch.setattr(_kernels, "_DEVICE", "cpu")
     monkeypatch.setattr(_kernels, "_unusable", lambda device: None)
     monkeypatch.setattr(_kernels, "_FAILED", {})
     monkeypatch.setattr(_kernels, "_WARNED", set())
@@ -408,7 +408,7 @@ def test_a_compiled_graph_falls_back_to_the_reference(chosen, monkeypatch, name)
     compiled = torch.compile(lambda *x: overload(*x, *rest), fullgraph=True, backend="aot_eager")
 
     def fail(*arguments):
-        raise _kernels.KernelMissing("does not compile")
+        raise _kernels._KernelMissing("does not compile")
 
     for module in HOSTS:
         monkeypatch.setattr(module, "launch", fail)

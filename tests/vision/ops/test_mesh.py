@@ -64,7 +64,7 @@ CASES = [(3, 1), (9, 1), (6, 1), (2, 1), (9, 4), (3, 4), (None, 4)]
 
 
 @pytest.mark.parametrize("slots, stride", CASES)
-@pytest.mark.parametrize("memory", [1, 3000, mesh.MEMORY])
+@pytest.mark.parametrize("memory", [1, 3000, mesh._MEMORY])
 def test_equals_naive(slots, stride, memory):
     inputs = case(slots, stride, channels=18)
     torch.testing.assert_close(mesh_convolution(*inputs, memory=memory), naive(*inputs))
@@ -114,7 +114,9 @@ def test_layouts():
 def test_opcheck(slots, stride):
     features, weight, bias, *tables = case(slots, stride, dtype=torch.float32)
     inputs = [x.requires_grad_() for x in (features, weight, bias)]
-    torch.library.opcheck(torch.ops.vizoo.mesh_convolution.default, (*inputs, *tables, mesh.MEMORY))
+    torch.library.opcheck(
+        torch.ops.vizoo.mesh_convolution.default, (*inputs, *tables, mesh._MEMORY)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
