@@ -375,7 +375,9 @@ def test_uniform_widths_are_tried_finely():
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
-    broken = {**CELLS, "pick": {"by": "random"}, "limits": {"parameters": 1}}
+    args = {"backbone": "test_resnet", "convert": {"size": [16, 16], "keep": ["body.layer*"]}}
+    broken = {**CONVERTED, "model_args": args, "pick": {"by": "random"}}
+    broken["limits"] = {"parameters": 10}
     name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
     out = tmp_path / "out"
     assert main(["compare", "--config", name, "--out", str(out), "--json", "--threads", "1"]) == 1
