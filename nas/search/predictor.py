@@ -188,7 +188,8 @@ class Predictor:
 
         networks = nn.ModuleList(_perceptrons(codes.shape[1], hidden, members, seed))
         for network in networks:
-            optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, weight_decay=1e-4)
+            parameters = network.parameters()
+            optimizer = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-4, fused=True)
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
             for _ in range(epochs):
                 shuffled = used[torch.randperm(len(used), generator=generator)]

@@ -110,6 +110,12 @@ ROWS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch):
+    """Subnets are measured a few times, not for seconds."""
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+
+
 @pytest.fixture
 def write(tmp_path):
     """Writes a comparison of rows, with settings changed; its file's name."""
@@ -396,7 +402,9 @@ def test_channels_are_important_as_the_loss_says(write):
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys):
-    broken = {"model": "nasbench201", "pick": {"by": "random"}, "limits": {"parameters": 1}}
+    args = {"backbone": "test_resnet", "convert": {"size": [16, 16], "keep": ["body.layer*"]}}
+    broken = {**CONVERTED, "model_args": args, "pick": {"by": "random"}}
+    broken["limits"] = {"parameters": 10}
     name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
     out = tmp_path / "out"
     assert main(["compare", "--config", name, "--out", str(out), "--json", "--threads", "1"]) == 1

@@ -14,6 +14,8 @@ from vizoo.vision.hub.weights import load_weights
 
 def test_train_and_cut(root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 20)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     config = yaml.safe_load((root / "configs/search/convert_generated.yaml").read_text())
     data = config["data"]["init_args"]
     for part in ("train", "val"):

@@ -42,8 +42,9 @@ def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
 @pytest.mark.parametrize(
     ("fit", "name", "code", "workers"),
     [
-        (fit_process, "SIGTERM", 143, 2),
+        (fit_forked, "SIGTERM", 143, 2),
         (fit_forked, "SIGINT", 130, 1),
+        pytest.param(fit_process, "SIGTERM", 143, 2, marks=pytest.mark.slow),
         pytest.param(fit_forked, "SIGTERM", 143, 1, marks=pytest.mark.slow),
         pytest.param(fit_forked, "SIGINT", 130, 2, marks=pytest.mark.slow),
     ],

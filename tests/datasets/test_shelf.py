@@ -16,6 +16,8 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule
 from mvs_fixtures import small_scene
 from PIL import Image
+from ranks import context
+from shelf_writers import write_in_turns
 
 from vizoo.datasets import shelf as module
 from vizoo.datasets.cache import SampleCache, source_name
@@ -108,33 +110,17 @@ def test_a_count_that_is_wrong_is_made_anew(tmp_path):
         assert shelf.read("a") == b"x"
 
 
-WRITER = """
-import sys
-from vizoo.datasets.shelf import Shelf
-shelf = Shelf({folder!r}, {limit})
-print(flush=True)
-sys.stdin.readline()
-for turn in range(60):
-    name = f"{{turn % 40:02d}}/sample"
-    if shelf.read(name) not in (None, bytes([turn % 40]) * 9000):
-        sys.exit("half a file")
-    shelf.write(name, bytes([turn % 40]) * 9000)
-"""
-
-
 @pytest.mark.parametrize("limit", [30 * 3 * BLOCK, 200 * 3 * BLOCK])
 def test_processes_write_at_once(tmp_path, limit):
-    code = WRITER.format(folder=str(tmp_path), limit=limit)
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    writers = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(3)]
+    begin = context.Barrier(3)
+    writers = [
+        context.Process(target=write_in_turns, args=(str(tmp_path), limit, begin)) for _ in range(3)
+    ]
     for writer in writers:
-        writer.stdout.readline()  # all of them have started
+        writer.start()
     for writer in writers:
-        writer.stdin.write(b"\n")
-        writer.stdin.flush()
-    for writer in writers:
-        error = writer.communicate()[1]
-        assert writer.returncode == 0, error
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
     kept = len(list(tmp_path.rglob("sample")))
     assert size(tmp_path) <= limit
     assert kept == 40 if limit > 3 * 40 * 3 * BLOCK else 8 <= kept <= 30

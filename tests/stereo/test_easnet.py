@@ -35,6 +35,13 @@ class TestExtendedSupernet(StereoSupernetTester):
 class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
     test_compiles = None  # with its modules and more the four levels do
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def samples(cls, net):
+        """Few, since every value of every choice is seen with four levels."""
+        space = search_space(net)
+        return [space.largest(), space.smallest(), space.sample(random.Random(0))]
+
     def build(self):
         return create_model("easnet_extended", levels=3, max_disparity=96)
 

@@ -46,6 +46,13 @@ def test_unknown_pixels_do_not_count_whatever_they_hold():
     assert _compute(torch.full_like(disparity, 6.0), disparity, valid)["epe"] == 1
 
 
+def test_known_disparities_that_are_masked_do_not_count():
+    disparity = torch.tensor([10.0, 20.0]).view(1, 1, 1, 2)
+    valid = torch.tensor([True, False]).view(1, 1, 1, 2)
+    values = _compute(torch.full_like(disparity, 11.0), disparity, valid)
+    assert values["epe"] == values["epe_pixel"] == 1 and values["bad2"] == 0
+
+
 def test_a_prediction_that_is_no_number_is_wrong():
     disparity = torch.full((1, 1, 1, 2), 5.0)
     values = _compute(torch.tensor([5.0, float("nan")]).view(1, 1, 1, 2), disparity)

@@ -75,11 +75,14 @@ def register(monkeypatch) -> None:
 def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
     """Work in a folder with `toy.yaml`, a config of as many images, and the toys registered.
 
+    Subnets are measured a few times, not for seconds.
+
     Args:
         counted: architectures that a command counts exactly.
     """
     register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", counted)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     monkeypatch.chdir(folder)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},
