@@ -97,7 +97,7 @@ class StereoPredictor:
         how = runtime, self.dtype, self.device
         if is_exported(model):
             net: nn.Module = ExportedNetwork(model, "stereo", *how)
-            self.net, self.runtime = net, net.runtime
+            self.net, self.runtime = net, str(net.runtime)
         else:
             net = load_network(model, "stereo")
             self.net, self.runtime = prepared(net, *how), runtime

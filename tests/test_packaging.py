@@ -175,10 +175,10 @@ def test_the_table_of_the_installation_is_complete(root):
     assert sorted(rows) == sorted(_packages(project["dependencies"]))
     named = re.findall(r"^\| `'vizoo\[(\w+)\]'` \|", text, re.MULTILINE)
     assert sorted(named) == sorted(project["optional-dependencies"])
-    # The tests need all that the commands may need; Ray lacks wheels for some Python versions, and
-    # rerun is large.
+    # The tests need all that the commands may need; Ray lacks wheels for some Python versions,
+    # rerun and TensorRT are large.
     tested = " ".join(project["optional-dependencies"]["test"])
-    for name in set(named) - {"test", "dev", "docs", "ray", "viewer"}:
+    for name in set(named) - {"test", "dev", "docs", "ray", "tensorrt", "viewer"}:
         assert f"vizoo[{name}]" in tested
 
 

@@ -384,7 +384,11 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     Widths have steps; one after another takes the next, as long as the limits are kept.
     """
     space = bench.space
-    widths = {c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))}
+    widths = {
+        c.name: cast("tuple[int, ...]", c.values)
+        for c in space
+        if c.name.endswith((".width", ".num_heads"))
+    }
     wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
         nearest = {
