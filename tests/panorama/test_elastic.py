@@ -133,7 +133,7 @@ def test_commands(tmp_path, capsys, monkeypatch, small_views):
         create_model("spheredepth_elastic", width=1, sample_level=5), "supernet.safetensors"
     )
     here = ("--model", "supernet.safetensors", "--input", "16x32", "--threads", "1")
-    few = ("--samples", "4", "--held-out", "1", "--seconds", "0")
+    few = ("--samples", "8", "--held-out", "2", "--seconds", "0")
     try:
         assert main(["latency", "build", *here, *few, "--out", "table.json"]) == 0
         capsys.readouterr()
