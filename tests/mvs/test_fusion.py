@@ -92,6 +92,18 @@ def test_reference_case(shared):
     assert part.unknown + part.unconfirmed + part.out_of_range + part.kept == keep.size
 
 
+@pytest.mark.parametrize("off", [0.6, 1.5])
+def test_how_far_a_pixel_may_come_back(off):
+    """Cameras side by side; one sees the plane so far off that pixels return `off` away."""
+    (k, e), (_, beside) = camera(0, 0, 0), camera(1, 0, 0)
+    focal, depth = k[0, 0].item(), 4.0
+    view = torch.full(SIZE, depth), k, e
+    other = torch.full(SIZE, 1 / (1 / depth - off / focal)), k, beside
+    for pixels, kept in ((0.9 * off, False), (1.1 * off, True)):
+        agrees, _ = agreement(view, other, Thresholds(1, pixels, relative=0.5))
+        assert agrees[:, 16:].all() == kept == agrees.any()
+
+
 def test_exact_depth_is_kept(tmp_path):
     """Over 95 % of what two other views see; every point on the plane."""
     views = plane_views()

@@ -33,7 +33,9 @@ class TestNetwork(StereoNetworkTester):
     architecture = {"subnet": SPACE.largest().to_json()}
     exported = REFINED
 
-    test_exports = slow(StereoNetworkTester.test_exports)  # for EASNet light is
+    # For those of EASNet light and EASNet are.
+    test_exports = slow(StereoNetworkTester.test_exports)
+    test_compiles_to_one_graph = slow(StereoNetworkTester.test_compiles_to_one_graph)
 
     @classmethod
     def build(cls, arguments):
