@@ -95,9 +95,10 @@ class StereoPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         how = runtime, self.dtype, self.device
+        net: nn.Module
         if is_exported(model):
-            net: nn.Module = ExportedNetwork(model, "stereo", *how)
-            self.net, self.runtime = net, net.runtime
+            net = self.net = exported = ExportedNetwork(model, "stereo", *how)
+            self.runtime = exported.runtime
         else:
             net = load_network(model, "stereo")
             self.net, self.runtime = prepared(net, *how), runtime

@@ -113,8 +113,7 @@ class Bench:
             raise ValueError(f"device {device}: measured are cpu and cuda")
         kind = getattr(torch, dtype)
         check_runtime(runtime, place, kind)
-        how = {"runtime": runtime, "float_parts": float_parts}
-        conditions = Conditions.here(place, kind, *size, **how)
+        conditions = Conditions.here(place, kind, *size, runtime=runtime, float_parts=float_parts)
         return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @classmethod
@@ -291,8 +290,9 @@ def latency_table(
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
         >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
-    how = {"device": device, "dtype": dtype, "runtime": runtime, "float_parts": float_parts}
-    bench = Bench.here(net, size=size, **how)
+    bench = Bench.here(
+        net, size=size, device=device, dtype=dtype, runtime=runtime, float_parts=float_parts
+    )
     table = begun(bench, path)
     if table is None:
         raise ValueError(f"{path} holds a table of something else; name another file")
