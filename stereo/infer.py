@@ -95,12 +95,10 @@ class StereoPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         how = runtime, self.dtype, self.device
-        if is_exported(model):
-            net: nn.Module = ExportedNetwork(model, "stereo", *how)
-            self.net, self.runtime = net, str(net.runtime)
-        else:
-            net = load_network(model, "stereo")
-            self.net, self.runtime = prepared(net, *how), runtime
+        exported = ExportedNetwork(model, "stereo", *how) if is_exported(model) else None
+        net = exported or load_network(model, "stereo")
+        self.net: nn.Module = exported or prepared(net, *how)
+        self.runtime = runtime if exported is None else exported.runtime
         self._scored = getattr(net, "scored", False)
         self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
