@@ -384,7 +384,9 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     Widths have steps; one after another takes the next, as long as the limits are kept.
     """
     space = bench.space
-    widths = {c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))}
+    widths: dict[str, tuple[Any, ...]] = {
+        c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))
+    }
     wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
         nearest = {
