@@ -384,15 +384,8 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     Widths have steps; one after another takes the next, as long as the limits are kept.
     """
     space = bench.space
-<<<<<<< HEAD
-    widths = {
-        c.name: cast("tuple[int, ...]", c.values)
-        for c in space
-        if c.name.endswith((".width", ".num_heads"))
-=======
     widths: dict[str, tuple[Any, ...]] = {
         c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))
->>>>>>> h5
     }
     wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
