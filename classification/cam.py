@@ -28,6 +28,7 @@ __all__ = [
     "METHODS",
     "ActivationMap",
     "cam",
+    "class_activation",
     "explain",
     "grad_cam",
     "occlusion",
@@ -56,7 +57,7 @@ class ActivationMap:
     method: str  #: how it was made, in words
 
 
-def _class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
+def class_activation(features: Tensor, weight: Tensor, classes: Tensor) -> Tensor:
     """Features (B, C, *cells) summed over channels with the weights (C,) of a class of each sample.
 
     Their mean plus the class's bias is its logit. Weights are (classes, C), the result (B, *cells).
@@ -99,7 +100,7 @@ def cam(
         _check_linear(net, classifier, features, logits)
         classes = _checked_classes(classes, logits)
         if depth_window is None:
-            raw = _class_activation(features, classifier.weight, classes)
+            raw = class_activation(features, classifier.weight, classes)
             method = f"CAM, {_cells(raw)} cells"
         else:
             raw = _windows(forward_features, inputs, classifier.weight, classes, depth_window)
@@ -305,7 +306,7 @@ def _windows(
     count = volumes.new_zeros(depth, 1, 1)
     for start in _starts(depth, window):
         part = volumes[:, :, start : start + window]
-        raw = _class_activation(features(part), weight, classes)
+        raw = class_activation(features(part), weight, classes)
         total[:, start : start + window] += _resized(raw, part.shape[2:])
         count[start : start + window] += 1
     return total / count

@@ -79,14 +79,14 @@ def epipolar_lines(
     )
 
 
-def _project_depth(lines: EpipolarLines, depth: Tensor) -> Tensor:
+def project_depth(lines: EpipolarLines, depth: Tensor) -> Tensor:
     """Where the reference's pixels are seen: (B, S, 2, h, w) of depth (B, 1, h, w)."""
     return _seen(lines.seen_ray, lines.seen_shift, depth)
 
 
 def depth_to_flow(lines: EpipolarLines, depth: Tensor) -> Tensor:
     """E-flow (B, S, h, w) of depth (B, 1, h, w)."""
-    return ((_project_depth(lines, depth) - lines.base) * lines.direction).sum(2)
+    return ((project_depth(lines, depth) - lines.base) * lines.direction).sum(2)
 
 
 def flow_to_inverse_depth(lines: EpipolarLines, flow: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class _ElasticFaceNorm(FaceNorm, ElasticBatchNorm2d):
     plain = FaceNorm
 
 
-def _face_norm(channels: Width) -> nn.BatchNorm2d:
+def face_norm(channels: Width) -> nn.BatchNorm2d:
     """A `FaceNorm`."""
     return _ElasticFaceNorm(channels) if isinstance(channels, Value) else FaceNorm(channels)
 
@@ -145,7 +145,7 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
 
 
-def _mesh_conv(
+def mesh_conv(
     in_channels: Width,
     out_channels: Width,
     *,
@@ -159,7 +159,7 @@ def _mesh_conv(
     return layer(in_channels, out_channels, kernel=kernel, dilation=dilation, **settings)
 
 
-def _conv_use(conv: MeshConv, level: Width) -> Use:
+def conv_use(conv: MeshConv, level: Width) -> Use:
     """What a convolution looks at where it is given the faces of a level."""
     numbers = getattr(conv, "numbers", {})
     kernel, dilation = (numbers.get(name, getattr(conv, name)) for name in ("kernel", "dilation"))
@@ -245,8 +245,8 @@ class ConvNorm(nn.Module):
         relu: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = _mesh_conv(in_channels, out_channels, stride=stride, bias=bias, **pattern)
-        self.norm: nn.Module = _face_norm(out_channels)
+        self.conv = mesh_conv(in_channels, out_channels, stride=stride, bias=bias, **pattern)
+        self.norm: nn.Module = face_norm(out_channels)
         self.relu = relu
 
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
@@ -260,20 +260,20 @@ class ConvNorm(nn.Module):
         return self
 
 
-class _LinearNorm(nn.Module):
+class LinearNorm(nn.Module):
     """The same face by face: linear map, batch normalisation and perhaps ReLU."""
 
     def __init__(self, in_channels: Width, out_channels: Width, *, relu: bool = True) -> None:
         super().__init__()
         self.linear = elastic.Linear(in_channels, out_channels, bias=False)
-        self.norm: nn.Module = _face_norm(out_channels)
+        self.norm: nn.Module = face_norm(out_channels)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.linear(x))
         return F.relu(x) if self.relu else x
 
-    def fused(self, dtype: torch.dtype) -> _LinearNorm:
+    def fused(self, dtype: torch.dtype) -> LinearNorm:
         """With the normalisation folded into the linear map, see `inference.optimize`."""
         _fold(self.linear, self.norm, dtype)
         self.norm = nn.Identity()
@@ -297,7 +297,7 @@ class ResidualBlock(nn.Module):
         self.first = ConvNorm(in_channels, out_channels, pattern, stride=stride)
         self.second = ConvNorm(out_channels, out_channels, pattern, relu=False)
         self.shortcut = (
-            _LinearNorm(in_channels, out_channels, relu=False) if stride == 2 else nn.Identity()
+            LinearNorm(in_channels, out_channels, relu=False) if stride == 2 else nn.Identity()
         )
 
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
@@ -309,7 +309,7 @@ class ResidualBlock(nn.Module):
     def uses(self, level: Width) -> list[Use]:
         """What it looks at from the faces of `level`."""
         after = level - 1 if self.stride == 2 else level
-        return [_conv_use(self.first.conv, level), _conv_use(self.second.conv, after)]
+        return [conv_use(self.first.conv, level), conv_use(self.second.conv, after)]
 
 
 class Stem(nn.Module):
@@ -318,9 +318,7 @@ class Stem(nn.Module):
     def __init__(self, kind: str, width: Width, texture_level: Width, pattern: Pattern) -> None:
         super().__init__()
         steps, self.samples = maximum(texture_level), 4 ** maximum(texture_level)
-        self.linear = (
-            _LinearNorm(3 * self.samples, width) if kind == "concat" or not steps else None
-        )
+        self.linear = LinearNorm(3 * self.samples, width) if kind == "concat" or not steps else None
         # Stride 2 with the plain kernel 3 needs no table.
         self.steps = elastic.ModuleList(
             [ConvNorm(width if step else 3, width, {}, stride=2) for step in range(steps)]
@@ -340,7 +338,7 @@ class Stem(nn.Module):
 
     def uses(self, level: Width) -> list[Use]:
         """What it looks at on the way to the faces of `level`."""
-        return [_conv_use(self.last.conv, level)]
+        return [conv_use(self.last.conv, level)]
 
 
 class DecoderStep(nn.Module):
@@ -365,7 +363,7 @@ class DecoderStep(nn.Module):
     def uses(self, level: Width) -> list[Use]:
         """What it looks at from the faces of `level`."""
         convs = (step.conv for step in cast("Iterable[ConvNorm]", self.convs))
-        return [Use(level), *(_conv_use(conv, level + 1) for conv in convs)]
+        return [Use(level), *(conv_use(conv, level + 1) for conv in convs)]
 
 
 class Head(nn.Module):

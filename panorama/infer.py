@@ -42,6 +42,8 @@ __all__ = [
     "PanoramaPredictor",
     "PanoramaResult",
     "TriangleMesh",
+    "point_cloud",
+    "right_handed",
     "triangle_mesh",
 ]
 
@@ -69,7 +71,7 @@ class PanoramaResult:
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """One point for each face: (F, 3) float32 in metres and (F, 3) uint8 RGB."""
-        points = _right_handed(_point_cloud(torch.from_numpy(self.faces)[None])[0])
+        points = right_handed(point_cloud(torch.from_numpy(self.faces)[None])[0])
         return points.numpy(), _bytes(self.colours)
 
     def surface(self, max_ratio: float | None = 1.5) -> TriangleMesh:
@@ -80,7 +82,7 @@ class PanoramaResult:
         """
         faces, colours = torch.from_numpy(self.faces), torch.from_numpy(self.colours)
         mesh = triangle_mesh(faces, colours, max_ratio)
-        return mesh._replace(vertices=_right_handed(mesh.vertices))
+        return mesh._replace(vertices=right_handed(mesh.vertices))
 
     def preview(self, size: tuple[int, int] = (720, 1280)) -> np.ndarray:
         """The scene from within, (height, width, 3) uint8 RGB: ahead, from some steps back.
@@ -91,7 +93,7 @@ class PanoramaResult:
         mesh = next(m for m in map(self.surface, (1.5, None)) if len(m.triangles))
         corners = mesh.vertices[mesh.triangles]  # (T, 3, 3)
         shares = _parts(2 ** max(0, _FINEST - level_of(len(self.faces))))
-        points = _right_handed(torch.einsum("sk,tkc->tsc", shares, corners).flatten(0, 1))
+        points = right_handed(torch.einsum("sk,tkc->tsc", shares, corners).flatten(0, 1))
         sides = (corners - corners.roll(1, 1)).norm(dim=2).amax(1) / len(shares) ** 0.5
         image = torch.from_numpy(self.image).permute(2, 0, 1)[None].float()
         colours = sample_equirectangular(image, points)[0].round().byte().numpy()
@@ -266,7 +268,7 @@ class TriangleMesh(NamedTuple):
     colours: Tensor  #: of the vertices, (V, 3), RGB in [0, 1]
 
 
-def _point_cloud(depth: Tensor) -> Tensor:
+def point_cloud(depth: Tensor) -> Tensor:
     """A point for each face, at its depth along its centroid; the face's colour is the point's.
 
     Args:
@@ -279,7 +281,7 @@ def _point_cloud(depth: Tensor) -> Tensor:
     return depth[..., None] * looks.to(depth.dtype)
 
 
-def _right_handed(points: Tensor) -> Tensor:
+def right_handed(points: Tensor) -> Tensor:
     """Points (…, 3) with z backward instead of forward, for files and programs of 3D data.
 
     x right, y up, z forward are left-handed axes, in which those would show the scene mirrored.

@@ -220,18 +220,43 @@ class FaceNorm(nn.BatchNorm2d):
         return super().forward(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[:, 0]
 
 
-def pool_faces(x: Tensor) -> Tensor:
-    """Children to their parents: the mean, (N, F / 4, C) of (N, F, C) of any level above 0."""
-    return x.unflatten(1, (-1, 4)).mean(2)
+def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
+    """Children to their parents.
 
+    Args:
+        x: (N, F, C), F of any level above 0.
+        mode: `mean`, `max` or `sum`.
 
-def unpool_faces(x: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
-    """Parents to their children, (N, 4 F, C) of (N, F, C).
+    Returns:
+        (N, F / 4, C).
 
-    A corner child gets half of its parent and a quarter of each of the two neighbours that touch
-    its corner: constants and sums are kept. The (F, 3) table of neighbours is that of the parents'
-    level, with its inverse.
+    Raises:
+        ValueError: an unknown mode.
     """
+    pools: dict[str, Callable[..., Tensor]]
+    pools = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
+    if mode not in pools:
+        raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
+    return pools[mode](x.unflatten(1, (-1, 4)), 2)
+
+
+def unpool_faces(
+    x: Tensor, neighbours: Tensor | None = None, inverse: Tensor | None = None
+) -> Tensor:
+    """Parents to their children.
+
+    Args:
+        x: (N, F, C).
+        neighbours: None copies a face to its children; with the (F, 3) table of its level, and
+            `inverse`, a corner child gets half of its parent and a quarter of each of the two
+            neighbours that touch its corner: constants and sums are kept.
+        inverse: the table's inverse.
+
+    Returns:
+        (N, 4 F, C).
+    """
+    if neighbours is None or inverse is None:
+        return x.repeat_interleave(4, 1)
     near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)
     corner = (2 * x + near.sum(2))[:, :, None] - near
     return torch.cat((corner / 4, x[:, :, None]), 2).flatten(1, 2)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .mesh import kept, level_of, spherical_mesh
 
-__all__ = ["berhu_loss", "multiscale_loss", "solid_angles"]
+__all__ = ["berhu_loss", "coarsen_depth", "multiscale_loss", "solid_angles"]
 
 
 def berhu_loss(
@@ -61,7 +61,7 @@ def berhu_loss(
     return (loss * counted).sum() / torch.where(total > 0, total, 1)
 
 
-def _coarsen_depth(depth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def coarsen_depth(depth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Labels of the next coarser level: mean of the valid children.
 
     Args:
@@ -111,7 +111,7 @@ def multiscale_loss(
     for output, scale in zip(outputs, scale_weights, strict=False):
         level = level_of(output.shape[1])
         while depth.shape[1] > output.shape[1]:
-            depth, valid = _coarsen_depth(depth, valid)
+            depth, valid = coarsen_depth(depth, valid)
         if depth.shape[1] != output.shape[1]:
             raise ValueError(
                 f"an output has {output.shape[1]} faces and the truth {depth.shape[1]}: it must "

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SphericalMesh", "face_count", "kept", "level_of", "spherical_mesh"]
+__all__ = ["MAX_LEVEL", "SphericalMesh", "face_count", "kept", "level_of", "spherical_mesh"]
 
-_MAX_LEVEL = 8
+MAX_LEVEL = 8
 
 _NEXT, _PREVIOUS = np.array([1, 2, 0]), np.array([2, 0, 1])
 
@@ -132,8 +132,8 @@ def face_count(level: int) -> int:
     Raises:
         ValueError: `level` is not 0 to 8.
     """
-    if not 0 <= level <= _MAX_LEVEL:
-        raise ValueError(f"a mesh level is 0 to {_MAX_LEVEL}, not {level}")
+    if not 0 <= level <= MAX_LEVEL:
+        raise ValueError(f"a mesh level is 0 to {MAX_LEVEL}, not {level}")
     return 20 * 4**level
 
 
@@ -143,7 +143,7 @@ def level_of(faces: int) -> int:
     Raises:
         ValueError: none has.
     """
-    for level in range(_MAX_LEVEL + 1):
+    for level in range(MAX_LEVEL + 1):
         if faces == 20 * 4**level:
             return level
     raise ValueError(f"no mesh level has {faces} faces: they are 20 · 4^level, level 0 to 8")

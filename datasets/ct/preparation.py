@@ -30,13 +30,16 @@ from ..files import check_choice
 from .volume import CTVolume, axis_codes, reorient
 
 __all__ = [
-    "CTPreset",
     "SAMPLERS",
+    "CTPreset",
     "frames_of",
     "prepare",
+    "published_slices",
+    "random_slices",
     "take",
     "to_scan",
     "to_slices",
+    "uniform_slices",
 ]
 
 _CHUNK = 16  # slices at a time, which bounds the memory
@@ -223,7 +226,7 @@ def _turned(sample: dict) -> tuple[tuple[int, ...], np.ndarray]:
 def _choose(available: int, preset: CTPreset, generator: Generator | None) -> Tensor:
     if generator is None:
         return SAMPLERS[preset.sampler](available, preset.slices)
-    return _random_slices(available, preset.slices, generator)
+    return random_slices(available, preset.slices, generator)
 
 
 def _sample(frames: dict[str, Tensor], slices: Tensor) -> dict:
@@ -276,7 +279,7 @@ def _linear(values: np.ndarray, places: np.ndarray, seen: np.ndarray, axis: int)
     return low
 
 
-def _uniform_slices(available: int, wanted: int) -> Tensor:
+def uniform_slices(available: int, wanted: int) -> Tensor:
     """Slices at even distances from the first to the last, repeated where there are too few."""
     _check(available, wanted)
     if wanted == 1:
@@ -284,7 +287,7 @@ def _uniform_slices(available: int, wanted: int) -> Tensor:
     return torch.linspace(0, available - 1, wanted, dtype=torch.float64).round().long()
 
 
-def _published_slices(available: int, wanted: int) -> Tensor:
+def published_slices(available: int, wanted: int) -> Tensor:
     """Slices around the middle one, a whole number apart, as CovidNet3D was evaluated.
 
     With fewer than twice as many as wanted this is a crop of the middle, which can leave out almost
@@ -301,7 +304,7 @@ def _published_slices(available: int, wanted: int) -> Tensor:
     return slices.sort().values
 
 
-def _random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
+def random_slices(available: int, wanted: int, generator: Generator | None = None) -> Tensor:
     """Random slices in their order: some dropped, or some doubled where there are too few."""
     _check(available, wanted)
     repeats, extra = divmod(wanted, available)
@@ -311,8 +314,8 @@ def _random_slices(available: int, wanted: int, generator: Generator | None = No
 
 #: What evaluation takes, by name.
 SAMPLERS: dict[str, Callable[[int, int], Tensor]] = {
-    "uniform": _uniform_slices,
-    "published": _published_slices,
+    "uniform": uniform_slices,
+    "published": published_slices,
 }
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from vizoo.classification.cam import (
-    _class_activation,
     cam,
+    class_activation,
     explain,
     grad_cam,
     scaled,
@@ -173,7 +173,7 @@ def test_scaling():
     assert found[0, 0].tolist() == [0, 0.25, 0.75, 1] and not found[1].any()
     features, weight = torch.rand(1, 3, 2, 2), torch.rand(2, 3)
     wanted = (features[0] * weight[1].view(3, 1, 1)).sum(0)
-    torch.testing.assert_close(_class_activation(features, weight, torch.tensor([1]))[0], wanted)
+    torch.testing.assert_close(class_activation(features, weight, torch.tensor([1]))[0], wanted)
 
 
 def test_what_does_not_fit_is_named():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sphere import REFLECTIONS, find, moves, rotations
 
-from vizoo.panorama._spheredepth_layers import ConvNorm, _LinearNorm
+from vizoo.panorama._spheredepth_layers import ConvNorm, LinearNorm
 from vizoo.panorama.layers import (
     FaceNorm,
     MeshConv,
@@ -77,11 +77,12 @@ class TestGolden:
     def test_pools(self, case, level, dtype):
         want, own, coarse = case
         x = self.ours(want["x_pool"], own, dtype)
-        assert (pool_faces(x)[0, coarse].double().numpy() == want["pool_mean"]).all()
+        for mode in ("max", "mean", "sum"):
+            assert (pool_faces(x, mode)[0, coarse].double().numpy() == want[f"pool_{mode}"]).all()
         z = self.ours(want["z_coarse"], coarse, dtype)
         tables = MeshTables([Ring(level - 1)], level).neighbours(Ring(level - 1))
-        found = unpool_faces(z, *tables)
-        assert (found[0, own].double().numpy() == want["unpool_bilinear"]).all()
+        for name, found in (("nearest", unpool_faces(z)), ("bilinear", unpool_faces(z, *tables))):
+            assert (found[0, own].double().numpy() == want[f"unpool_{name}"]).all()
 
     def test_gradients(self, case, level, dtype):
         if dtype != F64:
@@ -142,8 +143,10 @@ def test_convolutions_commute_with_symmetries(level):
 def test_pools_commute_with_symmetries(level):
     tables = MeshTables([Ring(level)], level).neighbours(Ring(level))
     both = np.concatenate((rotations(), REFLECTIONS))
+    assert commutes(unpool_faces, level, level + 1, both)
     assert commutes(lambda x: unpool_faces(x, *tables), level, level + 1, both)
-    assert commutes(pool_faces, level + 1, level, both)
+    for mode in ("max", "mean", "sum"):
+        assert commutes(lambda x, mode=mode: pool_faces(x, mode), level + 1, level, both)
 
 
 def test_unpooling_keeps_constants_and_sums():
@@ -217,7 +220,7 @@ def test_folding_the_norm_changes_nothing(kind):
     net = ConvNorm(3, 4, {}, bias=True)
     tables = tables_of(net.conv, 1), 1
     if kind == "linear":
-        net, tables = _LinearNorm(3, 4), ()
+        net, tables = LinearNorm(3, 4), ()
     x = torch.randn(2, 80, 3)
     for _ in range(3):
         net(2 * x + 1, *tables)
@@ -265,3 +268,5 @@ def test_refuses():
     ):
         with pytest.raises(ValueError, match=message):
             MeshConv(1, 1, **arguments)
+    with pytest.raises(ValueError, match="'median'"):
+        pool_faces(torch.rand(1, 20, 1), "median")

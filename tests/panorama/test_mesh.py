@@ -7,7 +7,7 @@ import pytest
 import torch
 from sphere import REFLECTIONS, find, moves, public, rotations
 
-from vizoo.panorama.mesh import _MAX_LEVEL, face_count, level_of, spherical_mesh
+from vizoo.panorama.mesh import MAX_LEVEL, face_count, level_of, spherical_mesh
 from vizoo.panorama.sampling import locate, pixel_directions
 
 LEVELS = range(5)
@@ -136,7 +136,7 @@ def test_tables_are_shared_and_cannot_be_written():
     assert spherical_mesh(2) is mesh
     with pytest.raises(ValueError, match="read-only"):
         mesh.neighbours[0, 0] = 1
-    for level in (-1, _MAX_LEVEL + 1):
+    for level in (-1, MAX_LEVEL + 1):
         with pytest.raises(ValueError, match=f"0 to 8, not {level}"):
             spherical_mesh(level)
     with pytest.raises(ValueError, match="81 faces"):
@@ -145,7 +145,7 @@ def test_tables_are_shared_and_cannot_be_written():
 
 @pytest.mark.slow
 def test_finest_level():
-    mesh = spherical_mesh(_MAX_LEVEL)
+    mesh = spherical_mesh(MAX_LEVEL)
     assert len(mesh.faces) == 1_310_720 and len(mesh.vertices) == 655_362
     assert mesh.solid_angles.sum() == pytest.approx(4 * np.pi, abs=1e-12)
 

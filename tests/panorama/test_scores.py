@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vizoo.panorama.infer import _point_cloud, triangle_mesh
-from vizoo.panorama.losses import _coarsen_depth, berhu_loss, multiscale_loss, solid_angles
+from vizoo.panorama.infer import point_cloud, triangle_mesh
+from vizoo.panorama.losses import berhu_loss, coarsen_depth, multiscale_loss, solid_angles
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.metrics import NAMES, PanoramaMetrics, depth_errors, sphere_weights
 
@@ -95,7 +95,7 @@ def test_berhu_is_smooth_at_its_border_and_exact_at_zero():
 
 def test_scales():
     depth, valid = torch.rand(2, 1280, dtype=F64) + 1, torch.rand(2, 1280) > 0.5
-    coarse, known = _coarsen_depth(depth, valid)
+    coarse, known = coarsen_depth(depth, valid)
     children, there = depth.view(2, 320, 4), valid.view(2, 320, 4)
     assert torch.equal(known, there.any(2))
     want = torch.where(there, children, 0).sum(2)[known] / there.sum(2)[known]
@@ -137,13 +137,13 @@ def test_predictions_that_are_not_numbers_are_wrong():
 
 def test_point_cloud():
     depth = torch.rand(2, 80) + 1
-    points = _point_cloud(depth)
+    points = point_cloud(depth)
     torch.testing.assert_close(points.norm(dim=2), depth)
     want = torch.tensor(spherical_mesh(1).centroids, dtype=torch.float32)
     torch.testing.assert_close(points / depth[..., None], want.expand(2, -1, -1))
 
 
-def testtriangle_mesh():
+def test_triangle_mesh():
     mesh = spherical_mesh(3)
     depth, colours = torch.full((1280,), 2.0), torch.rand(1280, 3)
     surface = triangle_mesh(depth, colours)
