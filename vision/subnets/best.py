@@ -325,6 +325,7 @@ def search_within(
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     tried: dict[Architecture, dict[str, Any]] = {}
     told: list[dict[str, Any]] = []
+    worst = 0.0
     for _ in range(rounds):
         # A limit within reach stays so, whatever is spared; one out of reach is refused as typed.
         aims = {
@@ -340,7 +341,9 @@ def search_within(
             generations=generations,
         ).best
         if architecture in tried:
-            break
+            if worst <= 1 or smallest in tried:
+                break
+            architecture = smallest  # where predictions are wrong by more than what is to be spared
         tried[architecture] = costs = bench.costs(architecture)
         predicted = {kind: predictors[kind](architecture) for kind in bounds}
         measured = {kind: figure(costs, kind) for kind in bounds}

@@ -146,6 +146,21 @@ def test_limits_that_cannot_be(net, limits, says):
         vizoo.best_subnet(net, limits, size=(16, 24))
 
 
+def test_where_predictions_tell_nothing_the_smallest_is_measured(net):
+    bench = Bench.here(net, size=(16, 24))
+    smallest = bench.space.smallest()
+    limit = bench.costs(smallest)["parameters"]
+    subnet, costs, rounds = best.search_within(
+        bench,
+        {"parameters": lambda _: limit - 1},
+        lambda architectures: [-a["depth"] for a in architectures],
+        {"parameters": limit},
+        generations=2,
+    )
+    assert subnet == smallest and costs["parameters"] == limit
+    assert rounds[0]["found"]["parameters"] > limit == rounds[-1]["found"]["parameters"]
+
+
 def test_a_network_without_choices():
     with pytest.raises(ValueError, match="Conv2d is no supernet: there is nothing to choose"):
         vizoo.best_subnet(torch.nn.Conv2d(3, 3, 1), {"macs": "1G"})
