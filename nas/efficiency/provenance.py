@@ -62,7 +62,7 @@ class Conditions:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values under the attributes' names."""
-        return asdict(self)
+        return {**asdict(self), "float_parts": list(self.float_parts)}
 
     def difference(self, other: Conditions) -> str:
         """How these differ from other conditions, in words; empty where they do not.

@@ -45,7 +45,7 @@ def test_commands(complete):
 
 
 def test_options_and_choices(complete):
-    limits = ["--max-latency", "--max-params", "--max-macs", "--max-memory"]
+    limits = ["--max-latency", "--max-params", "--max-macs", "--max-memory", "--max-loss"]
     assert complete("subnet", "--max-") == limits
     assert complete("infer", "stereo", "--baseline-unit", "") == ["mm", "cm", "m"]
     assert "--json" in complete("infer", "stereo", "left.png", "right.png", "--j")
